@@ -1,0 +1,18 @@
+FROM rust:1.95-slim-bookworm AS build
+WORKDIR /src
+COPY . .
+RUN cargo build --release --locked --bin weir
+
+# The same Debian release as the builder, so that the C library is the one Weir was linked against.
+FROM debian:bookworm-slim
+
+# The roots that https:// upstreams are verified against; the slim image has none.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /src/target/release/weir /usr/local/bin/weir
+COPY config/container.yaml /etc/weir/weir.yaml
+
+# By number: Kubernetes cannot tell from a name that a user is not root, and refuses to start it.
+USER 65532:65532
+EXPOSE 8080 9901 9902
+ENTRYPOINT ["/usr/local/bin/weir"]
+CMD ["run"]

@@ -1,0 +1,80 @@
+//! Who asks, and for what: turns a request's head and its peer into the attributes that rules look at.
+//!
+//! Everything a client may choose to write is normalised here, once, so that no spelling of a path or a
+//! host gets around a rule. Pure; borrows from the request wherever it is already in its normal form.
+
+pub mod cidr;
+pub mod client_ip;
+pub mod forwarded;
+pub mod host;
+pub mod path;
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use http::{HeaderMap, Method, Uri};
+
+use self::cidr::CidrSet;
+use self::client_ip::ClientAddress;
+
+/// Whom to believe, and how widely an address counts.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Peers whose X-Forwarded-For is believed.
+    pub trusted_proxies: CidrSet,
+    /// Leading bits of an IPv6 address that make one client, 1 to 128.
+    pub ipv6_prefix: u8,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { trusted_proxies: CidrSet::default(), ipv6_prefix: 64 }
+    }
+}
+
+/// What rules can see of a request.
+#[derive(Clone, Debug)]
+pub struct Attributes<'a> {
+    /// The method, compared case-sensitively (RFC 9110 section 9.1).
+    pub method: &'a Method,
+    /// The host in lower case, without port and trailing dot; empty if the request names none.
+    pub host: Cow<'a, str>,
+    /// The normalised path.
+    pub path: Cow<'a, str>,
+    /// The query as received, without `?`.
+    pub query: Option<&'a str>,
+    /// The headers as received.
+    pub headers: &'a HeaderMap,
+    /// Where the request comes from.
+    pub client: ClientAddress,
+    /// The client's address, or its network where an IPv6 client is counted by prefix.
+    pub client_network: IpAddr,
+}
+
+/// A request that no rule can be asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed path")]
+pub struct Malformed;
+
+/// The attributes of a request that came from `peer`.
+///
+/// # Errors
+/// [`Malformed`] if the path holds a NUL or a broken percent-encoding.
+pub fn identify<'a>(
+    method: &'a Method,
+    uri: &'a Uri,
+    headers: &'a HeaderMap,
+    peer: IpAddr,
+    settings: &Settings,
+) -> Result<Attributes<'a>, Malformed> {
+    let client = client_ip::resolve(peer, headers, &settings.trusted_proxies);
+    Ok(Attributes {
+        method,
+        host: host::of_request(uri, headers),
+        path: path::normalise(uri.path())?,
+        query: uri.query(),
+        headers,
+        client_network: client_ip::network(client.ip, settings.ipv6_prefix),
+        client,
+    })
+}

@@ -1,0 +1,108 @@
+//! Which address a request is counted under.
+//!
+//! The peer's, unless the peer is a trusted proxy: then the hops it recorded are walked from the nearest to
+//! the farthest, and the first that is not itself trusted is the client. What lies beyond it was written by
+//! the client and is never looked at. A hop that cannot be read ends the walk at the last one believed.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use http::HeaderMap;
+
+use super::cidr::CidrSet;
+use super::forwarded;
+
+/// More hops than any real chain has; a longer header ends the walk there.
+const MOST_HOPS: usize = 64;
+
+/// The client's address and how we know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientAddress {
+    /// The address; IPv4-mapped IPv6 is unwrapped.
+    pub ip: IpAddr,
+    /// Whether the peer may speak for others.
+    pub peer_is_trusted: bool,
+}
+
+/// The client behind `peer`, as far as `trusted` proxies vouch for it.
+pub fn resolve(peer: IpAddr, headers: &HeaderMap, trusted: &CidrSet) -> ClientAddress {
+    let peer = peer.to_canonical();
+    if trusted.is_empty() || !trusted.contains(peer) {
+        return ClientAddress { ip: peer, peer_is_trusted: false };
+    }
+    let mut client = peer;
+    for hop in forwarded::hops_from_nearest(headers).take(MOST_HOPS) {
+        let Some(hop) = hop else { break };
+        client = hop;
+        if !trusted.contains(hop) {
+            break;
+        }
+    }
+    ClientAddress { ip: client, peer_is_trusted: true }
+}
+
+/// `ip` with all but the first `ipv6_prefix` bits of an IPv6 address cleared.
+pub fn network(ip: IpAddr, ipv6_prefix: u8) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => ip,
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix.min(128))).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(peer: &str, forwarded: &[&str], trusted: &[&str]) -> String {
+        let mut headers = HeaderMap::new();
+        for line in forwarded {
+            headers.append(forwarded::X_FORWARDED_FOR, line.parse().unwrap());
+        }
+        let trusted = trusted.iter().map(|net| net.parse::<ipnet::IpNet>().unwrap()).collect();
+        resolve(peer.parse().unwrap(), &headers, &trusted).ip.to_string()
+    }
+
+    #[test]
+    fn untrusted_peer_cannot_choose_its_identity() {
+        assert_eq!(client("198.51.100.1", &["1.1.1.1"], &[]), "198.51.100.1");
+        assert_eq!(client("198.51.100.1", &["1.1.1.1"], &["10.0.0.0/8"]), "198.51.100.1");
+    }
+
+    #[test]
+    fn the_first_untrusted_hop_from_the_right_is_the_client() {
+        let trusted = ["10.0.0.0/8"];
+        assert_eq!(client("10.0.0.1", &["6.6.6.6, 1.1.1.1, 10.0.0.2"], &trusted), "1.1.1.1");
+        assert_eq!(client("10.0.0.1", &["6.6.6.6", "1.1.1.1", "10.0.0.2"], &trusted), "1.1.1.1");
+        assert_eq!(client("::ffff:10.0.0.1", &["1.1.1.1"], &trusted), "1.1.1.1");
+    }
+
+    #[test]
+    fn an_unreadable_hop_ends_the_walk_at_the_last_one_believed() {
+        let trusted = ["10.0.0.0/8"];
+        assert_eq!(client("10.0.0.1", &["1.1.1.1, unknown, 10.0.0.2"], &trusted), "10.0.0.2");
+        assert_eq!(client("10.0.0.1", &["1.1.1.1, "], &trusted), "10.0.0.1");
+        assert_eq!(client("10.0.0.1", &[], &trusted), "10.0.0.1");
+    }
+
+    #[test]
+    fn where_all_are_trusted_the_farthest_is_the_client() {
+        assert_eq!(client("10.0.0.1", &["10.0.0.3, 10.0.0.2"], &["10.0.0.0/8"]), "10.0.0.3");
+    }
+
+    #[test]
+    fn an_endless_chain_costs_a_bounded_walk() {
+        let line = vec!["10.0.0.9"; 10_000].join(",");
+        assert_eq!(client("10.0.0.1", &[&format!("1.1.1.1,{line}")], &["10.0.0.0/8"]), "10.0.0.9");
+    }
+
+    #[test]
+    fn an_ipv6_client_is_its_network_and_an_ipv4_client_itself() {
+        let ip: IpAddr = "2001:db8:1:2:3:4:5:6".parse().unwrap();
+        assert_eq!(network(ip, 64).to_string(), "2001:db8:1:2::");
+        assert_eq!(network(ip, 128), ip);
+        assert_eq!(network(ip, 1).to_string(), "::");
+        assert_eq!(network("192.0.2.1".parse().unwrap(), 64).to_string(), "192.0.2.1");
+    }
+}

@@ -1,0 +1,57 @@
+//! Which host a request is for, in one spelling.
+
+use std::borrow::Cow;
+
+use http::header::HOST;
+use http::{HeaderMap, Uri};
+
+/// The host of a request: the target's authority where it has one (RFC 9112 section 3.2.2), else the Host
+/// header; empty if there is neither or it is not text.
+pub fn of_request<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Cow<'a, str> {
+    let authority = match uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or(""),
+    };
+    normalise(authority)
+}
+
+/// `authority` without userinfo, port and trailing dot, in lower case.
+pub fn normalise(authority: &str) -> Cow<'_, str> {
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let host = match host.rfind(']') {
+        Some(end) => &host[..=end],
+        None => host.split_once(':').map_or(host, |(host, _)| host),
+    };
+    let host = host.strip_suffix('.').unwrap_or(host);
+    if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(host.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_spelling_per_host() {
+        for (given, host) in [
+            ("api.example.com", "api.example.com"),
+            ("API.Example.COM.:8080", "api.example.com"),
+            ("user:pw@a.test:80", "a.test"),
+            ("[2001:DB8::1]:443", "[2001:db8::1]"),
+            ("", ""),
+        ] {
+            assert_eq!(normalise(given), host);
+        }
+    }
+
+    #[test]
+    fn the_target_beats_the_header() {
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, "header.test".parse().unwrap());
+        assert_eq!(of_request(&Uri::from_static("http://target.test/"), &headers), "target.test");
+        assert_eq!(of_request(&Uri::from_static("/"), &headers), "header.test");
+    }
+}

@@ -1,0 +1,154 @@
+//! One spelling per path, so that a rule on `/admin` holds for `/x/..//%61dmin` too.
+//!
+//! Percent-encodings are decoded once (RFC 3986 section 6.2.2.2), empty and dot segments removed
+//! (section 5.2.4). What would change the meaning stays encoded, in upper case: `%2F` and `%5C`, which some
+//! servers treat as separators and others do not; `%25`, so that `%252F` and `%2F` remain two paths; and
+//! octets that are not UTF-8. The upstream gets the target as received: this is for rules only.
+
+use std::borrow::Cow;
+
+use super::Malformed;
+
+/// The normal form of a request path; borrowed where it already is one.
+///
+/// # Errors
+/// [`Malformed`] for `%00` and for a `%` without two hexadecimal digits.
+pub fn normalise(path: &str) -> Result<Cow<'_, str>, Malformed> {
+    if is_normal(path.as_bytes()) {
+        return Ok(Cow::Borrowed(path));
+    }
+    let decoded = decode(path.as_bytes())?;
+    Ok(Cow::Owned(remove_dots(&decoded)))
+}
+
+/// Nothing to decode, merge or remove.
+fn is_normal(path: &[u8]) -> bool {
+    let mut previous = 0;
+    for &byte in path {
+        if byte == b'%' || (previous == b'/' && (byte == b'/' || byte == b'.')) {
+            return false;
+        }
+        previous = byte;
+    }
+    true
+}
+
+fn decode(path: &[u8]) -> Result<String, Malformed> {
+    let mut decoded = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let [first, tail @ ..] = rest {
+        if *first != b'%' {
+            decoded.push(*first);
+            rest = tail;
+            continue;
+        }
+        let [high, low, tail @ ..] = tail else { return Err(Malformed) };
+        let octet = hex(*high)? << 4 | hex(*low)?;
+        match octet {
+            0 => return Err(Malformed),
+            b'/' | b'\\' | b'%' => push_encoded(&mut decoded, octet),
+            _ => decoded.push(octet),
+        }
+        rest = tail;
+    }
+    Ok(match String::from_utf8(decoded) {
+        Ok(text) => text,
+        Err(error) => encode_invalid(error.as_bytes()),
+    })
+}
+
+/// Text as it is, octets that are not text percent-encoded.
+fn encode_invalid(octets: &[u8]) -> String {
+    let mut text = String::with_capacity(octets.len() + 8);
+    for chunk in octets.utf8_chunks() {
+        text.push_str(chunk.valid());
+        let mut encoded = Vec::new();
+        for octet in chunk.invalid() {
+            push_encoded(&mut encoded, *octet);
+        }
+        text.extend(encoded.iter().map(|byte| char::from(*byte)));
+    }
+    text
+}
+
+/// RFC 3986 section 5.2.4 with empty segments dropped; never climbs above the root.
+fn remove_dots(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(kept.pop()),
+            segment => kept.push(segment),
+        }
+    }
+    let last = path.rsplit('/').next().unwrap_or("");
+    let mut normal = String::with_capacity(path.len() + 1);
+    for segment in &kept {
+        normal.push('/');
+        normal.push_str(segment);
+    }
+    if matches!(last, "" | "." | "..") {
+        normal.push('/');
+    }
+    normal
+}
+
+fn push_encoded(out: &mut Vec<u8>, octet: u8) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    out.extend_from_slice(&[b'%', DIGITS[usize::from(octet >> 4)], DIGITS[usize::from(octet & 15)]]);
+}
+
+fn hex(digit: u8) -> Result<u8, Malformed> {
+    char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok()).ok_or(Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_of_a_path_is_one_path() {
+        for (given, normal) in [
+            ("/", "/"),
+            ("/admin", "/admin"),
+            ("/admin/", "/admin/"),
+            ("//admin", "/admin"),
+            ("/a/../admin", "/admin"),
+            ("/a/%2e%2e/admin", "/admin"),
+            ("/./admin/.", "/admin/"),
+            ("/../../admin", "/admin"),
+            ("/a/..", "/"),
+            ("/%61dmin", "/admin"),
+            ("/a;/../admin", "/admin"),
+            ("/a%2fb", "/a%2Fb"),
+            ("/a%252fb", "/a%252fb"),
+            ("/a%5cb", "/a%5Cb"),
+            ("/%C3%A4", "/ä"),
+            ("/%c0%ae%c0%ae/", "/%C0%AE%C0%AE/"),
+            ("/.hidden", "/.hidden"),
+            ("/...", "/..."),
+        ] {
+            assert_eq!(normalise(given).unwrap(), normal, "{given}");
+        }
+    }
+
+    #[test]
+    fn normalising_twice_changes_nothing() {
+        for path in ["/a%252fb", "/%25%32%46", "/x//%2e/y", "/%c0%ae", "/a b"] {
+            let once = normalise(path).unwrap().into_owned();
+            assert_eq!(normalise(&once).unwrap(), once, "{path}");
+        }
+    }
+
+    #[test]
+    fn broken_encodings_are_refused() {
+        for path in ["/%", "/%4", "/%zz", "/%00", "/a%0", "/%+1"] {
+            assert_eq!(normalise(path), Err(Malformed), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_in_normal_form_is_not_copied() {
+        assert!(matches!(normalise("/users/42/orders.json"), Ok(Cow::Borrowed(_))));
+    }
+}

@@ -1,0 +1,216 @@
+//! Decides and charges: the engine behind every entrance.
+//!
+//! All checks of a request are evaluated under their shards' locks and committed all or none, so a refused
+//! request charges nobody and concurrent requests cannot both take the last unit. Pure: no clock, no I/O;
+//! `now` comes with the call. What it is not: it knows nothing of rules, HTTP, or why a limit exists.
+
+pub mod algorithm;
+pub mod decision;
+pub mod key;
+pub mod quota;
+pub mod timestamp;
+
+mod meters;
+mod store;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use self::algorithm::{Outcome, State};
+use self::decision::{Decision, Enforcement, Verdict};
+use self::key::{Fingerprint, KeyHash, KeyHasher};
+pub use self::meters::{Lineage, Meter, MeterSpec};
+use self::meters::Meters;
+pub use self::store::MeterId;
+use self::store::{Kept, Place, Shard, Store};
+use self::timestamp::Timestamp;
+
+/// How large the table is and under which secret its keys are hashed.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Counters the table has room for.
+    pub max_keys: usize,
+    /// The hasher's secret.
+    pub secret: [u64; 2],
+}
+
+/// One limit that one request must pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Check {
+    /// Which limit.
+    pub meter: Meter,
+    /// Which counter of it.
+    pub key: KeyHash,
+    /// Units the request costs.
+    pub cost: u32,
+    /// Whether the limit refuses.
+    pub enforcement: Enforcement,
+}
+
+/// The counters of this process and the quotas they are held against.
+#[derive(Debug)]
+pub struct Limiter {
+    store: Store,
+    hasher: KeyHasher,
+    meters: Mutex<Meters>,
+    overflows: AtomicU64,
+}
+
+impl Limiter {
+    /// An empty limiter.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            store: Store::new(settings.max_keys),
+            hasher: KeyHasher::new(settings.secret),
+            meters: Mutex::default(),
+            overflows: AtomicU64::new(0),
+        }
+    }
+
+    /// The hasher for keys of this limiter.
+    pub fn hasher(&self) -> KeyHasher {
+        self.hasher
+    }
+
+    /// Makes room for a generation's limits and answers their meters, in the order of `specs`.
+    ///
+    /// A limit whose lineage is known keeps its counters; where its quota changed, units used stay used.
+    /// Limits not among `specs` go on until [`Self::retire_others`], so that the generation still being
+    /// served is never without its limits.
+    pub fn install(&self, specs: &[MeterSpec], now: Timestamp) -> Vec<Meter> {
+        let mut meters = self.meters.lock();
+        let installed = meters.install(specs, self.hasher);
+        self.store.adopt(&meters.quotas(), now);
+        installed
+    }
+
+    /// Forgets every limit that is not among `meters`, with its counters.
+    pub fn retire_others(&self, meters: &[Meter], now: Timestamp) {
+        let mut known = self.meters.lock();
+        if known.retire_others(meters) {
+            self.store.adopt(&known.quotas(), now);
+        }
+    }
+
+    /// Decides one request: every check, all or nothing.
+    ///
+    /// If no enforced limit refuses, every limit that conforms is charged; otherwise none is.
+    pub fn check(&self, checks: &[Check], now: Timestamp) -> Decision {
+        match checks {
+            [] => Decision::default(),
+            [check] => self.check_one(check, now),
+            checks => self.check_all(checks, now),
+        }
+    }
+
+    /// Charges a settled cost, or gives back a negative one; never refuses.
+    pub fn charge(&self, meter: Meter, key: KeyHash, amount: i64, now: Timestamp) {
+        let key = key.salted(meter.salt);
+        let mut shard = self.store.lock(self.store.shard_of(key));
+        let Some(quota) = shard.quota(meter.id).copied() else { return };
+        let place = shard.find(key);
+        let state = algorithm::charge(shard.state(place, meter.id), &quota, amount, now);
+        let kept = shard.keep(place, key, meter.id, state, now);
+        self.note(kept);
+    }
+
+    /// What a counter says, without touching it; `None` if the meter is gone.
+    pub fn usage(&self, meter: Meter, key: KeyHash, now: Timestamp) -> Option<algorithm::Usage> {
+        let key = key.salted(meter.salt);
+        let shard = self.store.lock(self.store.shard_of(key));
+        let quota = shard.quota(meter.id)?;
+        Some(algorithm::usage(shard.state(shard.find(key), meter.id), quota, now))
+    }
+
+    /// Counters in use per meter id, for the metrics page; walks the table, one shard locked at a time.
+    pub fn keys_per_meter(&self, now: Timestamp) -> std::collections::HashMap<MeterId, u64> {
+        let mut counts = std::collections::HashMap::new();
+        self.store.for_each_used(now, |meter| *counts.entry(meter).or_insert(0) += 1);
+        counts
+    }
+
+    /// Entries in the table, in use or not yet reclaimed.
+    pub fn live_keys(&self) -> usize {
+        self.store.live()
+    }
+
+    /// Charges that went to an overflow counter because the table was full, since the start.
+    pub fn overflows(&self) -> u64 {
+        self.overflows.load(Ordering::Relaxed)
+    }
+
+    fn check_one(&self, check: &Check, now: Timestamp) -> Decision {
+        let key = check.key.salted(check.meter.salt);
+        let mut shard = self.store.lock(self.store.shard_of(key));
+        let place = shard.find(key);
+        let (verdict, next) = evaluate(&shard, check, place, now);
+        let mut decision = Decision::default();
+        if let Some(state) = next {
+            let kept = shard.keep(place, key, check.meter.id, state, now);
+            decision.overflowed = self.note(kept);
+        }
+        drop(shard);
+        decision.verdicts.push(verdict);
+        decision
+    }
+
+    fn check_all(&self, checks: &[Check], now: Timestamp) -> Decision {
+        let keys: SmallVec<[Fingerprint; 4]> =
+            checks.iter().map(|check| check.key.salted(check.meter.salt)).collect();
+        let mut shards = keys.iter().map(|key| self.store.shard_of(*key)).collect();
+        let mut held = self.store.lock_all(&mut shards);
+        let guard = |key: Fingerprint| {
+            let shard = self.store.shard_of(key);
+            shards.iter().position(|held| *held == shard).unwrap_or(0)
+        };
+        let mut decision = Decision::default();
+        let mut next: SmallVec<[Option<State>; 4]> = SmallVec::new();
+        for (check, key) in checks.iter().zip(&keys) {
+            let shard = &held[guard(*key)].1;
+            let (verdict, state) = evaluate(shard, check, shard.find(*key), now);
+            decision.verdicts.push(verdict);
+            next.push(state);
+        }
+        if decision.is_refused() {
+            for (verdict, (check, key)) in decision.verdicts.iter_mut().zip(checks.iter().zip(&keys)) {
+                let shard = &held[guard(*key)].1;
+                if let Some((_, state)) = &mut verdict.counter {
+                    *state = shard.state(shard.find(*key), check.meter.id);
+                }
+            }
+            return decision;
+        }
+        for ((check, key), state) in checks.iter().zip(&keys).zip(next) {
+            let Some(state) = state else { continue };
+            let shard = &mut held[guard(*key)].1;
+            let place = shard.find(*key);
+            let kept = shard.keep(place, *key, check.meter.id, state, now);
+            decision.overflowed |= self.note(kept);
+        }
+        decision
+    }
+
+    fn note(&self, kept: Kept) -> bool {
+        if kept == Kept::Shared {
+            self.overflows.fetch_add(1, Ordering::Relaxed);
+        }
+        kept == Kept::Shared
+    }
+}
+
+/// The verdict of one check and, if it conforms, the state to keep.
+fn evaluate(shard: &Shard, check: &Check, place: Place, now: Timestamp) -> (Verdict, Option<State>) {
+    let enforcement = check.enforcement;
+    let Some(quota) = shard.quota(check.meter.id) else {
+        return (Verdict { outcome: Outcome::Conform, enforcement, counter: None }, None);
+    };
+    let state = shard.state(place, check.meter.id);
+    let (next, outcome) = algorithm::evaluate(state, quota, check.cost, now);
+    let verdict = Verdict { outcome, enforcement, counter: Some((*quota, Some(next))) };
+    (verdict, (outcome == Outcome::Conform).then_some(next))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! The ways to count, behind one signature.
+//!
+//! An algorithm is a pure function of what a counter remembers, the quota, the cost and the time. It neither
+//! stores nor reads a clock: the caller decides whether the next state is kept. Adding one means a file
+//! under `algorithm/` and an arm in each `match` below, which the compiler asks for.
+
+mod fixed_window;
+mod gcra;
+mod token_bucket;
+
+use std::fmt;
+use std::time::Duration;
+
+use super::quota::Quota;
+use super::timestamp::Timestamp;
+
+/// How a limit is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Generic cell rate algorithm (ITU-T I.371): evenly spaced, with a burst; one arrival time of state.
+    #[default]
+    Gcra,
+    /// Whole tokens that refill at the limit's rate up to the burst.
+    TokenBucket,
+    /// So many per window aligned to the clock and the calendar.
+    FixedWindow,
+}
+
+impl Algorithm {
+    /// Every algorithm, in the order of the documentation.
+    pub const ALL: [Self; 3] = [Self::Gcra, Self::TokenBucket, Self::FixedWindow];
+
+    /// The name in configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Gcra => "gcra",
+            Self::TokenBucket => "token_bucket",
+            Self::FixedWindow => "fixed_window",
+        }
+    }
+
+    /// Whether `burst` means anything for it.
+    pub const fn has_burst(self) -> bool {
+        match self {
+            Self::Gcra | Self::TokenBucket => true,
+            Self::FixedWindow => false,
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What one counter remembers: twelve bytes that only the algorithm of its quota can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    pub(super) word: u64,
+    pub(super) extra: u32,
+}
+
+/// The answer of one limit to one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Within the limit.
+    Conform,
+    /// Over the limit; would conform after `retry_after`, `None` if it never can (it costs more than the burst).
+    Exceed {
+        /// Time until the same request would conform, if nothing else is charged.
+        retry_after: Option<Duration>,
+    },
+}
+
+/// A counter as people ask about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Units in use, rounded up; may exceed the burst after a late charge or a lowered limit.
+    pub used: u32,
+    /// Units that would pass right now, rounded down.
+    pub remaining: u32,
+    /// Time until the quota is whole again: full (gcra, buckets) or the window's end.
+    pub reset: Duration,
+}
+
+/// State in, next state and outcome out. The caller decides whether `next` is kept: on
+/// [`Outcome::Exceed`] it is the state as it was, brought forward to `now`.
+///
+/// `None` is a counter that nobody has used: a full quota. Costs saturate; a `cost` of zero always conforms
+/// unless the counter is in debt.
+pub fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
+    match quota.algorithm() {
+        Algorithm::Gcra => gcra::evaluate(state, quota, cost, now),
+        Algorithm::TokenBucket => token_bucket::evaluate(state, quota, cost, now),
+        Algorithm::FixedWindow => fixed_window::evaluate(state, quota, cost, now),
+    }
+}
+
+/// Never refuses: settles a cost known later, charges a refused request where asked to; a negative
+/// `amount` gives back, at most down to an unused quota.
+pub fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) -> State {
+    match quota.algorithm() {
+        Algorithm::Gcra => gcra::charge(state, quota, amount, now),
+        Algorithm::TokenBucket => token_bucket::charge(state, quota, amount, now),
+        Algorithm::FixedWindow => fixed_window::charge(state, quota, amount, now),
+    }
+}
+
+/// How much of the quota is used, left, and when it is whole again.
+pub fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
+    match quota.algorithm() {
+        Algorithm::Gcra => gcra::usage(state, quota, now),
+        Algorithm::TokenBucket => token_bucket::usage(state, quota, now),
+        Algorithm::FixedWindow => fixed_window::usage(state, quota, now),
+    }
+}
+
+/// Whether a counter says no more than `None` would: only then may it be forgotten.
+pub fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
+    match quota.algorithm() {
+        Algorithm::Gcra => gcra::is_unused(state, now),
+        Algorithm::TokenBucket => token_bucket::is_unused(state, quota, now),
+        Algorithm::FixedWindow => fixed_window::is_unused(state, now),
+    }
+}
+
+/// The same units in use under another quota: what a reload does to a counter whose limit changed.
+///
+/// Rounds up to whole units, so that a reload never gives anything away. `None` if nothing was in use.
+pub fn convert(state: State, from: &Quota, to: &Quota, now: Timestamp) -> Option<State> {
+    if from == to {
+        return Some(state);
+    }
+    match usage(Some(state), from, now).used {
+        0 => None,
+        used => Some(charge(None, to, i64::from(used), now)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

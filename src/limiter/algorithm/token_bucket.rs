@@ -1,0 +1,83 @@
+//! Token bucket: whole tokens, refilled one by one at the limit's rate, never above the burst.
+//!
+//! It admits what gcra admits, by other arithmetic: the state is the number of missing tokens and the moment
+//! from which the next one is earned. That moment is rounded up to a nanosecond whenever tokens are credited,
+//! so a bucket can fall short of its rate by a nanosecond per credit and never exceed it.
+
+use std::time::Duration;
+
+use super::{Outcome, State, Usage};
+use crate::limiter::quota::Quota;
+use crate::limiter::timestamp::Timestamp;
+
+/// Tokens missing, and since when the next one has been earned.
+#[derive(Clone, Copy)]
+struct Bucket {
+    since: u64,
+    missing: u32,
+}
+
+pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
+    let bucket = credited(state, quota, now);
+    let burst = quota.burst().get();
+    if let Some(missing) = bucket.missing.checked_add(cost).filter(|missing| *missing <= burst) {
+        return (pack(Bucket { missing, ..bucket }), Outcome::Conform);
+    }
+    let retry_after = (cost <= burst).then(|| {
+        let short = bucket.missing.saturating_sub(burst - cost);
+        let due = bucket.since.saturating_add(time_for(short, quota));
+        Duration::from_nanos(due.saturating_sub(now.as_nanos()))
+    });
+    (pack(bucket), Outcome::Exceed { retry_after })
+}
+
+pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) -> State {
+    let bucket = credited(state, quota, now);
+    let missing = i64::from(bucket.missing).saturating_add(amount).clamp(0, i64::from(u32::MAX));
+    pack(Bucket { missing: u32::try_from(missing).unwrap_or(u32::MAX), ..bucket })
+}
+
+pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
+    let bucket = credited(state, quota, now);
+    let full = bucket.since.saturating_add(time_for(bucket.missing, quota));
+    Usage {
+        used: bucket.missing,
+        remaining: quota.burst().get().saturating_sub(bucket.missing),
+        reset: Duration::from_nanos(full.saturating_sub(now.as_nanos())),
+    }
+}
+
+pub(super) fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
+    credited(Some(state), quota, now).missing == 0
+}
+
+/// The bucket at `now`, with all tokens earned so far put in.
+fn credited(state: Option<State>, quota: &Quota, now: Timestamp) -> Bucket {
+    let full = Bucket { since: now.as_nanos(), missing: 0 };
+    let Some(State { word: since, extra: missing }) = state else { return full };
+    let elapsed = now.as_nanos().saturating_sub(since);
+    let earned = match elapsed.checked_mul(quota.count()) {
+        Some(product) => product / quota.period(),
+        None => {
+            let earned = u128::from(elapsed) * u128::from(quota.count()) / u128::from(quota.period());
+            u64::try_from(earned).unwrap_or(u64::MAX)
+        }
+    };
+    match u32::try_from(earned) {
+        Ok(earned) if earned < missing => {
+            Bucket { since: since.saturating_add(time_for(earned, quota)), missing: missing - earned }
+        }
+        _ => full,
+    }
+}
+
+/// The time in which `tokens` are earned, rounded up.
+fn time_for(tokens: u32, quota: &Quota) -> u64 {
+    let interval = quota.interval();
+    let parts = u64::from(interval.part).saturating_mul(tokens.into()).div_ceil(quota.count());
+    interval.whole.saturating_mul(tokens.into()).saturating_add(parts)
+}
+
+fn pack(bucket: Bucket) -> State {
+    State { word: bucket.since, extra: bucket.missing }
+}

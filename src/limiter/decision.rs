@@ -1,0 +1,85 @@
+//! What the limiter answers to one request: a verdict per check, in the order of the checks.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::algorithm::{self, Outcome, State, Usage};
+use super::quota::Quota;
+use super::timestamp::Timestamp;
+
+/// Whether a limit refuses or only looks on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Enforcement {
+    /// Over the limit is refused.
+    #[default]
+    Enforced,
+    /// Counted and reported, never refused, and never in the way of other limits.
+    Shadow,
+}
+
+/// The answer to one check.
+#[derive(Clone, Copy, Debug)]
+pub struct Verdict {
+    /// Within the limit or over it.
+    pub outcome: Outcome,
+    /// Whether the outcome counts.
+    pub enforcement: Enforcement,
+    pub(super) counter: Option<(Quota, Option<State>)>,
+}
+
+impl Verdict {
+    /// The quota that decided; `None` for a meter that has just been removed, which limits nothing.
+    pub fn quota(&self) -> Option<&Quota> {
+        self.counter.as_ref().map(|(quota, _)| quota)
+    }
+
+    /// The counter after this decision: charged if the request passed, as it was if not.
+    pub fn usage(&self, now: Timestamp) -> Option<Usage> {
+        self.counter.as_ref().map(|(quota, state)| algorithm::usage(*state, quota, now))
+    }
+
+    /// Over the limit, enforced or not.
+    pub fn exceeds(&self) -> bool {
+        matches!(self.outcome, Outcome::Exceed { .. })
+    }
+
+    /// Over an enforced limit.
+    pub fn refuses(&self) -> bool {
+        self.exceeds() && self.enforcement == Enforcement::Enforced
+    }
+
+    /// How long until the same request would conform: zero if it does. A request that costs more than the
+    /// limit can ever give is told to wait a whole refill, since a client must be told something finite.
+    pub fn wait(&self) -> Duration {
+        match self.outcome {
+            Outcome::Conform => Duration::ZERO,
+            Outcome::Exceed { retry_after: Some(wait) } => wait,
+            Outcome::Exceed { retry_after: None } => self.quota().map_or(Duration::ZERO, Quota::refill),
+        }
+    }
+}
+
+/// All verdicts of one request.
+#[derive(Debug, Default)]
+pub struct Decision {
+    pub(super) verdicts: SmallVec<[Verdict; 2]>,
+    pub(super) overflowed: bool,
+}
+
+impl Decision {
+    /// One verdict per check, in the order of the checks.
+    pub fn verdicts(&self) -> &[Verdict] {
+        &self.verdicts
+    }
+
+    /// Whether any enforced limit refuses; then no limit has been charged.
+    pub fn is_refused(&self) -> bool {
+        self.verdicts.iter().any(Verdict::refuses)
+    }
+
+    /// Whether a new key had to share the overflow counter because the table is full.
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+}

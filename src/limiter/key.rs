@@ -1,0 +1,64 @@
+//! Which counter a request falls on, as 128 bits.
+//!
+//! Keys are stored as fingerprints under a secret key (SipHash-1-3, Aumasson and Bernstein 2012, 128-bit
+//! output): a table entry has one size whatever clients send, and nobody without the secret can make two
+//! keys meet or pile them onto one place of the table.
+
+use std::hash::Hasher as _;
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+/// The secret under which keys are hashed; drawn per process, or kept with the saved state.
+#[derive(Clone, Copy)]
+pub struct KeyHasher {
+    secret: [u64; 2],
+}
+
+impl KeyHasher {
+    /// A hasher under `secret`, which must come from a source of randomness.
+    pub const fn new(secret: [u64; 2]) -> Self {
+        Self { secret }
+    }
+
+    /// The hash of an injective encoding of a key.
+    pub fn hash(&self, encoded: &[u8]) -> KeyHash {
+        let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
+        hasher.write(encoded);
+        let hash = hasher.finish128();
+        KeyHash([hash.h1, hash.h2])
+    }
+}
+
+impl std::fmt::Debug for KeyHasher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeyHasher(secret)")
+    }
+}
+
+/// The hashed key of a request, before it is told apart by limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyHash([u64; 2]);
+
+impl KeyHash {
+    /// The fingerprint of this key under the limit that `salt` stands for.
+    pub(super) const fn salted(self, salt: Self) -> Fingerprint {
+        // Zero in the first word marks a free slot; one key in 2⁶⁴ shares a counter with its neighbour.
+        let low = self.0[0] ^ salt.0[0];
+        Fingerprint([if low == 0 { 1 } else { low }, self.0[1] ^ salt.0[1]])
+    }
+}
+
+/// The identity of one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fingerprint([u64; 2]);
+
+impl Fingerprint {
+    pub(super) const fn words(self) -> [u64; 2] {
+        self.0
+    }
+
+    /// Spreads counters over `shards`, a power of two.
+    pub(super) const fn shard(self, shards: usize) -> usize {
+        (self.0[0] as usize) & (shards - 1)
+    }
+}

@@ -1,0 +1,306 @@
+//! What a limit allows: so many per period, so many at once, counted by one algorithm.
+//!
+//! A [`Quota`] that exists is valid: its numbers are non-zero, its rate is one the clock can resolve,
+//! and its burst refills within a lifetime. The exact spacing of requests is worked out once, here,
+//! as a whole number of nanoseconds and a remainder, so that no algorithm rounds on the request path.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::algorithm::Algorithm;
+
+const SECOND: u64 = 1_000_000_000;
+const DAY: u64 = 86_400 * SECOND;
+
+/// A quota whose burst needs longer than this to refill is refused: it is surely a slip of the pen, and
+/// the bound keeps every sum of a timestamp and a tolerance far from the end of time.
+const LONGEST_REFILL: u64 = 100 * 365 * DAY;
+
+/// The units in which people write limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Unit {
+    /// 10⁻³ s.
+    Millisecond,
+    /// 1 s.
+    Second,
+    /// 60 s.
+    Minute,
+    /// 3600 s.
+    Hour,
+    /// 24 h; a calendar day in UTC for windows.
+    Day,
+    /// 7 days; a week from Monday for windows.
+    Week,
+    /// 30 days; a calendar month for windows.
+    Month,
+    /// 365 days; a calendar year for windows.
+    Year,
+}
+
+impl Unit {
+    /// Every unit, shortest first.
+    pub const ALL: [Self; 8] = [
+        Self::Millisecond,
+        Self::Second,
+        Self::Minute,
+        Self::Hour,
+        Self::Day,
+        Self::Week,
+        Self::Month,
+        Self::Year,
+    ];
+
+    /// The unit's nominal length in nanoseconds.
+    pub const fn nanos(self) -> u64 {
+        match self {
+            Self::Millisecond => SECOND / 1000,
+            Self::Second => SECOND,
+            Self::Minute => 60 * SECOND,
+            Self::Hour => 3600 * SECOND,
+            Self::Day => DAY,
+            Self::Week => 7 * DAY,
+            Self::Month => 30 * DAY,
+            Self::Year => 365 * DAY,
+        }
+    }
+
+    /// The short name, as configuration has it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Millisecond => "ms",
+            Self::Second => "s",
+            Self::Minute => "min",
+            Self::Hour => "h",
+            Self::Day => "d",
+            Self::Week => "w",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+}
+
+/// A whole number of units, e.g. thirty seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Period {
+    count: NonZeroU32,
+    unit: Unit,
+}
+
+impl Period {
+    /// `count` times `unit`.
+    pub const fn new(count: NonZeroU32, unit: Unit) -> Self {
+        Self { count, unit }
+    }
+
+    /// One `unit`.
+    pub const fn one(unit: Unit) -> Self {
+        Self { count: NonZeroU32::MIN, unit }
+    }
+
+    /// How many units.
+    pub const fn count(self) -> NonZeroU32 {
+        self.count
+    }
+
+    /// Which unit.
+    pub const fn unit(self) -> Unit {
+        self.unit
+    }
+
+    /// Nominal length in nanoseconds (a month has 30 days, a year 365), saturating.
+    pub const fn nanos(self) -> u64 {
+        self.unit.nanos().saturating_mul(self.count.get() as u64)
+    }
+
+    /// Nominal length.
+    pub const fn duration(self) -> Duration {
+        Duration::from_nanos(self.nanos())
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.count.get() > 1 {
+            write!(f, "{}", self.count)?;
+        }
+        f.write_str(self.unit.as_str())
+    }
+}
+
+/// So many per period: `100/s`, `10/30s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limit {
+    /// How many units of cost a period admits.
+    pub count: NonZeroU32,
+    /// Over which time.
+    pub period: Period,
+}
+
+impl Limit {
+    /// `count` per `period`.
+    pub const fn new(count: NonZeroU32, period: Period) -> Self {
+        Self { count, period }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.count, self.period)
+    }
+}
+
+/// An exact span: `whole` nanoseconds and `part / limit.count` of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Span {
+    pub(super) whole: u64,
+    pub(super) part: u32,
+}
+
+/// A valid limit with its burst and its algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    algorithm: Algorithm,
+    limit: Limit,
+    burst: NonZeroU32,
+    interval: Span,
+    tolerance: Span,
+}
+
+/// Why a quota cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuotaError {
+    /// More than one a nanosecond.
+    #[error("more than 1000000000 a second, got {0}")]
+    TooFast(Limit),
+    /// A window longer than a century, or a burst that takes longer than that to refill.
+    #[error("takes longer than 100 years to refill")]
+    TooSlow,
+    /// A burst for an algorithm that has none.
+    #[error("`burst` has no meaning for {0}")]
+    NoBurst(Algorithm),
+}
+
+impl Quota {
+    /// A quota of `limit`, admitting `burst` at once (default: the limit's count), counted by `algorithm`.
+    ///
+    /// # Errors
+    /// [`QuotaError`] where the rate is above 10⁹ a second, where the window or the refill of the burst is
+    /// longer than a hundred years, or where the algorithm knows no burst.
+    pub fn new(algorithm: Algorithm, limit: Limit, burst: Option<NonZeroU32>) -> Result<Self, QuotaError> {
+        if burst.is_some() && !algorithm.has_burst() {
+            return Err(QuotaError::NoBurst(algorithm));
+        }
+        let (count, period) = (u64::from(limit.count.get()), limit.period.nanos());
+        if count > period {
+            return Err(QuotaError::TooFast(limit));
+        }
+        let burst = burst.unwrap_or(limit.count);
+        let interval = span(u128::from(period), count);
+        let refill = span(u128::from(period) * u128::from(burst.get()), count);
+        match (interval, refill) {
+            (Some(interval), Some(tolerance))
+                if period <= LONGEST_REFILL && tolerance.whole <= LONGEST_REFILL =>
+            {
+                Ok(Self { algorithm, limit, burst, interval, tolerance })
+            }
+            _ => Err(QuotaError::TooSlow),
+        }
+    }
+
+    /// How it is counted.
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// What the user wrote.
+    pub const fn limit(&self) -> Limit {
+        self.limit
+    }
+
+    /// The most that may pass at once.
+    pub const fn burst(&self) -> NonZeroU32 {
+        self.burst
+    }
+
+    /// How long an emptied quota needs to be whole again; the length of the window for window algorithms.
+    pub const fn refill(&self) -> Duration {
+        if self.algorithm.has_burst() {
+            Duration::from_nanos(self.tolerance.whole.saturating_add((self.tolerance.part > 0) as u64))
+        } else {
+            self.limit.period.duration()
+        }
+    }
+
+    pub(super) const fn count(&self) -> u64 {
+        self.limit.count.get() as u64
+    }
+
+    pub(super) const fn period(&self) -> u64 {
+        self.limit.period.nanos()
+    }
+
+    /// The exact spacing of single units at the limit's rate.
+    pub(super) const fn interval(&self) -> Span {
+        self.interval
+    }
+
+    /// The exact time in which a whole burst refills.
+    pub(super) const fn tolerance(&self) -> Span {
+        self.tolerance
+    }
+}
+
+/// `numerator / count` nanoseconds, exactly; nothing where it does not fit.
+fn span(numerator: u128, count: u64) -> Option<Span> {
+    let count = u128::from(count);
+    Some(Span {
+        whole: u64::try_from(numerator / count).ok()?,
+        part: u32::try_from(numerator % count).ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(count: u32, unit: Unit) -> Limit {
+        Limit::new(NonZeroU32::new(count).unwrap(), Period::one(unit))
+    }
+
+    #[test]
+    fn the_clock_resolves_a_thousand_million_a_second_and_no_more() {
+        assert!(Quota::new(Algorithm::Gcra, limit(1_000_000_000, Unit::Second), None).is_ok());
+        assert!(matches!(
+            Quota::new(Algorithm::Gcra, limit(1_000_000_001, Unit::Second), None),
+            Err(QuotaError::TooFast(_))
+        ));
+        assert!(Quota::new(Algorithm::Gcra, limit(u32::MAX, Unit::Minute), None).is_ok());
+    }
+
+    #[test]
+    fn a_burst_of_centuries_is_refused() {
+        let burst = NonZeroU32::new(101);
+        assert_eq!(
+            Quota::new(Algorithm::Gcra, limit(1, Unit::Year), burst),
+            Err(QuotaError::TooSlow)
+        );
+        assert!(Quota::new(Algorithm::Gcra, limit(1, Unit::Year), NonZeroU32::new(100)).is_ok());
+    }
+
+    #[test]
+    fn a_window_has_no_burst() {
+        assert_eq!(
+            Quota::new(Algorithm::FixedWindow, limit(10, Unit::Second), NonZeroU32::new(20)),
+            Err(QuotaError::NoBurst(Algorithm::FixedWindow))
+        );
+    }
+
+    #[test]
+    fn thirds_of_a_second_lose_nothing() {
+        let quota = Quota::new(Algorithm::Gcra, limit(3, Unit::Second), None).unwrap();
+        assert_eq!(quota.interval(), Span { whole: 333_333_333, part: 1 });
+        assert_eq!(quota.tolerance(), Span { whole: 1_000_000_000, part: 0 });
+        assert_eq!(quota.refill(), Duration::from_secs(1));
+    }
+}

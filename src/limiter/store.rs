@@ -1,0 +1,105 @@
+//! Where counters are kept: a sharded table of fixed size, shared by all workers.
+//!
+//! A shard is a short critical section under its own lock; the checks of one request lock all their shards in
+//! ascending order, so they are decided and charged as one and never deadlock. Quotas live beside the
+//! counters: a request names a meter, and the shard knows what that meter allows today, so that counter and
+//! quota can never be of different generations.
+
+mod shard;
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+
+pub(super) use self::shard::{Kept, Place, Shard};
+use super::key::Fingerprint;
+use super::quota::Quota;
+use super::timestamp::Timestamp;
+
+/// Slots per key of capacity: at this fill a search looks at three slots on average.
+const FILL: f64 = 0.85;
+/// A shard may be fuller than the average, since keys do not spread evenly.
+const FULLEST: f64 = 0.93;
+const KEYS_PER_SHARD: usize = 2048;
+const MOST_SHARDS: usize = 256;
+
+/// One limit of one rule, for as long as the rule keeps its name and key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MeterId(pub(super) u32);
+
+/// What every meter allows in one configuration generation.
+#[derive(Debug, Default)]
+pub(super) struct Quotas(pub(super) Vec<Option<Quota>>);
+
+impl Quotas {
+    pub(super) fn get(&self, meter: MeterId) -> Option<&Quota> {
+        self.0.get(meter.0 as usize).and_then(Option::as_ref)
+    }
+
+    /// Whether nothing that counters were written under has changed or gone.
+    fn all_kept_in(&self, next: &Self) -> bool {
+        self.0.iter().enumerate().all(|(index, quota)| {
+            quota.is_none() || next.0.get(index).is_some_and(|next| next == quota)
+        })
+    }
+}
+
+/// A cache line of its own for every lock, so that shards do not slow each other down.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Line(Mutex<Shard>);
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Store {
+    shards: Box<[Line]>,
+}
+
+/// The shards of one request, locked.
+pub(super) type Held<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
+
+impl Store {
+    /// A table for `keys` counters.
+    pub(super) fn new(keys: usize) -> Self {
+        let shards = (keys / KEYS_PER_SHARD).clamp(1, MOST_SHARDS).next_power_of_two();
+        let slots = ((keys as f64 / shards as f64 / FILL).ceil() as usize).max(8);
+        let most = ((slots as f64 * FULLEST) as usize).max(1);
+        let shards = (0..shards).map(|_| Line(Mutex::new(Shard::new(slots, most)))).collect();
+        Self { shards }
+    }
+
+    pub(super) fn shard_of(&self, key: Fingerprint) -> usize {
+        key.shard(self.shards.len())
+    }
+
+    pub(super) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].0.lock()
+    }
+
+    /// Locks each of `wanted` once, in ascending order.
+    pub(super) fn lock_all(&self, wanted: &mut SmallVec<[usize; 4]>) -> Held<'_> {
+        wanted.sort_unstable();
+        wanted.dedup();
+        wanted.iter().map(|&shard| (shard, self.lock(shard))).collect()
+    }
+
+    /// Gives every shard another generation's quotas.
+    pub(super) fn adopt(&self, quotas: &Arc<Quotas>, now: Timestamp) {
+        for shard in &self.shards {
+            shard.0.lock().adopt(quotas, now);
+        }
+    }
+
+    /// Calls `count` once per counter in use; locks one shard at a time.
+    pub(super) fn for_each_used(&self, now: Timestamp, mut count: impl FnMut(MeterId)) {
+        for shard in &self.shards {
+            shard.0.lock().for_each_used(now, &mut count);
+        }
+    }
+
+    /// Entries in the table.
+    pub(super) fn live(&self) -> usize {
+        self.shards.iter().map(|shard| shard.0.lock().live()).sum()
+    }
+}

@@ -1,0 +1,69 @@
+//! The one notion of time in the core: nanoseconds since the Unix epoch.
+//!
+//! Nothing here reads a clock. A timestamp covers the years 1970 to 2554, and its arithmetic saturates
+//! at both ends, so that no quota, however large, can wrap round into "allowed".
+
+use std::time::Duration;
+
+/// A moment, in nanoseconds since 1970-01-01T00:00:00Z.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The Unix epoch.
+    pub const EPOCH: Self = Self(0);
+
+    /// The moment `nanos` nanoseconds after the Unix epoch.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// The moment `seconds` seconds after the Unix epoch, saturating at the end of time.
+    pub const fn from_secs(seconds: u64) -> Self {
+        Self(seconds.saturating_mul(1_000_000_000))
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole seconds since the Unix epoch.
+    pub const fn as_secs(self) -> u64 {
+        self.0 / 1_000_000_000
+    }
+
+    /// The moment `duration` later, saturating at the end of time.
+    pub fn saturating_add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(saturating_nanos(duration)))
+    }
+
+    /// How long ago `earlier` was; zero if it lies in the future.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A duration in nanoseconds, saturating after 584 years.
+pub fn saturating_nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_time_is_a_wall() {
+        let end = Timestamp::from_nanos(u64::MAX);
+        assert_eq!(end.saturating_add(Duration::from_secs(1)), end);
+        assert_eq!(Timestamp::from_secs(u64::MAX), end);
+        assert_eq!(Timestamp::EPOCH.saturating_add(Duration::MAX), end);
+    }
+
+    #[test]
+    fn a_future_moment_is_no_time_ago() {
+        assert_eq!(Timestamp::from_secs(1).since(Timestamp::from_secs(2)), Duration::ZERO);
+        assert_eq!(Timestamp::from_secs(2).since(Timestamp::from_secs(1)), Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,131 @@
+//! Which limits apply to a request.
+//!
+//! Every rule that matches applies. A matching `allow` exempts from all others, else a matching `deny`
+//! refuses, else the limits of all matching rules become the checks that the request must pass. Pure; a rule
+//! set is compiled once per configuration and never changes.
+
+pub mod key;
+pub mod matcher;
+pub mod pattern;
+pub mod rule;
+pub mod selection;
+
+use smallvec::SmallVec;
+
+use self::rule::{Action, OnMissing, Rule};
+use self::selection::{Selected, Selection};
+use crate::identify::Attributes;
+use crate::limiter::key::KeyHasher;
+use crate::limiter::{Check, Lineage, Meter, MeterSpec};
+
+/// A rule's position in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuleIndex(pub usize);
+
+/// All rules of one configuration, bound to the meters that count for them.
+#[derive(Debug)]
+pub struct RuleSet {
+    rules: Box<[Rule]>,
+    allowing: Box<[usize]>,
+    denying: Box<[usize]>,
+    limiting: Box<[usize]>,
+    /// The meters of each rule's limits, beside `rules`.
+    meters: Box<[Box<[Meter]>]>,
+    hasher: KeyHasher,
+}
+
+/// The meters that `rules` need, rule by rule and limit by limit, in the order [`RuleSet::bind`] expects.
+pub fn meter_specs(rules: &[Rule]) -> Vec<MeterSpec> {
+    let mut specs = Vec::new();
+    for rule in rules {
+        let Action::Limit(limiting) = &rule.action else { continue };
+        for (ordinal, limit) in limiting.limits.iter().enumerate() {
+            let ordinal = u16::try_from(ordinal).unwrap_or(u16::MAX);
+            let lineage =
+                Lineage { rule: rule.name.clone(), key: limiting.key.to_string().into(), ordinal };
+            specs.push(MeterSpec { lineage, quota: limit.quota });
+        }
+    }
+    specs
+}
+
+impl RuleSet {
+    /// `rules` in file order, counted by `meters` as the limiter answered for [`meter_specs`].
+    pub fn bind(rules: Vec<Rule>, meters: &[Meter], hasher: KeyHasher) -> Self {
+        let by_action = |wanted: fn(&Action) -> bool| -> Box<[usize]> {
+            rules.iter().enumerate().filter(|(_, rule)| wanted(&rule.action)).map(|(index, _)| index).collect()
+        };
+        let mut meters = meters.iter().copied();
+        Self {
+            allowing: by_action(|action| matches!(action, Action::Allow)),
+            denying: by_action(|action| matches!(action, Action::Deny)),
+            limiting: by_action(|action| matches!(action, Action::Limit(_))),
+            meters: rules.iter().map(|rule| meters.by_ref().take(rule.limits().len()).collect()).collect(),
+            rules: rules.into(),
+            hasher,
+        }
+    }
+
+    /// All rules, in file order.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The rule at `index`.
+    pub fn get(&self, index: RuleIndex) -> Option<&Rule> {
+        self.rules.get(index.0)
+    }
+
+    /// The meters of the limits of the rule at `index`.
+    pub fn meters(&self, index: RuleIndex) -> &[Meter] {
+        self.meters.get(index.0).map_or(&[], |meters| meters)
+    }
+
+    /// What the rules say about a request.
+    pub fn select(&self, request: &Attributes<'_>) -> Selection {
+        let first_of = |indices: &[usize]| {
+            indices.iter().copied().find(|&index| self.rules[index].applies_to(request).is_some())
+        };
+        if let Some(index) = first_of(&self.allowing) {
+            return Selection::Exempt(RuleIndex(index));
+        }
+        if let Some(index) = first_of(&self.denying) {
+            return Selection::Denied(RuleIndex(index));
+        }
+        let mut selected = SmallVec::new();
+        for &index in &self.limiting {
+            if let Some(denied) = self.select_limits(index, request, &mut selected) {
+                return denied;
+            }
+        }
+        Selection::Limited(selected)
+    }
+
+    /// Adds the checks of one rule, if it applies; answers a refusal where its key is missing and must not be.
+    fn select_limits(
+        &self,
+        index: usize,
+        request: &Attributes<'_>,
+        selected: &mut SmallVec<[Selected; 2]>,
+    ) -> Option<Selection> {
+        let rule = &self.rules[index];
+        let Action::Limit(limiting) = &rule.action else { return None };
+        let route = rule.applies_to(request)?;
+        let key = match limiting.key.hash(request, route, self.hasher) {
+            Ok(key) => key,
+            Err(missing) => match limiting.on_missing {
+                OnMissing::Skip => return None,
+                OnMissing::Shared => missing.shared(self.hasher),
+                OnMissing::Deny => return Some(Selection::Denied(RuleIndex(index))),
+            },
+        };
+        for (ordinal, meter) in self.meters[index].iter().enumerate() {
+            let check = Check { meter: *meter, key, cost: limiting.cost, enforcement: limiting.enforcement };
+            selected.push(Selected { rule: RuleIndex(index), limit: ordinal, check });
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

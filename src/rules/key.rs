@@ -1,0 +1,180 @@
+//! What a rule counts apart, and how that becomes one counter.
+//!
+//! The parts of a key are encoded with their lengths before they are hashed, so no two different keys have
+//! the same encoding: `("a_b", "c")` and `("a", "b_c")` never meet.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use http::HeaderName;
+use http::header::COOKIE;
+use percent_encoding::percent_decode;
+use smallvec::SmallVec;
+
+use super::matcher::Route;
+use crate::identify::Attributes;
+use crate::limiter::key::{KeyHash, KeyHasher};
+
+/// One thing that is counted apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum KeyPart {
+    /// The client's address, an IPv6 client by its network.
+    ClientIp,
+    /// The pattern of the rule's `match.path` that matched.
+    Route,
+    /// The normalised path.
+    Path,
+    /// The method.
+    Method,
+    /// The host.
+    Host,
+    /// The values of a header, all lines in order.
+    Header(HeaderName),
+    /// The first cookie of this name.
+    Cookie(Box<str>),
+    /// The first query parameter of this name, decoded.
+    Query(Box<str>),
+}
+
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ClientIp => f.write_str("client_ip"),
+            Self::Route => f.write_str("route"),
+            Self::Path => f.write_str("path"),
+            Self::Method => f.write_str("method"),
+            Self::Host => f.write_str("host"),
+            Self::Header(name) => write!(f, "{{header: {name}}}"),
+            Self::Cookie(name) => write!(f, "{{cookie: {name}}}"),
+            Self::Query(name) => write!(f, "{{query: {name}}}"),
+        }
+    }
+}
+
+/// The parts of a rule's key, in order; none means one counter for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyTemplate(pub Box<[KeyPart]>);
+
+/// A part of the key is absent from a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing;
+
+impl Missing {
+    /// The counter that all requests with an incomplete key share; no complete key has its encoding.
+    pub fn shared(self, hasher: KeyHasher) -> KeyHash {
+        hasher.hash(&[u8::MAX])
+    }
+}
+
+type Encoded = SmallVec<[u8; 128]>;
+
+impl KeyTemplate {
+    /// The counter of a request that matched by `route`.
+    ///
+    /// # Errors
+    /// [`Missing`] if the request lacks a part.
+    pub fn hash(
+        &self,
+        request: &Attributes<'_>,
+        route: Route<'_>,
+        hasher: KeyHasher,
+    ) -> Result<KeyHash, Missing> {
+        let mut encoded = Encoded::new();
+        for part in &self.0 {
+            part.encode(request, route, &mut encoded)?;
+        }
+        Ok(hasher.hash(&encoded))
+    }
+}
+
+impl fmt::Display for KeyTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (index, part) in self.0.iter().enumerate() {
+            let separator = if index > 0 { ", " } else { "" };
+            write!(f, "{separator}{part}")?;
+        }
+        f.write_str("]")
+    }
+}
+
+impl KeyPart {
+    fn encode(&self, request: &Attributes<'_>, route: Route<'_>, out: &mut Encoded) -> Result<(), Missing> {
+        match self {
+            Self::ClientIp => match request.client_network {
+                IpAddr::V4(v4) => push(out, &v4.octets()),
+                IpAddr::V6(v6) => push(out, &v6.octets()),
+            },
+            Self::Route => push(out, route.0.as_bytes()),
+            Self::Path => push(out, request.path.as_bytes()),
+            Self::Method => push(out, request.method.as_str().as_bytes()),
+            Self::Host if request.host.is_empty() => return Err(Missing),
+            Self::Host => push(out, request.host.as_bytes()),
+            Self::Header(name) => encode_header(request, name, out)?,
+            Self::Cookie(name) => push(out, cookie(request, name).ok_or(Missing)?),
+            Self::Query(name) => encode_query(request.query.ok_or(Missing)?, name, out)?,
+        }
+        Ok(())
+    }
+}
+
+/// A part's length, then the part.
+fn push(out: &mut Encoded, part: &[u8]) {
+    // Nothing in a request head reaches four gigabytes.
+    let length = u32::try_from(part.len()).unwrap_or(u32::MAX - 1);
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(part);
+}
+
+/// Every line counts, so that adding a second value does not look like the first alone.
+fn encode_header(request: &Attributes<'_>, name: &HeaderName, out: &mut Encoded) -> Result<(), Missing> {
+    let values = request.headers.get_all(name);
+    let lines = values.iter().count();
+    if lines == 0 {
+        return Err(Missing);
+    }
+    if lines > 1 {
+        push(out, &lines.to_be_bytes());
+    }
+    for value in values {
+        push(out, value.as_bytes());
+    }
+    Ok(())
+}
+
+/// The value of a cookie (RFC 6265 section 4.2.1), from the first pair of that name over all lines.
+fn cookie<'a>(request: &Attributes<'a>, name: &str) -> Option<&'a [u8]> {
+    request.headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).find_map(
+        |pair| {
+            let (given, value) = split_once(pair.trim_ascii(), b'=')?;
+            (given == name.as_bytes()).then_some(value)
+        },
+    )
+}
+
+fn encode_query(query: &str, name: &str, out: &mut Encoded) -> Result<(), Missing> {
+    for pair in query.as_bytes().split(|byte| *byte == b'&') {
+        let (given, value) = split_once(pair, b'=').unwrap_or((pair, b""));
+        if form_decoded(given).eq(name.bytes()) {
+            let value: SmallVec<[u8; 64]> = form_decoded(value).collect();
+            push(out, &value);
+            return Ok(());
+        }
+    }
+    Err(Missing)
+}
+
+/// A name or value of application/x-www-form-urlencoded: `+` is a space, an encoded one is a plus.
+fn form_decoded(text: &[u8]) -> impl Iterator<Item = u8> + '_ {
+    let mut words = text.split(|byte| *byte == b'+');
+    let first = words.next().unwrap_or_default();
+    percent_decode(first).chain(words.flat_map(|word| std::iter::once(b' ').chain(percent_decode(word))))
+}
+
+fn split_once(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
+    let at = text.iter().position(|byte| *byte == separator)?;
+    Some((&text[..at], &text[at + 1..]))
+}
+
+#[cfg(test)]
+mod tests;

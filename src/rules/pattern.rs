@@ -1,0 +1,303 @@
+//! The patterns that `match` is written in, compiled.
+
+use http::HeaderValue;
+use http::header::GetAll;
+use regex::bytes::Regex as BytesRegex;
+use regex::{Regex, RegexBuilder};
+
+/// A compiled pattern may take this much memory: what a person writes needs a fraction of it.
+const REGEX_SIZE_LIMIT: usize = 1 << 20;
+
+/// Why a pattern cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// Not a path.
+    #[error("a path starts with `/`, or with `~` for a regex")]
+    NoSlash,
+    /// Broken percent-encoding.
+    #[error("broken percent-encoding")]
+    Encoding,
+    /// `*` elsewhere than at the end.
+    #[error("`*` may only be the last segment, as in `/prefix/*`")]
+    Star,
+    /// `{` or `}` that does not enclose a whole segment.
+    #[error("`{{name}}` must be a whole segment, as in `/users/{{id}}`")]
+    Braces,
+    /// The regex does not compile.
+    #[error("{0}")]
+    Regex(String),
+    /// Nothing written.
+    #[error("empty")]
+    Empty,
+}
+
+/// A pattern for normalised paths, matched case-sensitively.
+#[derive(Clone, Debug)]
+pub struct PathPattern {
+    text: Box<str>,
+    kind: PathKind,
+}
+
+#[derive(Clone, Debug)]
+enum PathKind {
+    Exact(Box<str>),
+    /// Everything below; ends in `/`.
+    Prefix(Box<str>),
+    Template { segments: Box<[Segment]>, open: bool },
+    Regex(Regex),
+}
+
+#[derive(Clone, Debug)]
+enum Segment {
+    Literal(Box<str>),
+    Any,
+}
+
+impl PathPattern {
+    /// Reads `/exact`, `/prefix/*`, `/users/{id}` or `~regex`.
+    ///
+    /// # Errors
+    /// [`PatternError`] saying which rule of the grammar is broken.
+    pub fn parse(text: &str) -> Result<Self, PatternError> {
+        let kind = match text.strip_prefix('~') {
+            Some(regex) => PathKind::Regex(regex_of(regex)?),
+            None => Self::parse_literal(text)?,
+        };
+        Ok(Self { text: text.into(), kind })
+    }
+
+    fn parse_literal(text: &str) -> Result<PathKind, PatternError> {
+        if !text.starts_with('/') {
+            return Err(PatternError::NoSlash);
+        }
+        let (body, open) = match text.strip_suffix("/*") {
+            Some(prefix) => (format!("{prefix}/"), true),
+            None => (text.to_owned(), false),
+        };
+        if body.contains('*') {
+            return Err(PatternError::Star);
+        }
+        let body = crate::identify::path::normalise(&body).map_err(|_| PatternError::Encoding)?;
+        if !body.contains(['{', '}']) {
+            let body = body.into_owned().into_boxed_str();
+            return Ok(if open { PathKind::Prefix(body) } else { PathKind::Exact(body) });
+        }
+        let body = if open { body.strip_suffix('/').unwrap_or(&body) } else { &body };
+        let segments = body.split('/').skip(1).map(Segment::parse).collect::<Result<_, _>>()?;
+        Ok(PathKind::Template { segments, open })
+    }
+
+    /// Whether a normalised path matches.
+    pub fn matches(&self, path: &str) -> bool {
+        match &self.kind {
+            PathKind::Exact(exact) => path == &**exact,
+            PathKind::Prefix(prefix) => path.starts_with(&**prefix),
+            PathKind::Template { segments, open } => matches_template(path, segments, *open),
+            PathKind::Regex(regex) => regex.is_match(path),
+        }
+    }
+
+    /// The pattern as written: the name of the route.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl Segment {
+    fn parse(text: &str) -> Result<Self, PatternError> {
+        match text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) {
+            Some(name) if !name.is_empty() && !name.contains(['{', '}']) => Ok(Self::Any),
+            None if !text.contains(['{', '}']) => Ok(Self::Literal(text.into())),
+            _ => Err(PatternError::Braces),
+        }
+    }
+
+    fn matches(&self, segment: &str) -> bool {
+        match self {
+            Self::Literal(literal) => segment == &**literal,
+            Self::Any => !segment.is_empty(),
+        }
+    }
+}
+
+fn matches_template(path: &str, segments: &[Segment], open: bool) -> bool {
+    let mut rest = path.split('/').skip(1);
+    for segment in segments {
+        if !rest.next().is_some_and(|given| segment.matches(given)) {
+            return false;
+        }
+    }
+    rest.next().is_some() == open
+}
+
+/// A pattern for hosts.
+#[derive(Clone, Debug)]
+pub enum HostPattern {
+    /// This host.
+    Exact(Box<str>),
+    /// Every host below; starts with a dot.
+    Suffix(Box<str>),
+    /// Any host the regex finds a match in.
+    Regex(Regex),
+}
+
+impl HostPattern {
+    /// Reads `api.example.com`, `*.example.com` or `~regex`; case and a port do not matter.
+    ///
+    /// # Errors
+    /// [`PatternError`] for an empty host, a `*` elsewhere, or a broken regex.
+    pub fn parse(text: &str) -> Result<Self, PatternError> {
+        if let Some(regex) = text.strip_prefix('~') {
+            return Ok(Self::Regex(regex_of(regex)?));
+        }
+        let host = crate::identify::host::normalise(text);
+        let pattern = match host.strip_prefix('*') {
+            Some(suffix) if suffix.starts_with('.') => Self::Suffix(suffix.into()),
+            Some(_) => return Err(PatternError::Star),
+            None => Self::Exact(host.as_ref().into()),
+        };
+        match &pattern {
+            Self::Exact(host) | Self::Suffix(host) if host.contains('*') => Err(PatternError::Star),
+            Self::Exact(host) if host.is_empty() => Err(PatternError::Empty),
+            _ => Ok(pattern),
+        }
+    }
+
+    /// Whether a normalised host matches.
+    pub fn matches(&self, host: &str) -> bool {
+        match self {
+            Self::Exact(exact) => host == &**exact,
+            Self::Suffix(suffix) => host.len() > suffix.len() && host.ends_with(&**suffix),
+            Self::Regex(regex) => regex.is_match(host),
+        }
+    }
+}
+
+/// A pattern for the values of one header. A header that is repeated matches if any of its values does.
+#[derive(Clone, Debug)]
+pub enum HeaderPattern {
+    /// `*`: the header is there.
+    Present,
+    /// `!present`: it is not.
+    Absent,
+    /// This value, octet by octet.
+    Exact(Box<str>),
+    /// `~regex`.
+    Regex(BytesRegex),
+}
+
+impl HeaderPattern {
+    /// Reads `*`, `!present`, `~regex`, or else a value to be equalled.
+    ///
+    /// # Errors
+    /// [`PatternError::Regex`] if the regex does not compile.
+    pub fn parse(text: &str) -> Result<Self, PatternError> {
+        Ok(match text {
+            "*" => Self::Present,
+            "!present" => Self::Absent,
+            _ => match text.strip_prefix('~') {
+                Some(regex) => Self::Regex(
+                    regex::bytes::RegexBuilder::new(regex)
+                        .size_limit(REGEX_SIZE_LIMIT)
+                        .build()
+                        .map_err(|error| regex_error(&error))?,
+                ),
+                None => Self::Exact(text.into()),
+            },
+        })
+    }
+
+    /// Whether the values of a header match.
+    pub fn matches(&self, values: GetAll<'_, HeaderValue>) -> bool {
+        let mut values = values.iter();
+        match self {
+            Self::Present => values.next().is_some(),
+            Self::Absent => values.next().is_none(),
+            Self::Exact(exact) => values.any(|value| value.as_bytes() == exact.as_bytes()),
+            Self::Regex(regex) => values.any(|value| regex.is_match(value.as_bytes())),
+        }
+    }
+}
+
+fn regex_of(text: &str) -> Result<Regex, PatternError> {
+    RegexBuilder::new(text).size_limit(REGEX_SIZE_LIMIT).build().map_err(|error| regex_error(&error))
+}
+
+/// The last line of the library's report says what is wrong; the others draw it for a terminal.
+fn regex_error(error: &regex::Error) -> PatternError {
+    let text = error.to_string();
+    let last = text.lines().last().unwrap_or_default();
+    PatternError::Regex(last.trim_start_matches("error: ").to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, path: &str) -> bool {
+        PathPattern::parse(pattern).unwrap().matches(path)
+    }
+
+    #[test]
+    fn exact_is_exact() {
+        assert!(matches("/login", "/login"));
+        assert!(!matches("/login", "/login/") && !matches("/login", "/Login") && !matches("/login", "/"));
+        assert!(matches("/a%20b", "/a b") && matches("/x//y", "/x/y"));
+    }
+
+    #[test]
+    fn a_prefix_is_everything_below_it() {
+        assert!(matches("/p/*", "/p/") && matches("/p/*", "/p/a/b"));
+        assert!(!matches("/p/*", "/p") && !matches("/p/*", "/pq"));
+        assert!(matches("/*", "/") && matches("/*", "/anything"));
+    }
+
+    #[test]
+    fn a_template_hole_is_one_segment() {
+        assert!(matches("/users/{id}", "/users/42"));
+        assert!(!matches("/users/{id}", "/users/") && !matches("/users/{id}", "/users/42/orders"));
+        assert!(matches("/users/{id}/orders/{order}", "/users/42/orders/7"));
+        assert!(matches("/users/{id}/*", "/users/42/orders") && matches("/users/{id}/*", "/users/42/"));
+        assert!(!matches("/users/{id}/*", "/users/42"));
+    }
+
+    #[test]
+    fn a_regex_is_unanchored() {
+        assert!(matches("~\\.php$", "/x/index.php") && !matches("~^/api", "/x/api"));
+    }
+
+    #[test]
+    fn mistakes_in_paths_are_named() {
+        let error = |text: &str| PathPattern::parse(text).unwrap_err();
+        assert_eq!(error("login"), PatternError::NoSlash);
+        assert_eq!(error("/a*"), PatternError::Star);
+        assert_eq!(error("/*/b"), PatternError::Star);
+        assert_eq!(error("/a/{id"), PatternError::Braces);
+        assert_eq!(error("/a/x{id}"), PatternError::Braces);
+        assert_eq!(error("/a/{}"), PatternError::Braces);
+        assert_eq!(error("/%zz"), PatternError::Encoding);
+        assert_eq!(error("~(a"), PatternError::Regex("unclosed group".to_owned()));
+        assert!(matches!(error("~\\w{5000}{5000}"), PatternError::Regex(_)));
+    }
+
+    #[test]
+    fn hosts_match_without_case_or_port() {
+        let host = |pattern: &str, host: &str| HostPattern::parse(pattern).unwrap().matches(host);
+        assert!(host("API.example.com:8080", "api.example.com"));
+        assert!(host("*.example.com", "a.b.example.com") && !host("*.example.com", "example.com"));
+        assert!(host("~^v[0-9]+\\.", "v2.example.com"));
+        assert!(HostPattern::parse("").is_err() && HostPattern::parse("a.*.com").is_err());
+    }
+
+    #[test]
+    fn any_value_of_a_repeated_header_matches() {
+        let mut headers = http::HeaderMap::new();
+        headers.append("x-a", "one".parse().unwrap());
+        headers.append("x-a", "two".parse().unwrap());
+        let matches =
+            |pattern: &str, name: &str| HeaderPattern::parse(pattern).unwrap().matches(headers.get_all(name));
+        assert!(matches("two", "x-a") && !matches("three", "x-a") && matches("~^o", "x-a"));
+        assert!(matches("*", "x-a") && !matches("*", "x-b"));
+        assert!(matches("!present", "x-b") && !matches("!present", "x-a"));
+    }
+}

@@ -1,0 +1,28 @@
+//! What the rules say about one request.
+
+use smallvec::SmallVec;
+
+use super::RuleIndex;
+use crate::limiter::Check;
+
+/// One limit the request must pass, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Selected {
+    /// The rule.
+    pub rule: RuleIndex,
+    /// Which of the rule's limits.
+    pub limit: usize,
+    /// What to ask the limiter.
+    pub check: Check,
+}
+
+/// The outcome of matching.
+#[derive(Clone, Debug)]
+pub enum Selection {
+    /// An `allow` rule matched: neither `deny` nor limits apply.
+    Exempt(RuleIndex),
+    /// A `deny` rule matched, or a key is missing that must not be.
+    Denied(RuleIndex),
+    /// These limits apply, in file order; may be none.
+    Limited(SmallVec<[Selected; 2]>),
+}
