@@ -1,1 +1,3 @@
+//! The `weir` command.
+
 fn main() {}

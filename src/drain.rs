@@ -1,0 +1,122 @@
+//! The end of the process, in steps that everybody can watch.
+//!
+//! Whoever serves subscribes; whoever ends (a signal, the admin port) advances the phase. Phases only move
+//! forward, so a late subscriber cannot miss one. The steps' timing is `app`'s business.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// How long each step may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Between failing readiness and closing the listeners: time for endpoints to be told.
+    pub delay: Duration,
+    /// Between closing the listeners and giving up on what is still in flight.
+    pub timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { delay: Duration::ZERO, timeout: Duration::from_secs(20) }
+    }
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Business as usual.
+    #[default]
+    Serving,
+    /// Readiness fails; everything else goes on.
+    Announced,
+    /// Listeners are closed, idle connections too, answers carry `connection: close`.
+    Draining,
+    /// Whatever is left is cut off.
+    Ended,
+}
+
+/// The one switch, shared by all.
+#[derive(Debug)]
+pub struct Drain {
+    phase: watch::Sender<Phase>,
+    exit: watch::Sender<bool>,
+    healthy: AtomicBool,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self {
+            phase: watch::Sender::new(Phase::Serving),
+            exit: watch::Sender::new(false),
+            healthy: AtomicBool::new(true),
+        }
+    }
+}
+
+impl Drain {
+    /// The phase now.
+    pub fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Moves on to `phase`; never back.
+    pub fn advance(&self, phase: Phase) {
+        self.phase.send_if_modified(|now| {
+            let moved = phase > *now;
+            *now = phase.max(*now);
+            moved
+        });
+    }
+
+    /// Answers once `phase`, or a later one, is reached.
+    pub async fn reached(&self, phase: Phase) {
+        // The sender lives as long as `self`, so waiting cannot fail.
+        let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
+    }
+
+    /// Asks the process to end, as a SIGTERM does.
+    pub fn request_exit(&self) {
+        self.exit.send_replace(true);
+    }
+
+    /// Answers once somebody has asked for the end.
+    pub async fn exit_requested(&self) {
+        let _ = self.exit.subscribe().wait_for(|asked| *asked).await;
+    }
+
+    /// `POST /healthcheck/fail` and `/ok`: readiness as the operator wants it.
+    pub fn set_healthy(&self, healthy: bool) {
+        self.healthy.store(healthy, Ordering::Relaxed);
+    }
+
+    /// Whether `/ready` says so: serving, and not declared unhealthy.
+    pub fn is_ready(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed) && self.phase() == Phase::Serving
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_never_go_back() {
+        let drain = Drain::default();
+        assert!(drain.is_ready());
+        drain.advance(Phase::Draining);
+        drain.advance(Phase::Announced);
+        assert_eq!(drain.phase(), Phase::Draining);
+        assert!(!drain.is_ready());
+    }
+
+    #[test]
+    fn an_operator_can_fail_and_restore_health() {
+        let drain = Drain::default();
+        drain.set_healthy(false);
+        assert!(!drain.is_ready());
+        drain.set_healthy(true);
+        assert!(drain.is_ready());
+    }
+}

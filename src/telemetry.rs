@@ -1,0 +1,3 @@
+//! What operators see of a running process.
+
+pub mod access_log;
