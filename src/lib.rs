@@ -1,6 +1,7 @@
 //! Weir, a rate-limiting reverse proxy that stands beside one service.
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod admin;
 pub mod config;
 pub mod drain;
 pub mod identify;
