@@ -1,6 +1,9 @@
 //! Weir, a rate-limiting reverse proxy that stands beside one service.
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod admin;
+pub mod app;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod drain;
