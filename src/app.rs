@@ -1,4 +1,3 @@
-//! Puts the parts together, starts them and ends them; the only module that knows them all.
-
-pub mod ending_;
+//! stub
+mod ending;
 mod generation;
