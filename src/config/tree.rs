@@ -100,3 +100,6 @@ fn is_suspiciously_deep(text: &str) -> bool {
     let dashes = |line: &str| line.split(' ').take_while(|word| matches!(*word, "-" | "?" | "")).count();
     text.lines().any(|line| dashes(line.trim_start()) > DEEPEST)
 }
+
+#[cfg(test)]
+mod tests;
