@@ -138,7 +138,8 @@ fn start_workers(
     shared: &Arc<Shared>,
 ) -> Result<Vec<JoinHandle<()>>, Error> {
     let start = |index: usize| {
-        let mine = bound.iter_mut().filter_map(|(settings, sockets)| Some((settings.clone(), sockets.pop()?)));
+        let mine =
+            bound.iter_mut().filter_map(|(settings, sockets)| Some((settings.clone(), sockets.pop()?)));
         let (mine, shared) = (mine.collect(), Arc::clone(shared));
         worker::spawn(format!("worker-{index}"), move || proxy::run(shared, mine))
             .map_err(Error::system("cannot start a worker"))

@@ -95,7 +95,11 @@ fn view_of(status: &Status) -> ReloadView {
     }
 }
 
-fn serve_one(socket: TcpListener, surface: Surface, state: Arc<State>) -> Option<tokio::task::JoinHandle<()>> {
+fn serve_one(
+    socket: TcpListener,
+    surface: Surface,
+    state: Arc<State>,
+) -> Option<tokio::task::JoinHandle<()>> {
     let name = match surface {
         Surface::Full => "full",
         Surface::Probes => "probes",

@@ -39,7 +39,8 @@ pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> 
 /// Reloads for each SIGHUP and reopens the access log for each SIGUSR1, for as long as it is polled.
 pub(super) async fn on_signals(running: &Running) {
     let listen = |kind| signal(kind).map_err(|error| tracing::warn!(%error, "cannot listen for a signal"));
-    let (Ok(mut hangup), Ok(mut user)) = (listen(SignalKind::hangup()), listen(SignalKind::user_defined1())) else {
+    let (Ok(mut hangup), Ok(mut user)) = (listen(SignalKind::hangup()), listen(SignalKind::user_defined1()))
+    else {
         return std::future::pending().await;
     };
     loop {
