@@ -5,6 +5,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
 
 mod forwarding;
+mod identity;
+mod limiting;
 mod malformed;
 mod support;
 mod timeouts;
