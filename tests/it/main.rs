@@ -4,9 +4,14 @@
 //! is the contract: the command line, the configuration, the wire, the admin port.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
 
+mod access_log;
+mod admin;
+mod cli;
+mod drain;
 mod forwarding;
 mod identity;
 mod limiting;
 mod malformed;
+mod reload;
 mod support;
 mod timeouts;
