@@ -43,10 +43,7 @@ enum PathKind {
     Exact(Box<str>),
     /// Everything below; ends in `/`.
     Prefix(Box<str>),
-    Template {
-        segments: Box<[Segment]>,
-        open: bool,
-    },
+    Template { segments: Box<[Segment]>, open: bool },
     Regex(Regex),
 }
 
