@@ -207,6 +207,7 @@ impl Weir {
 }
 
 impl Drop for Weir {
+    #[expect(clippy::print_stderr, reason = "the harness shows it only where a test failed")]
     fn drop(&mut self) {
         // Fails only if the process has ended already.
         let _ = self.child.kill();
@@ -220,7 +221,10 @@ impl Drop for Weir {
 /// The binary with these arguments and nothing of ours in its environment.
 pub(crate) fn command<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.args(arguments).env_remove("RUST_LOG");
+    command.args(arguments);
+    for name in ["RUST_LOG", "WEIR_LOG_LEVEL", "WEIR_LOG_FORMAT"] {
+        command.env_remove(name);
+    }
     command
 }
 
