@@ -5,11 +5,15 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
 use super::wait;
 use super::wire::{Body, Framing, Head, Wire};
+
+/// Far longer than any client here waits: whoever closes a connection for being slow, it is not the upstream.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A request as it reached the upstream.
 #[derive(Clone, Debug)]
@@ -172,6 +176,7 @@ fn serve(
     stream: TcpStream,
 ) {
     let mut wire = Wire::new(stream);
+    wire.stream().set_read_timeout(Some(PATIENCE)).unwrap();
     for nth in 0.. {
         let Ok(Some(head)) = wire.read_head() else { return };
         let index = {

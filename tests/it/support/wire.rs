@@ -56,13 +56,21 @@ pub(crate) struct Body {
     pub(crate) length: u64,
     /// FNV-1a of all of it.
     pub(crate) checksum: u64,
+    /// What stood behind the sizes of its chunks.
+    pub(crate) extensions: String,
     /// What followed the last chunk.
     pub(crate) trailers: Head,
 }
 
 impl Default for Body {
     fn default() -> Self {
-        Self { bytes: Vec::new(), length: 0, checksum: 0xcbf2_9ce4_8422_2325, trailers: Head::default() }
+        Self {
+            bytes: Vec::new(),
+            length: 0,
+            checksum: 0xcbf2_9ce4_8422_2325,
+            extensions: String::new(),
+            trailers: Head::default(),
+        }
     }
 }
 
@@ -192,7 +200,8 @@ impl Wire {
     fn read_chunks(&mut self, body: &mut Body, progress: &mut impl FnMut(&Body)) -> io::Result<()> {
         loop {
             let line = self.read_line()?.ok_or(io::ErrorKind::UnexpectedEof)?;
-            let size = line.split(';').next().unwrap_or_default();
+            let (size, extension) = line.split_once(';').unwrap_or((&line, ""));
+            body.extensions.push_str(extension);
             let size = u64::from_str_radix(size, 16).map_err(io::Error::other)?;
             if size == 0 {
                 return self.read_fields(&mut body.trailers);
