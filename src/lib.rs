@@ -1,14 +1,20 @@
 //! Weir, a rate-limiting reverse proxy that stands beside one service.
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod admin;
+pub mod app;
+pub mod cli;
+pub mod clock;
 pub mod config;
 pub mod drain;
 pub mod identify;
 pub mod limiter;
 pub mod listener;
 pub mod policy;
+pub mod proxy;
 pub mod response;
 pub mod rules;
 pub mod telemetry;
 pub mod throttle;
 pub mod upstream;
+pub mod worker;

@@ -1,0 +1,107 @@
+//! The operators' entrance: what the process is, does and counts, and the few things it can be told to do.
+//!
+//! Paths and answers are Envoy's where Envoy has them, so that probes, scrapers and habits fit. What acts is a
+//! POST. Nobody authenticates here: it belongs on loopback, and only [`Surface::Probes`] on the pod's address.
+//! It answers until the very end of the process, so that a drain can be watched.
+
+mod act;
+mod config_dump;
+mod help;
+mod limits;
+mod redact;
+mod reply;
+mod router;
+mod scrape;
+mod server;
+mod stats;
+mod status;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+pub use self::reply::Reply;
+pub use self::router::handle;
+pub use self::scrape::KeyCounts;
+pub use self::server::serve;
+use crate::drain::Drain;
+use crate::limiter::Limiter;
+use crate::limiter::timestamp::Timestamp;
+use crate::policy::Policy;
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::logging::LevelHandle;
+use crate::telemetry::metrics::Metrics;
+
+/// How much of the entrance a socket offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surface {
+    /// Everything.
+    Full,
+    /// Only `GET /ready` and `/metrics`, for whoever can reach the pod.
+    Probes,
+}
+
+/// What the configuration's source says about its latest reading.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReloadView {
+    /// The generation in effect.
+    pub generation: u64,
+    /// How the latest reading ended: `started`, `applied`, `unchanged` or `rejected`.
+    pub outcome: &'static str,
+    /// When that was.
+    pub at: Option<Timestamp>,
+    /// Why it was rejected, one line each.
+    pub problems: Vec<String>,
+    /// What changed and takes effect only when the process is started anew.
+    pub needs_restart: Vec<String>,
+    /// Where the configuration comes from.
+    pub file: String,
+}
+
+/// A question that another module answers.
+pub type Ask<T> = Box<dyn Fn() -> T + Send + Sync>;
+
+/// All that the entrance shows and steers.
+pub struct State {
+    /// What was counted.
+    pub metrics: Arc<Metrics>,
+    /// The counters.
+    pub limiter: Arc<Limiter>,
+    /// How many of them there is room for.
+    pub capacity: usize,
+    /// The rules in effect.
+    pub policy: Arc<ArcSwap<Policy>>,
+    /// The switch that ends the process.
+    pub drain: Arc<Drain>,
+    /// The levels of the log.
+    pub levels: LevelHandle,
+    /// The access log, if there is one.
+    pub access_log: Option<AccessLog>,
+    /// The latest reading of the configuration.
+    pub reload: Ask<ReloadView>,
+    /// The configuration in effect, as YAML; secrets are taken out here.
+    pub config_text: Ask<String>,
+    /// The time.
+    pub now: Ask<Timestamp>,
+    /// When the process started.
+    pub started: Timestamp,
+    /// Worker threads.
+    pub workers: usize,
+    /// Names and bound addresses of the listeners.
+    pub listeners: Vec<(Box<str>, SocketAddr)>,
+    /// The upstream, as configured.
+    pub upstream: Box<str>,
+    /// The latest count of counters in use; starts as its default.
+    pub keys: KeyCounts,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("listeners", &self.listeners).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

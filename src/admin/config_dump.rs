@@ -1,0 +1,36 @@
+//! The configuration in effect: as written, without its secrets, and as compiled.
+
+use serde_json::{Value, json};
+
+use super::reply::{self, Reply};
+use super::router::Query;
+use super::{State, limits, redact, status};
+
+/// `GET /config_dump`, an array of configurations as Envoy's is.
+pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
+    let policy = state.policy.load_full();
+    let rules: Vec<Value> = policy.rules.rules().iter().map(|rule| limits::summary(rule).into()).collect();
+    let listeners: Vec<Value> = state
+        .listeners
+        .iter()
+        .map(|(name, address)| json!({ "name": name, "address": address.to_string() }))
+        .collect();
+    reply::json(&json!({
+        "configs": [
+            {
+                "@type": "weir.v1.File",
+                "status": status::config(&(state.reload)()),
+                "yaml": redact::yaml(&(state.config_text)()),
+            },
+            {
+                "@type": "weir.v1.Compiled",
+                "generation": policy.generation,
+                "workers": state.workers,
+                "listeners": listeners,
+                "upstream": &*state.upstream,
+                "max_keys": state.capacity,
+                "rules": rules,
+            },
+        ],
+    }))
+}

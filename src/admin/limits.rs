@@ -1,0 +1,86 @@
+//! The rules, their counters and what each of them did.
+
+use serde_json::{Map, Value, json};
+
+use super::State;
+use super::reply::{self, Reply};
+use super::router::Query;
+use super::scrape::keys;
+use super::status;
+use crate::limiter::decision::Enforcement;
+use crate::limiter::quota::Quota;
+use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
+use crate::telemetry::metrics::Decisions;
+
+/// `GET /limits`
+pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
+    let policy = state.policy.load_full();
+    let counted = policy.rules.rules().iter().zip(keys(state, &policy));
+    let rules: Vec<Value> = counted
+        .map(|(rule, counters)| {
+            let mut shown = summary(rule);
+            if matches!(rule.action, Action::Limit(_)) {
+                shown.insert("counters".to_owned(), counters.into());
+            }
+            shown.insert("decisions".to_owned(), decisions(&state.metrics.decisions(&rule.name)));
+            shown.into()
+        })
+        .collect();
+    reply::json(&json!({
+        "config": status::config(&(state.reload)()),
+        "table": {
+            "live": state.limiter.live_keys(),
+            "capacity": state.capacity,
+            "overflows": state.limiter.overflows(),
+        },
+        "rules": rules,
+    }))
+}
+
+/// A rule as compiled.
+pub(super) fn summary(rule: &Rule) -> Map<String, Value> {
+    let mut shown = Map::new();
+    shown.insert("name".to_owned(), (*rule.name).into());
+    let action = match &rule.action {
+        Action::Allow => "allow",
+        Action::Deny => "deny",
+        Action::Limit(_) => "limit",
+    };
+    shown.insert("action".to_owned(), action.into());
+    if let Action::Limit(limiting) = &rule.action {
+        add_limiting(&mut shown, limiting);
+    }
+    shown
+}
+
+fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
+    let on_missing = match limiting.on_missing {
+        OnMissing::Skip => "skip",
+        OnMissing::Shared => "shared",
+        OnMissing::Deny => "deny",
+    };
+    let enforcement = match limiting.enforcement {
+        Enforcement::Enforced => "enforced",
+        Enforcement::Shadow => "shadow",
+    };
+    let limits: Vec<Value> = limiting.limits.iter().map(|limit| quota(&limit.quota)).collect();
+    shown.insert("key".to_owned(), limiting.key.to_string().into());
+    shown.insert("on_missing".to_owned(), on_missing.into());
+    shown.insert("cost".to_owned(), limiting.cost.into());
+    shown.insert("enforcement".to_owned(), enforcement.into());
+    shown.insert("limits".to_owned(), limits.into());
+}
+
+fn quota(quota: &Quota) -> Value {
+    let algorithm = quota.algorithm();
+    json!({
+        "limit": quota.limit().to_string(),
+        "algorithm": algorithm.as_str(),
+        "burst": algorithm.has_burst().then_some(quota.burst()),
+        "period_seconds": quota.limit().period.duration().as_secs_f64(),
+    })
+}
+
+fn decisions(decisions: &Decisions) -> Value {
+    decisions.iter().map(|(outcome, count)| (outcome.as_str().to_owned(), Value::from(count))).collect()
+}

@@ -1,0 +1,116 @@
+//! Takes secrets out of a configuration before it is shown.
+//!
+//! Done on the parsed document and not on its text: a value may be quoted, folded over lines or inside a
+//! flow mapping, and a comment may hold last year's password. So comments do not survive.
+
+use serde_yaml::Value;
+
+const HIDDEN: &str = "[redacted]";
+
+/// Parts of names whose values are nobody's business.
+const SECRET: [&str; 9] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "credential",
+    "authorization",
+    "private_key",
+    "api_key",
+];
+
+/// The document without its secrets; a remark in its place where it cannot be read.
+pub(super) fn yaml(text: &str) -> String {
+    let shown = serde_yaml::from_str(text).map(redacted).and_then(|value| serde_yaml::to_string(&value));
+    // Not with the reason: it might quote the very line that holds a secret.
+    shown.unwrap_or_else(|_| "# not shown: not YAML\n".to_owned())
+}
+
+fn redacted(value: Value) -> Value {
+    match value {
+        Value::Mapping(mapping) => Value::Mapping(
+            mapping
+                .into_iter()
+                .map(|(name, value)| {
+                    let secret = name.as_str().is_some_and(is_secret);
+                    (name, if secret { hidden(value) } else { redacted(value) })
+                })
+                .collect(),
+        ),
+        Value::Sequence(values) => Value::Sequence(values.into_iter().map(redacted).collect()),
+        Value::String(text) => Value::String(without_userinfo(&text)),
+        Value::Tagged(mut tagged) => {
+            tagged.value = redacted(tagged.value);
+            Value::Tagged(tagged)
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value,
+    }
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase().replace(['-', ' '], "_");
+    SECRET.iter().any(|part| name.contains(part)) || name.contains("apikey")
+}
+
+/// The shape stays, so that one sees what is configured.
+fn hidden(value: Value) -> Value {
+    match value {
+        Value::Null => Value::Null,
+        Value::Mapping(mapping) => {
+            Value::Mapping(mapping.into_iter().map(|(name, value)| (name, hidden(value))).collect())
+        }
+        Value::Sequence(values) => Value::Sequence(values.into_iter().map(hidden).collect()),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Tagged(_) => {
+            Value::String(HIDDEN.to_owned())
+        }
+    }
+}
+
+/// `redis://user:password@host` without what stands before the `@` (RFC 3986 section 3.2.1). A password may
+/// hold an unencoded `@` or `/`, so everything up to the last `@` goes.
+fn without_userinfo(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for (index, word) in text.split(' ').enumerate() {
+        if index > 0 {
+            shown.push(' ');
+        }
+        match word.find("://").map(|at| word.split_at(at + 3)) {
+            Some((scheme, rest)) if rest.contains('@') => {
+                let host = rest.rsplit_once('@').map_or("", |(_, host)| host);
+                shown.extend([scheme, HIDDEN, "@", host]);
+            }
+            _ => shown.push_str(word),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_do_not_show_however_they_are_written() {
+        let shown = yaml(
+            "store:\n  redis: rediss://weir:s3cr3t@cache:6379/0\n  # old: s3cr3t\n  password: |\n    s3cr3t\n    \
+             more s3cr3t\n  tls: {client_secret: [s3cr3t, 's3cr3t'], key: tls.key}\n\
+             rules:\n  - match: {header: {Authorization: s3cr3t, x-api-key: s3cr3t}}\n    key: [client_ip]\n",
+        );
+        assert!(!shown.contains("s3cr3t"), "{shown}");
+        assert!(shown.contains("rediss://[redacted]@cache:6379/0"), "{shown}");
+        assert!(shown.contains("tls.key") && shown.contains("client_ip"), "{shown}");
+    }
+
+    #[test]
+    fn a_password_with_an_at_sign_goes_as_a_whole() {
+        assert_eq!(without_userinfo("a http://u:p@ss@h/x b@c"), "a http://[redacted]@h/x b@c");
+        assert_eq!(without_userinfo("http://h/x y"), "http://h/x y");
+    }
+
+    #[test]
+    fn what_is_no_yaml_is_not_shown() {
+        let shown = yaml("password: [s3cr3t");
+        assert!(!shown.contains("s3cr3t"), "{shown}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Which path does what, and who may ask for it how.
+
+use std::borrow::Cow;
+
+use http::header::ORIGIN;
+use http::{Method, Request, StatusCode};
+use percent_encoding::percent_decode_str;
+
+use super::reply::{self, Reply};
+use super::{State, Surface, act, config_dump, help, limits, stats, status};
+
+/// Whether an endpoint only tells or also acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// GET and HEAD.
+    Tells,
+    /// POST.
+    Acts,
+}
+
+/// One path of the entrance.
+pub(super) struct Endpoint {
+    pub(super) path: &'static str,
+    pub(super) effect: Effect,
+    pub(super) help: &'static str,
+    run: fn(&State, &Query<'_>) -> Reply,
+}
+
+const fn tells(path: &'static str, run: fn(&State, &Query<'_>) -> Reply, help: &'static str) -> Endpoint {
+    Endpoint { path, effect: Effect::Tells, help, run }
+}
+
+const fn acts(path: &'static str, run: fn(&State, &Query<'_>) -> Reply, help: &'static str) -> Endpoint {
+    Endpoint { path, effect: Effect::Acts, help, run }
+}
+
+/// Everything there is, in the order it is listed.
+pub(super) static ENDPOINTS: [Endpoint; 17] = [
+    tells("/", help::index, "this page"),
+    tells("/certs", status::certs, "certificates in use"),
+    tells("/clusters", status::clusters, "the upstream and its numbers; ?format=json"),
+    tells("/config_dump", config_dump::dump, "the configuration in effect, without secrets"),
+    acts("/drain_listeners", act::drain_listeners, "stop accepting; ?graceful only fails readiness for now"),
+    acts("/healthcheck/fail", act::healthcheck_fail, "make /ready fail, traffic goes on"),
+    acts("/healthcheck/ok", act::healthcheck_ok, "undo /healthcheck/fail"),
+    tells("/help", help::text, "this list as text"),
+    tells("/limits", limits::limits, "the rules, their counters and what each of them did"),
+    tells("/listeners", status::listeners, "where clients connect; ?format=json"),
+    acts("/logging", act::logging, "log levels; ?level=debug for all, ?paths=weir::proxy:debug,... for some"),
+    tells("/metrics", stats::metrics, "all numbers for Prometheus"),
+    acts("/quitquitquit", act::quit, "end the process, as SIGTERM does"),
+    tells("/ready", status::ready, "200 LIVE, or 503 DRAINING"),
+    tells("/server_info", status::server_info, "version, state, and the latest reading of the configuration"),
+    tells(
+        "/stats",
+        stats::stats,
+        "numbers under Envoy's names; ?filter=REGEX&usedonly&format=json|prometheus",
+    ),
+    tells("/stats/prometheus", stats::prometheus, "numbers under Envoy's names for Prometheus"),
+];
+
+/// What [`Surface::Probes`] offers.
+const PROBES: [&str; 2] = ["/ready", "/metrics"];
+
+/// The answer to a request. Bodies of requests are never read: parameters are in the query, as with Envoy.
+pub fn handle<B>(request: &Request<B>, state: &State, surface: Surface) -> Reply {
+    let path = request.uri().path();
+    let Some(endpoint) = ENDPOINTS.iter().find(|endpoint| endpoint.path == path) else {
+        return not_found(surface);
+    };
+    let (method, reads) = (request.method(), [Method::GET, Method::HEAD].contains(request.method()));
+    if surface == Surface::Probes && !(PROBES.contains(&path) && reads) {
+        return not_found(surface);
+    }
+    match endpoint.effect {
+        Effect::Tells if !reads => {
+            reply::not_allowed("GET, HEAD", format!("Method {method} not allowed, GET required."))
+        }
+        Effect::Acts if method != Method::POST => {
+            reply::not_allowed("POST", format!("Method {method} not allowed, POST required."))
+        }
+        // Only browsers send it, and a page that somebody looks at must not be able to steer this process.
+        Effect::Acts if request.headers().contains_key(ORIGIN) => {
+            reply::text(StatusCode::FORBIDDEN, "not accepted from a browser\n")
+        }
+        Effect::Tells | Effect::Acts => (endpoint.run)(state, &Query(request.uri().query().unwrap_or(""))),
+    }
+}
+
+fn not_found(surface: Surface) -> Reply {
+    let body = match surface {
+        Surface::Full => format!("invalid path. {}", help::listing()),
+        Surface::Probes => "not found\n".to_owned(),
+    };
+    reply::text(StatusCode::NOT_FOUND, body)
+}
+
+/// The parameters of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Query<'a>(&'a str);
+
+impl<'a> Query<'a> {
+    /// Names and values, decoded; the value is empty where there is no `=`.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> + use<'a> {
+        self.0.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let decode = |text| percent_decode_str(text).decode_utf8_lossy();
+            (decode(name), decode(value))
+        })
+    }
+
+    /// The first value of this name.
+    pub(super) fn get(&self, name: &str) -> Option<Cow<'a, str>> {
+        self.pairs().find_map(|(given, value)| (given == name).then_some(value))
+    }
+}

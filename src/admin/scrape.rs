@@ -1,0 +1,60 @@
+//! The numbers that the metrics do not have themselves, gathered when somebody asks.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::State;
+use crate::limiter::MeterId;
+use crate::limiter::timestamp::Timestamp;
+use crate::policy::Policy;
+use crate::rules::RuleIndex;
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::metrics::{Scrape, ServerState};
+
+/// Counting walks the whole table, shard by shard under the locks that requests take: whoever can reach the
+/// probes' address must not be able to make that a busy loop.
+const FRESH: Duration = Duration::from_secs(1);
+
+type Counts = HashMap<MeterId, u64>;
+
+/// The latest count of counters in use, and when that was.
+#[derive(Debug, Default)]
+pub struct KeyCounts(Mutex<Option<(Timestamp, Counts)>>);
+
+/// Counters in use, beside the rules of `policy`.
+pub(super) fn keys(state: &State, policy: &Policy) -> Vec<u64> {
+    let now = (state.now)();
+    let mut latest = state.keys.0.lock();
+    let counts = match latest.take() {
+        Some((at, counts)) if now.since(at) < FRESH => latest.insert((at, counts)),
+        _ => latest.insert((now, state.limiter.keys_per_meter(now))),
+    };
+    let of_rule = |index| -> u64 {
+        let meters = policy.rules.meters(RuleIndex(index)).iter();
+        meters.filter_map(|meter| counts.1.get(&meter.id)).sum()
+    };
+    (0..policy.rules.rules().len()).map(of_rule).collect()
+}
+
+/// Everything a scrape needs.
+pub(super) fn scrape(state: &State) -> Scrape {
+    let policy = state.policy.load_full();
+    let names = policy.rules.rules().iter().map(|rule| rule.name.clone());
+    let keys: BTreeMap<_, _> = names.zip(keys(state, &policy)).collect();
+    Scrape {
+        now: (state.now)(),
+        started: state.started,
+        state: server_state(state),
+        keys,
+        entries: state.limiter.live_keys(),
+        capacity: state.capacity,
+        overflows: state.limiter.overflows(),
+        access_log_dropped: state.access_log.as_ref().map_or(0, AccessLog::dropped),
+    }
+}
+
+pub(super) fn server_state(state: &State) -> ServerState {
+    if state.drain.is_ready() { ServerState::Live } else { ServerState::Draining }
+}

@@ -1,0 +1,123 @@
+//! What the process is and how it does.
+
+use std::fmt::Write;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::reply::{self, Reply};
+use super::router::Query;
+use super::scrape::server_state;
+use super::{ReloadView, State};
+use crate::telemetry::metrics::{ServerState, VERSION};
+use crate::telemetry::rfc3339;
+
+/// The one upstream's name among clusters, as in the statistics.
+const CLUSTER: &str = "upstream";
+
+/// `GET /ready`
+pub(super) fn ready(state: &State, _: &Query<'_>) -> Reply {
+    match server_state(state) {
+        ServerState::Live => reply::text(StatusCode::OK, "LIVE\n"),
+        ServerState::Draining => reply::text(StatusCode::SERVICE_UNAVAILABLE, "DRAINING\n"),
+    }
+}
+
+/// `GET /server_info`
+pub(super) fn server_info(state: &State, _: &Query<'_>) -> Reply {
+    let uptime = format!("{}s", (state.now)().since(state.started).as_secs());
+    let reload = (state.reload)();
+    reply::json(&json!({
+        "version": VERSION,
+        "state": match server_state(state) {
+            ServerState::Live => "LIVE",
+            ServerState::Draining => "DRAINING",
+        },
+        "uptime_current_epoch": uptime,
+        "uptime_all_epochs": uptime,
+        "hot_restart_version": "disabled",
+        "command_line_options": {
+            "concurrency": state.workers,
+            "config_path": reload.file,
+            "mode": "Serve",
+        },
+        "node": { "user_agent_name": "weir" },
+        "started": rfc3339(state.started),
+        "workers": state.workers,
+        "config": config(&reload),
+    }))
+}
+
+/// The latest reading of the configuration: a rejected one is what an operator looks for here.
+pub(super) fn config(reload: &ReloadView) -> Value {
+    json!({
+        "file": reload.file,
+        "generation": reload.generation,
+        "last_reload": {
+            "outcome": reload.outcome,
+            "at": reload.at.map(rfc3339),
+            "problems": reload.problems,
+            "needs_restart": reload.needs_restart,
+        },
+    })
+}
+
+/// `GET /listeners[?format=json]`
+pub(super) fn listeners(state: &State, query: &Query<'_>) -> Reply {
+    if wants_json(query) {
+        let statuses: Vec<_> = state
+            .listeners
+            .iter()
+            .map(|(name, address)| {
+                let socket = json!({ "address": address.ip(), "port_value": address.port() });
+                json!({ "name": name, "local_address": { "socket_address": socket } })
+            })
+            .collect();
+        return reply::json(&json!({ "listener_statuses": statuses }));
+    }
+    let lines = state.listeners.iter().map(|(name, address)| format!("{name}::{address}\n"));
+    reply::text(StatusCode::OK, lines.collect::<String>())
+}
+
+/// `GET /clusters[?format=json]`
+pub(super) fn clusters(state: &State, query: &Query<'_>) -> Reply {
+    let numbers = numbers(state);
+    let host = &*state.upstream;
+    if wants_json(query) {
+        let stats: Vec<_> =
+            numbers.iter().map(|(name, value)| json!({ "name": name, "value": value.to_string() })).collect();
+        let hosts = json!([{ "hostname": host, "stats": stats }]);
+        return reply::json(&json!({ "cluster_statuses": [{ "name": CLUSTER, "host_statuses": hosts }] }));
+    }
+    let mut text = format!("{CLUSTER}::observability_name::{CLUSTER}\n{CLUSTER}::added_via_api::false\n");
+    for (name, value) in numbers {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{CLUSTER}::{host}::{name}::{value}");
+    }
+    let _ = writeln!(text, "{CLUSTER}::{host}::hostname::{host}");
+    reply::text(StatusCode::OK, text)
+}
+
+/// Envoy's numbers of a host, in its order.
+fn numbers(state: &State) -> [(&'static str, u64); 8] {
+    let upstream = state.metrics.upstream();
+    [
+        ("cx_active", upstream.connections()),
+        ("cx_connect_fail", upstream.failed),
+        ("cx_total", upstream.opened.saturating_add(upstream.failed)),
+        ("rq_active", upstream.in_flight()),
+        ("rq_error", upstream.failures()),
+        ("rq_success", upstream.successes()),
+        ("rq_timeout", upstream.ended_as("timed_out")),
+        ("rq_total", upstream.started),
+    ]
+}
+
+/// `GET /certs`
+pub(super) fn certs(_: &State, _: &Query<'_>) -> Reply {
+    reply::json(&json!({ "certificates": [] }))
+}
+
+fn wants_json(query: &Query<'_>) -> bool {
+    query.get("format").as_deref() == Some("json")
+}

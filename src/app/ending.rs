@@ -1,0 +1,99 @@
+//! How the process ends: what asks for it, and the steps it takes.
+
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::drain::{self, Drain, Phase};
+
+/// How long threads may take to notice that they have ended.
+const LAST_MOMENT: Duration = Duration::from_millis(500);
+
+/// The signals that mean something to us.
+#[derive(Debug)]
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Listens for them from now on; must be called within a runtime.
+    pub(super) fn listen() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn received(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+/// Serves until somebody asks for the end, then drains; done when every worker is, or time is up.
+pub(super) async fn serve_and_drain(
+    drain: &Drain,
+    settings: drain::Settings,
+    mut signals: Signals,
+    workers: Vec<JoinHandle<()>>,
+) {
+    let asked_by = tokio::select! {
+        signal = signals.received() => signal,
+        () = drain.exit_requested() => "the admin port",
+    };
+    tracing::info!(asked_by, "draining");
+    drain.advance(Phase::Announced);
+    let (all_ended, ended) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        for worker in workers {
+            // A worker that panicked has ended, too.
+            let _ = worker.join();
+        }
+        let _ = all_ended.send(());
+    });
+    let mut ended = std::pin::pin!(ended);
+    let outcome = tokio::select! {
+        outcome = steps(drain, settings, ended.as_mut()) => outcome,
+        signal = signals.received() => {
+            tracing::warn!(signal, "ending at once");
+            "cut short"
+        }
+    };
+    drain.advance(Phase::Ended);
+    let _ = tokio::time::timeout(LAST_MOMENT, ended).await;
+    tracing::info!(outcome, "ended");
+}
+
+async fn steps(
+    drain: &Drain,
+    settings: drain::Settings,
+    ended: impl Future<Output = Result<(), tokio::sync::oneshot::error::RecvError>>,
+) -> &'static str {
+    // The admin port may have closed the listeners already; then there is nothing to wait for.
+    tokio::select! {
+        () = tokio::time::sleep(settings.delay) => {}
+        () = drain.reached(Phase::Draining) => {}
+    }
+    drain.advance(Phase::Draining);
+    match tokio::time::timeout(settings.timeout, ended).await {
+        Ok(_) => "drained",
+        Err(_) => {
+            tracing::warn!("drain timeout: cutting off what is left");
+            "timed out"
+        }
+    }
+}
+
+/// Calls `reload` for each SIGHUP and `reopen` for each SIGUSR1, for as long as it is polled.
+pub(super) async fn on_signals(reload: impl Fn(), reopen: impl Fn()) -> std::io::Result<()> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut user = signal(SignalKind::user_defined1())?;
+    loop {
+        tokio::select! {
+            _ = hangup.recv() => reload(),
+            _ = user.recv() => reopen(),
+        }
+    }
+}
+

@@ -1,0 +1,64 @@
+//! From a valid configuration to one in force.
+//!
+//! The limiter learns the new limits first, then requests are switched over, then limits that are gone are
+//! forgotten: at no moment is a request decided without the limits of its generation.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::limiter::{Limiter, Meter};
+use crate::policy::Policy;
+use crate::response::refusal::Refusal;
+use crate::rules::{self, RuleSet};
+use crate::upstream;
+
+/// The generation in force and the means to replace it.
+#[derive(Debug)]
+pub(super) struct Generations {
+    pub(super) policy: Arc<ArcSwap<Policy>>,
+    pub(super) upstream: Arc<ArcSwap<upstream::Settings>>,
+    limiter: Arc<Limiter>,
+    clock: Arc<Clock>,
+}
+
+impl Generations {
+    /// Puts the first configuration in force.
+    pub(super) fn first(config: &Config, limiter: &Arc<Limiter>, clock: &Arc<Clock>) -> Self {
+        let (policy, _) = compile(config, 1, limiter, clock);
+        Self {
+            policy: Arc::new(ArcSwap::from_pointee(policy)),
+            upstream: Arc::new(ArcSwap::from_pointee(config.upstream.clone())),
+            limiter: Arc::clone(limiter),
+            clock: Arc::clone(clock),
+        }
+    }
+
+    /// Puts another configuration in force; answers its number.
+    pub(super) fn apply(&self, config: &Config) -> u64 {
+        let generation = self.policy.load().generation + 1;
+        let (policy, meters) = compile(config, generation, &self.limiter, &self.clock);
+        self.policy.store(Arc::new(policy));
+        // The same settings keep their place, and with it the connections made by them.
+        if **self.upstream.load() != config.upstream {
+            self.upstream.store(Arc::new(config.upstream.clone()));
+        }
+        self.limiter.retire_others(&meters, self.clock.now());
+        generation
+    }
+}
+
+fn compile(config: &Config, generation: u64, limiter: &Limiter, clock: &Clock) -> (Policy, Vec<Meter>) {
+    let meters = limiter.install(&rules::meter_specs(&config.rules), clock.now());
+    let policy = Policy {
+        generation,
+        identify: config.identify.clone(),
+        rules: RuleSet::bind(config.rules.clone(), &meters, limiter.hasher()),
+        refusals: config.refusals.clone().into(),
+        denied: Refusal::denied(),
+        response: config.response,
+    };
+    (policy, meters)
+}

@@ -1,0 +1,87 @@
+//! The command line: what can be asked for, and nothing of how it is done.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// Where `weir run` looks without `-c`.
+pub const DEFAULT_CONFIG: &str = "/etc/weir/weir.yaml";
+
+/// A rate-limiting reverse proxy that stands beside one service.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, about, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(after_help = "Try it: weir run -c config/quickstart.yaml, then curl -i http://127.0.0.1:8080/")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How much to log.
+    #[arg(short, long, global = true, default_value = "info", value_name = "LEVEL")]
+    #[arg(value_parser = ["off", "error", "warn", "info", "debug", "trace"], env = "WEIR_LOG_LEVEL")]
+    pub log_level: String,
+    /// What log lines on standard error look like.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", env = "WEIR_LOG_FORMAT")]
+    pub log_format: LogFormat,
+}
+
+/// What a log line looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// What can be asked for.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the proxy until SIGTERM or SIGINT, then drain.
+    ///
+    /// Exits with 0 when drained, 1 when it could not run, 2 for a bad configuration.
+    Run {
+        /// The configuration.
+        #[arg(short, long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+        config: PathBuf,
+    },
+    /// Validate configurations and print every problem as FILE:LINE:COL: PATH: what is wrong (hint).
+    ///
+    /// Exits with 0 if all are valid, 2 if not.
+    Check {
+        /// The configurations.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Print a completion script for a shell.
+    Completions {
+        /// Which shell.
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn run_knows_where_its_configuration_is() {
+        let cli = Cli::parse_from(["weir", "run", "--log-format", "json"]);
+        assert_eq!(cli.log_format, LogFormat::Json);
+        assert!(matches!(cli.command, Command::Run { config } if config.to_str() == Some(DEFAULT_CONFIG)));
+    }
+
+    #[test]
+    fn check_wants_a_file() {
+        assert!(Cli::try_parse_from(["weir", "check"]).is_err());
+        assert!(Cli::try_parse_from(["weir", "check", "a.yaml", "b.yaml"]).is_ok());
+    }
+}

@@ -1,0 +1,250 @@
+//! HTTP between clients and the upstream, with the limiter in between.
+//!
+//! `service` is the request path; the other files are its steps. Everything here belongs to one worker
+//! thread, except what [`Shared`] holds.
+
+pub mod activity;
+
+mod answers;
+mod body;
+mod connection;
+mod exchange;
+mod forward;
+mod headers;
+mod limits;
+mod service;
+mod stream;
+
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwap;
+use arc_swap::cache::Cache;
+use http::HeaderMap;
+
+use self::activity::{Patience, SlowClock, TICK};
+use self::body::RequestBody;
+use self::headers::Hop;
+use crate::clock::Clock;
+use crate::drain::{Drain, Phase};
+use crate::identify::forwarded::X_FORWARDED_FOR;
+use crate::limiter::Limiter;
+use crate::listener::{self, Accepted};
+use crate::policy::Policy;
+use crate::response::refusal::Refusal;
+use crate::rules::RuleIndex;
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::metrics::{DecisionOutcome, Metrics, RuleMetrics, WorkerMetrics};
+use crate::upstream::{self, Upstream};
+
+/// Slow-clock ticks in a second.
+const TICKS_PER_SECOND: u32 = 10;
+
+/// What all workers share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The generation in force.
+    pub policy: Arc<ArcSwap<Policy>>,
+    /// Where requests go in that generation.
+    pub upstream: Arc<ArcSwap<upstream::Settings>>,
+    /// The counters.
+    pub limiter: Arc<Limiter>,
+    /// The time.
+    pub clock: Arc<Clock>,
+    /// The end.
+    pub drain: Arc<Drain>,
+    /// The numbers.
+    pub metrics: Arc<Metrics>,
+    /// The access log, if there is one.
+    pub access_log: Option<AccessLog>,
+    /// Whether a client behind an untrusted private proxy has been warned of already.
+    pub warned_of_proxy: AtomicBool,
+}
+
+/// One worker's part: everything a request touches without crossing threads.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    slow_clock: Rc<SlowClock>,
+    metrics: Rc<WorkerMetrics>,
+    sources: RefCell<Sources>,
+    view: RefCell<Rc<View>>,
+    random: RefCell<fastrand::Rng>,
+}
+
+type Cached<T> = Cache<Arc<ArcSwap<T>>, Arc<T>>;
+
+#[derive(Debug)]
+struct Sources {
+    policy: Cached<Policy>,
+    upstream: Cached<upstream::Settings>,
+}
+
+/// One generation as a worker sees it; a request keeps the view it began with.
+#[derive(Debug)]
+struct View {
+    policy: Arc<Policy>,
+    rules: Box<[RuleMetrics]>,
+    upstream: Rc<Upstream<RequestBody>>,
+    metrics: Rc<WorkerMetrics>,
+    default_refusal: Refusal,
+    /// Whether the upstream has failed since it last answered: its failure is logged once.
+    upstream_fails: Cell<bool>,
+}
+
+/// Serves `sockets` (beside their settings) on this thread until the drain is over.
+pub async fn run(shared: Arc<Shared>, sockets: Vec<(listener::Settings, std::net::TcpListener)>) {
+    let worker = Rc::new(Worker::new(Arc::clone(&shared)));
+    let ticking = tokio::task::spawn_local(keep_time(Rc::clone(&worker)));
+    let accepting: Vec<_> = sockets
+        .into_iter()
+        .enumerate()
+        .map(|(index, (settings, socket))| {
+            let patience = Patience::new(settings.idle_timeout, settings.header_timeout);
+            let (worker, shared) = (Rc::clone(&worker), Arc::clone(&shared));
+            tokio::task::spawn_local(async move {
+                let handle = |accepted: Accepted| {
+                    let serving = connection::serve(Rc::clone(&worker), index, patience, accepted);
+                    drop(tokio::task::spawn_local(serving));
+                };
+                listener::serve(socket, shared.drain.reached(Phase::Draining), handle).await;
+            })
+        })
+        .collect();
+    for accepting in accepting {
+        let _ = accepting.await;
+    }
+    worker.slow_clock.drain();
+    let ended = shared.drain.reached(Phase::Ended);
+    tokio::select! {
+        () = worker.slow_clock.until_all_closed() => {}
+        () = ended => {}
+    }
+    ticking.abort();
+}
+
+/// Moves the slow clock on, and what depends on it.
+async fn keep_time(worker: Rc<Worker>) {
+    let mut interval = tokio::time::interval(TICK);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for tick in 0_u32.. {
+        interval.tick().await;
+        worker.slow_clock.tick();
+        if tick % TICKS_PER_SECOND == 0 {
+            worker.view().upstream.age();
+        }
+    }
+}
+
+impl Worker {
+    fn new(shared: Arc<Shared>) -> Self {
+        let metrics = Rc::new(shared.metrics.worker());
+        let mut sources = Sources {
+            policy: Cache::new(Arc::clone(&shared.policy)),
+            upstream: Cache::new(Arc::clone(&shared.upstream)),
+        };
+        let upstream = Rc::new(Upstream::new(Arc::clone(sources.upstream.load()), Rc::clone(&metrics)));
+        let view = View::new(sources.policy.load(), upstream, &shared.metrics, &metrics);
+        Self {
+            slow_clock: Rc::default(),
+            metrics,
+            sources: RefCell::new(sources),
+            view: RefCell::new(Rc::new(view)),
+            random: RefCell::new(fastrand::Rng::new()),
+            shared,
+        }
+    }
+
+    /// The generation in force.
+    fn view(&self) -> Rc<View> {
+        let mut sources = self.sources.borrow_mut();
+        let Sources { policy, upstream } = &mut *sources;
+        let (policy, upstream) = (policy.load(), upstream.load());
+        let mut view = self.view.borrow_mut();
+        let same_upstream = Arc::ptr_eq(view.upstream.settings(), upstream);
+        if !same_upstream || !Arc::ptr_eq(&view.policy, policy) {
+            // The connections to an upstream that stays are as good as before.
+            let upstream = if same_upstream {
+                Rc::clone(&view.upstream)
+            } else {
+                Rc::new(Upstream::new(Arc::clone(upstream), Rc::clone(&self.metrics)))
+            };
+            *view = Rc::new(View::new(policy, upstream, &self.shared.metrics, &self.metrics));
+        }
+        Rc::clone(&view)
+    }
+
+    fn random(&self) -> u128 {
+        self.random.borrow_mut().u128(..)
+    }
+
+    /// A private peer that forwards for others but is not trusted is most likely an ingress: then per-address
+    /// limits count the ingress. Said once.
+    fn warn_of_untrusted_proxy(&self, hop: &Hop, headers: &HeaderMap) {
+        if hop.client.peer_is_trusted || !headers.contains_key(X_FORWARDED_FOR) {
+            return;
+        }
+        if is_private(hop.peer) && !self.shared.warned_of_proxy.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                peer = %hop.peer,
+                "x-forwarded-for from a private address that is not among client_ip.trusted_proxies is ignored: \
+                 if it is your ingress, limits by client_ip count the ingress, not its clients"
+            );
+        }
+    }
+}
+
+impl View {
+    fn new(
+        policy: &Arc<Policy>,
+        upstream: Rc<Upstream<RequestBody>>,
+        all: &Metrics,
+        metrics: &Rc<WorkerMetrics>,
+    ) -> Self {
+        Self {
+            policy: Arc::clone(policy),
+            rules: policy.rules.rules().iter().map(|rule| all.rule(&rule.name)).collect(),
+            upstream,
+            metrics: Rc::clone(metrics),
+            default_refusal: Refusal::default(),
+            upstream_fails: Cell::new(false),
+        }
+    }
+
+    fn record(&self, rule: RuleIndex, outcome: DecisionOutcome) {
+        if let Some(metrics) = self.rules.get(rule.0) {
+            metrics.record(outcome);
+        }
+    }
+
+    fn rule_name(&self, rule: RuleIndex) -> &str {
+        self.policy.rules.get(rule).map_or("", |rule| &rule.name)
+    }
+
+    fn refusal(&self, rule: RuleIndex) -> &Refusal {
+        self.policy.refusal(rule).unwrap_or(&self.default_refusal)
+    }
+
+    fn note_upstream_failure(&self, error: &upstream::error::Error) {
+        if !self.upstream_fails.replace(true) {
+            let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(upstream = %self.upstream.settings().address, %error, cause, "upstream fails");
+        }
+    }
+
+    fn note_upstream_success(&self) {
+        if self.upstream_fails.replace(false) {
+            tracing::info!(upstream = %self.upstream.settings().address, "upstream answers again");
+        }
+    }
+}
+
+fn is_private(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(v4) => v4.is_private() || v4.is_loopback() || v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unique_local() || v6.is_loopback() || v6.is_unicast_link_local(),
+    }
+}

@@ -1,0 +1,181 @@
+//! Every answer a client can get, ours and the upstream's, and what becomes of a request that was not read.
+//!
+//! A refused request may still have a body on its way. A small one is read and thrown away, so the connection
+//! can go on; before a large one, or one that waits for `100 Continue`, the connection is closed after the
+//! answer. Either way not one byte of it can be taken for another request.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+
+use super::View;
+use super::body::{RequestBody, ResponseBody};
+use super::exchange::{Exchange, Flag};
+use super::forward::Failure;
+use super::headers::{self, Expectation, Unacceptable};
+use super::limits::Limits;
+use super::stream::MOST_DISCARDED;
+use crate::response::refusal::Refusal;
+use crate::upstream::answer::Answer;
+use crate::upstream::error::Error as UpstreamError;
+
+/// How long the rest of a refused request is read.
+const DISCARD_TIME: Duration = Duration::from_secs(1);
+
+/// A request as far as a refusal has not read it.
+#[derive(Debug)]
+pub(super) struct Unread {
+    pub(super) body: Incoming,
+    pub(super) expectation: Expectation,
+}
+
+/// A request that we could not pass on without risk; the connection is closed, for we may have misread it.
+pub(super) fn malformed(mut exchange: Exchange, unacceptable: Unacceptable) -> Response<ResponseBody> {
+    let (status, text) = match unacceptable {
+        Unacceptable::Malformed => (StatusCode::BAD_REQUEST, "bad request\n"),
+        Unacceptable::Method => (StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n"),
+        Unacceptable::Coding => (StatusCode::NOT_IMPLEMENTED, "transfer coding not implemented\n"),
+    };
+    exchange.count_malformed();
+    exchange.activity().must_linger();
+    exchange.answers(status, Flag::DownstreamProtocol);
+    closing(ours(exchange, status, text))
+}
+
+/// A request that a `deny` rule refuses.
+pub(super) fn denied(mut exchange: Exchange, view: &View, unread: Unread) -> Response<ResponseBody> {
+    let refusal = &view.policy.denied;
+    exchange.answers(refusal.status, Flag::Denied);
+    refused(exchange, refusal, refusal.headers.clone(), unread)
+}
+
+/// A request that the limit at position `by` refuses.
+pub(super) fn limited(
+    mut exchange: Exchange,
+    view: &View,
+    (limits, by): (&Limits, usize),
+    retry_after: Duration,
+    unread: Unread,
+) -> Response<ResponseBody> {
+    let refusal = view.refusal(limits.rule(by));
+    exchange.answers(refusal.status, Flag::RateLimited);
+    let mut headers = refusal.limited_headers(retry_after);
+    limits.write_headers(&mut headers, view);
+    refused(exchange, refusal, headers, unread)
+}
+
+/// The upstream's answer, or ours in its place.
+pub(super) fn upstream(
+    mut exchange: Exchange,
+    view: &View,
+    answered: Result<Response<Answer<RequestBody>>, Failure>,
+) -> Response<ResponseBody> {
+    match answered {
+        Ok(response) => {
+            let (mut head, body) = response.into_parts();
+            headers::prepare_response(&mut head.headers);
+            head.version = Version::HTTP_11;
+            head.extensions.clear();
+            view.note_upstream_success();
+            exchange.note_upstream(&view.upstream.settings().address);
+            exchange.answers(head.status, Flag::None);
+            Response::from_parts(head, ResponseBody::upstream(body, exchange))
+        }
+        Err(failure) => failed(exchange, view, &failure),
+    }
+}
+
+/// Whose fault it was decides what the client is told; nothing of our insides is.
+fn failed(mut exchange: Exchange, view: &View, failure: &Failure) -> Response<ResponseBody> {
+    let (status, flag, text) = match failure {
+        Failure::Upstream(error) => {
+            view.note_upstream_failure(error);
+            match error {
+                UpstreamError::Connect(_) | UpstreamError::ConnectTimeout => {
+                    (StatusCode::SERVICE_UNAVAILABLE, Flag::UpstreamFailure, "upstream unavailable\n")
+                }
+                UpstreamError::Reset(_) => {
+                    (StatusCode::SERVICE_UNAVAILABLE, Flag::UpstreamClosed, "upstream unavailable\n")
+                }
+                UpstreamError::Malformed(_) => {
+                    (StatusCode::BAD_GATEWAY, Flag::UpstreamProtocol, "bad gateway\n")
+                }
+            }
+        }
+        Failure::Late => (StatusCode::GATEWAY_TIMEOUT, Flag::UpstreamTimeout, "upstream timed out\n"),
+        Failure::Stalled => (StatusCode::REQUEST_TIMEOUT, Flag::IdleTimeout, "request timed out\n"),
+        Failure::BrokenRequest => (StatusCode::BAD_REQUEST, Flag::DownstreamProtocol, "bad request\n"),
+    };
+    exchange.answers(status, flag);
+    exchange.activity().forgive();
+    let whole = exchange.progress().ended.get();
+    if !whole {
+        exchange.activity().must_linger();
+    }
+    let response = ours(exchange, status, text);
+    if whole { response } else { closing(response) }
+}
+
+fn refused(
+    exchange: Exchange,
+    refusal: &Refusal,
+    headers: HeaderMap,
+    unread: Unread,
+) -> Response<ResponseBody> {
+    exchange.activity().answered();
+    let close = dispose(unread, &exchange);
+    let mut response = Response::new(ResponseBody::ours(refusal.body.clone(), exchange));
+    *response.status_mut() = refusal.status;
+    *response.headers_mut() = headers;
+    if close { closing(response) } else { response }
+}
+
+/// Sees to a body that nobody wants; whether the connection has to be closed after the answer.
+fn dispose(unread: Unread, exchange: &Exchange) -> bool {
+    let Unread { body, expectation } = unread;
+    if body.is_end_stream() {
+        return false;
+    }
+    exchange.activity().must_linger();
+    let fits = body.size_hint().upper().is_none_or(|most| most <= MOST_DISCARDED as u64);
+    // Reading a body that waits for permission would give it; RFC 9110 section 10.1.1 lets us close instead.
+    if !fits || expectation == Expectation::Continue {
+        return true;
+    }
+    let activity = std::rc::Rc::clone(exchange.activity());
+    tokio::task::spawn_local(async move {
+        let discarded = tokio::time::timeout(DISCARD_TIME, discard(body)).await;
+        if discarded == Ok(true) {
+            activity.need_not_linger();
+        }
+    });
+    false
+}
+
+/// Reads a body to its end, if that comes within bounds. Dropped before its end, the connection is closed.
+async fn discard(mut body: Incoming) -> bool {
+    let mut discarded = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        discarded += frame.data_ref().map_or(0, Bytes::len);
+        if discarded > MOST_DISCARDED {
+            return false;
+        }
+    }
+    body.is_end_stream()
+}
+
+fn ours(exchange: Exchange, status: StatusCode, text: &'static str) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::ours(Bytes::from_static(text.as_bytes()), exchange));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+fn closing(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}

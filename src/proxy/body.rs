@@ -1,0 +1,180 @@
+//! Bodies on their way through: streamed frame by frame, never gathered.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+
+use super::activity::Activity;
+use super::exchange::Exchange;
+use crate::upstream::answer::{Answer, AnswerError};
+
+/// A client's request body on its way to the upstream.
+#[derive(Debug, Default)]
+pub(super) struct RequestBody {
+    incoming: Option<Incoming>,
+    upload: Option<Upload>,
+}
+
+/// What has to be known about a body while it is sent.
+#[derive(Debug)]
+struct Upload {
+    activity: Rc<Activity>,
+    answer_timeout: Duration,
+    progress: Rc<Progress>,
+}
+
+/// How an upload went, shared between the body and whoever waits for the answer.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Octets of content received.
+    pub(super) received: Cell<u64>,
+    /// The client broke off or sent what is no body.
+    pub(super) failed: Cell<bool>,
+    /// The whole body has been read.
+    pub(super) ended: Cell<bool>,
+}
+
+impl RequestBody {
+    /// A body to be streamed; the answer's head is due `answer_timeout` after its last byte.
+    pub(super) fn new(
+        incoming: Incoming,
+        activity: &Rc<Activity>,
+        answer_timeout: Duration,
+        progress: &Rc<Progress>,
+    ) -> Self {
+        if incoming.is_end_stream() {
+            progress.ended.set(true);
+            activity.await_answer(answer_timeout);
+            return Self::default();
+        }
+        let upload =
+            Upload { activity: Rc::clone(activity), answer_timeout, progress: Rc::clone(progress) };
+        Self { incoming: Some(incoming), upload: Some(upload) }
+    }
+}
+
+impl Upload {
+    fn note(&self, polled: &Poll<Option<Result<Frame<Bytes>, hyper::Error>>>, ended: bool) {
+        match polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                let octets = frame.data_ref().map_or(0, |data| data.len() as u64);
+                self.progress.received.set(self.progress.received.get().saturating_add(octets));
+            }
+            Poll::Ready(Some(Err(_))) => self.progress.failed.set(true),
+            _ => {}
+        }
+        if ended && !self.progress.ended.replace(true) && !self.progress.failed.get() {
+            self.activity.await_answer(self.answer_timeout);
+        }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
+        let polled = Pin::new(&mut *incoming).poll_frame(cx);
+        let ended = matches!(polled, Poll::Ready(None)) || incoming.is_end_stream();
+        if let Some(upload) = &self.upload {
+            upload.note(&polled, ended);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+    }
+}
+
+/// The body of an answer to a client, ours or the upstream's.
+///
+/// Holds the exchange: when the body is dropped, sent or not, the exchange is over.
+#[derive(Debug)]
+pub(super) struct ResponseBody {
+    content: Content,
+    exchange: Exchange,
+}
+
+#[derive(Debug)]
+enum Content {
+    Ours(Option<Bytes>),
+    Upstream(Answer<RequestBody>),
+}
+
+impl ResponseBody {
+    /// An answer of our own.
+    pub(super) fn ours(content: Bytes, exchange: Exchange) -> Self {
+        let content = (!content.is_empty()).then_some(content);
+        Self::new(Content::Ours(content), exchange)
+    }
+
+    /// The upstream's answer.
+    pub(super) fn upstream(answer: Answer<RequestBody>, exchange: Exchange) -> Self {
+        Self::new(Content::Upstream(answer), exchange)
+    }
+
+    fn new(content: Content, exchange: Exchange) -> Self {
+        let mut body = Self { content, exchange };
+        body.note_end();
+        body
+    }
+
+    fn note_end(&mut self) {
+        if self.is_end_stream() {
+            self.exchange.is_whole();
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = AnswerError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
+        let polled = match &mut self.content {
+            Content::Ours(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
+            Content::Upstream(answer) => Pin::new(answer).poll_frame(cx),
+        };
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.exchange.sent(frame.data_ref().map_or(0, |data| data.len() as u64));
+            }
+            Poll::Ready(Some(Err(_))) => self.exchange.broke_off(),
+            Poll::Ready(None) => self.exchange.is_whole(),
+            Poll::Pending => {}
+        }
+        self.note_end();
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Ours(content) => content.is_none(),
+            Content::Upstream(answer) => answer.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Ours(content) => SizeHint::with_exact(content.as_ref().map_or(0, |all| all.len() as u64)),
+            Content::Upstream(answer) => answer.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! One request and its answer, from the first to the last byte, for those who count and log.
+//!
+//! An exchange ends when it is dropped: with the body that was sent to its end, or with the connection that
+//! broke off. Nothing is written down for the access log unless there is one.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::header::{HOST, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, request};
+
+use super::activity::Activity;
+use super::body::Progress;
+use super::connection::Connection;
+use super::headers::X_REQUEST_ID;
+use crate::identify::forwarded::X_FORWARDED_FOR;
+use crate::limiter::timestamp::Timestamp;
+use crate::telemetry::access_log::Entry;
+
+/// Envoy's response flags: why an answer is what it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Flag {
+    /// Nothing to remark.
+    #[default]
+    None,
+    /// Refused by a rate limit.
+    RateLimited,
+    /// Refused by a rule that denies.
+    Denied,
+    /// No connection to the upstream.
+    UpstreamFailure,
+    /// The upstream closed the connection instead of answering.
+    UpstreamClosed,
+    /// The upstream's answer was not HTTP.
+    UpstreamProtocol,
+    /// The upstream took too long.
+    UpstreamTimeout,
+    /// The request was malformed.
+    DownstreamProtocol,
+    /// The client left.
+    DownstreamClosed,
+    /// The client stopped sending.
+    IdleTimeout,
+}
+
+impl Flag {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "-",
+            Self::RateLimited => "RL",
+            Self::Denied => "UAEX",
+            Self::UpstreamFailure => "UF",
+            Self::UpstreamClosed => "UC",
+            Self::UpstreamProtocol => "UPE",
+            Self::UpstreamTimeout => "UT",
+            Self::DownstreamProtocol => "DPE",
+            Self::DownstreamClosed => "DC",
+            Self::IdleTimeout => "SI",
+        }
+    }
+}
+
+/// What is known of an exchange so far.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    connection: Rc<Connection>,
+    started: Timestamp,
+    status: StatusCode,
+    sent: u64,
+    whole: bool,
+    flag: Flag,
+    progress: Rc<Progress>,
+    record: Option<Box<Record>>,
+}
+
+/// What the access log wants to know, copied before the request goes on.
+#[derive(Debug, Default)]
+struct Record {
+    method: String,
+    target: String,
+    protocol: &'static str,
+    authority: Option<HeaderValue>,
+    user_agent: Option<HeaderValue>,
+    forwarded_for: Option<HeaderValue>,
+    request_id: Option<HeaderValue>,
+    upstream: Option<String>,
+    upstream_time: Option<Duration>,
+    rule: Option<Box<str>>,
+}
+
+impl Exchange {
+    /// A request's head is complete; its bodies may stand still for `stall`.
+    pub(super) fn begin(
+        connection: &Rc<Connection>,
+        head: &request::Parts,
+        started: Timestamp,
+        stall: Duration,
+    ) -> Self {
+        connection.activity.begin_exchange(stall);
+        connection.worker.metrics.request_started(connection.listener);
+        let record = connection.worker.shared.access_log.as_ref().map(|_| {
+            Box::new(Record {
+                method: head.method.to_string(),
+                target: head.uri.path_and_query().map_or_else(|| head.uri.to_string(), ToString::to_string),
+                protocol: if head.version == http::Version::HTTP_10 { "HTTP/1.0" } else { "HTTP/1.1" },
+                ..Record::default()
+            })
+        });
+        Self {
+            connection: Rc::clone(connection),
+            started,
+            status: StatusCode::OK,
+            sent: 0,
+            whole: false,
+            flag: Flag::None,
+            progress: Rc::default(),
+            record,
+        }
+    }
+
+    pub(super) fn activity(&self) -> &Rc<Activity> {
+        &self.connection.activity
+    }
+
+    pub(super) fn progress(&self) -> &Rc<Progress> {
+        &self.progress
+    }
+
+    /// Copies what the log needs of the headers as they are now.
+    pub(super) fn note_headers(&mut self, headers: &HeaderMap) {
+        if let Some(record) = &mut self.record {
+            let copy = |name: HeaderName| headers.get(name).cloned();
+            record.authority = copy(HOST);
+            record.user_agent = copy(USER_AGENT);
+            record.forwarded_for = copy(X_FORWARDED_FOR);
+            record.request_id = copy(X_REQUEST_ID);
+        }
+    }
+
+    /// The rule that decided.
+    pub(super) fn note_rule(&mut self, name: &str) {
+        if let Some(record) = &mut self.record {
+            record.rule = Some(name.into());
+        }
+    }
+
+    /// The upstream has answered, at `now`.
+    pub(super) fn note_upstream(&mut self, address: &dyn std::fmt::Display) {
+        if self.record.is_some() {
+            let took = self.connection.worker.shared.clock.now().since(self.started);
+            if let Some(record) = &mut self.record {
+                record.upstream = Some(address.to_string());
+                record.upstream_time = Some(took);
+            }
+        }
+    }
+
+    /// It was malformed.
+    pub(super) fn count_malformed(&self) {
+        self.connection.worker.metrics.malformed_request();
+    }
+
+    /// The answer's status is decided, and why.
+    pub(super) fn answers(&mut self, status: StatusCode, flag: Flag) {
+        self.status = status;
+        self.flag = flag;
+    }
+
+    /// So many octets of the answer's body have been handed over.
+    pub(super) fn sent(&mut self, octets: u64) {
+        self.sent = self.sent.saturating_add(octets);
+    }
+
+    /// The answer's body has been handed over whole.
+    pub(super) fn is_whole(&mut self) {
+        self.whole = true;
+    }
+
+    /// The answer's body broke off.
+    pub(super) fn broke_off(&mut self) {
+        self.flag = Flag::UpstreamClosed;
+        self.whole = true;
+    }
+
+    fn log(&self, duration: Duration) {
+        let Some((log, record)) = self.connection.worker.shared.access_log.as_ref().zip(self.record.as_ref())
+        else {
+            return;
+        };
+        let flag = if self.whole { self.flag } else { Flag::DownstreamClosed };
+        log.log(&Entry {
+            start: self.started,
+            method: &record.method,
+            path: &record.target,
+            protocol: record.protocol,
+            status: self.status.as_u16(),
+            flags: flag.as_str(),
+            bytes_received: self.progress.received.get(),
+            bytes_sent: self.sent,
+            duration,
+            upstream_time: record.upstream_time,
+            x_forwarded_for: record.forwarded_for.as_ref().map(HeaderValue::as_bytes),
+            user_agent: record.user_agent.as_ref().map(HeaderValue::as_bytes),
+            request_id: record.request_id.as_ref().map(HeaderValue::as_bytes),
+            authority: record.authority.as_ref().map(HeaderValue::as_bytes),
+            upstream_host: record.upstream.as_deref(),
+            rule: record.rule.as_deref(),
+            client_ip: self.connection.peer,
+        });
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let worker = &self.connection.worker;
+        let duration = worker.shared.clock.now().since(self.started);
+        worker.metrics.request_finished(self.connection.listener, self.status, duration);
+        self.log(duration);
+        self.connection.activity.end_exchange();
+    }
+}

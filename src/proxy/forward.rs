@@ -1,0 +1,68 @@
+//! One request to the upstream, up to the head of its answer.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use http::{Request, Response};
+
+use super::View;
+use super::activity::Overdue;
+use super::body::RequestBody;
+use super::exchange::Exchange;
+use crate::telemetry::metrics::UpstreamOutcome;
+use crate::upstream::answer::Answer;
+use crate::upstream::error::Error as UpstreamError;
+
+/// Why a request got no answer from the upstream.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Between us and the upstream.
+    Upstream(UpstreamError),
+    /// The answer's head did not come in time.
+    Late,
+    /// The client stopped sending in the middle of its request.
+    Stalled,
+    /// What the client sent is no body.
+    BrokenRequest,
+}
+
+/// Sends a request and waits for the head of the answer.
+pub(super) async fn forward(
+    view: &View,
+    exchange: &Exchange,
+    request: Request<RequestBody>,
+) -> Result<Response<Answer<RequestBody>>, Failure> {
+    let mut sending = pin!(view.upstream.send(request));
+    let activity = exchange.activity();
+    let answered = poll_fn(|cx| {
+        if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
+            return Poll::Ready(answered.map_err(Failure::Upstream));
+        }
+        // Whatever is overdue has woken this connection's task.
+        match activity.overdue() {
+            Some(Overdue::Answer) => Poll::Ready(Err(Failure::Late)),
+            Some(Overdue::Stalled) => Poll::Ready(Err(Failure::Stalled)),
+            _ => Poll::Pending,
+        }
+    })
+    .await;
+    let answered = match answered {
+        // A body that broke off breaks the upstream's connection too; the fault is the client's.
+        Err(Failure::Upstream(_)) if exchange.progress().failed.get() => Err(Failure::BrokenRequest),
+        answered => answered,
+    };
+    activity.answered();
+    view.metrics.upstream_request(match &answered {
+        Ok(response) => UpstreamOutcome::Answered(response.status()),
+        Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
+            UpstreamOutcome::ConnectFailed
+        }
+        Err(Failure::Upstream(UpstreamError::Malformed(_))) => UpstreamOutcome::Malformed,
+        Err(Failure::Late) => UpstreamOutcome::TimedOut,
+        Err(Failure::Upstream(UpstreamError::Reset(_)) | Failure::Stalled | Failure::BrokenRequest) => {
+            UpstreamOutcome::Reset
+        }
+    });
+    answered
+}

@@ -1,0 +1,199 @@
+//! What is taken off and put on as messages pass: hop-by-hop fields, forwarding fields, the request's identity.
+
+use std::net::IpAddr;
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING,
+    UPGRADE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
+
+use crate::identify::client_ip::ClientAddress;
+use crate::identify::forwarded;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_ENVOY_EXTERNAL_ADDRESS: HeaderName = HeaderName::from_static("x-envoy-external-address");
+const X_ENVOY_INTERNAL: HeaderName = HeaderName::from_static("x-envoy-internal");
+/// The request's identity in logs and upstream.
+pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// RFC 9110 section 7.6.1, and what practice has added to it.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    TRANSFER_ENCODING,
+    TE,
+    UPGRADE,
+    PROXY_AUTHORIZATION,
+    PROXY_AUTHENTICATE,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    HTTP2_SETTINGS,
+];
+
+/// A request that cannot be passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unacceptable {
+    /// Breaks the grammar or could be read in two ways.
+    Malformed,
+    /// A method that a proxy for one service has no business with.
+    Method,
+    /// A transfer coding that we cannot decode.
+    Coding,
+}
+
+/// Refuses what hyper lets through and a proxy must not.
+pub(super) fn validate(head: &request::Parts) -> Result<(), Unacceptable> {
+    if matches!(head.method, Method::CONNECT | Method::TRACE) {
+        return Err(Unacceptable::Method);
+    }
+    let target = match head.uri.scheme_str() {
+        Some("http" | "https") => head.uri.authority().is_some(),
+        Some(_) => false,
+        None if head.uri.authority().is_some() => false,
+        None => head.uri.path().starts_with('/') || (head.uri.path() == "*" && head.method == Method::OPTIONS),
+    };
+    let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
+    let coding = codings.next();
+    if !target || !has_one_host(head) || codings.next().is_some() {
+        return Err(Unacceptable::Malformed);
+    }
+    match coding {
+        Some(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Err(Unacceptable::Coding),
+        Some(_) if head.version == Version::HTTP_10 => Err(Unacceptable::Malformed),
+        _ => Ok(()),
+    }
+}
+
+/// RFC 9112 section 3.2: exactly one, and it must be a host; HTTP/1.0 may have none.
+fn has_one_host(head: &request::Parts) -> bool {
+    let mut hosts = head.headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (None, _) => head.version == Version::HTTP_10,
+        (Some(host), None) => !host.is_empty() && host.as_bytes().iter().all(|byte| is_of_host(*byte)),
+        (Some(_), Some(_)) => false,
+    }
+}
+
+const fn is_of_host(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'[' | b']' | b'%' | b'~')
+}
+
+/// Whether the client waits for `100 Continue` before it sends its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expectation {
+    /// It does.
+    Continue,
+    /// It sends right away.
+    None,
+}
+
+/// Turns a client's request into ours: its target in origin-form, its fields without those of the hop.
+pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop) -> Expectation {
+    if head.uri.authority().is_some() {
+        to_origin_form(head);
+    }
+    let wants_trailers = head.headers.get(TE).is_some_and(|te| lists(te, "trailers"));
+    remove_hop_by_hop(&mut head.headers);
+    let headers = &mut head.headers;
+    // The client has been, or will be, told to continue by us.
+    let expects = headers.remove(EXPECT).is_some();
+    headers.remove(X_ENVOY_INTERNAL);
+    if wants_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
+    }
+    let forwarded_for = forwarded::appended(headers, hop.peer);
+    headers.insert(forwarded::X_FORWARDED_FOR, forwarded_for);
+    if !(hop.client.peer_is_trusted && headers.contains_key(X_FORWARDED_PROTO)) {
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+    }
+    if !(hop.client.peer_is_trusted && headers.contains_key(X_REQUEST_ID)) {
+        headers.insert(X_REQUEST_ID, request_id(hop.random));
+    }
+    headers.insert(X_ENVOY_EXTERNAL_ADDRESS, address(hop.client.ip));
+    head.version = Version::HTTP_11;
+    head.extensions.clear();
+    if expects { Expectation::Continue } else { Expectation::None }
+}
+
+/// What is known of the hop a request came by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hop {
+    /// The other end of the connection.
+    pub(super) peer: IpAddr,
+    /// On whose behalf it speaks.
+    pub(super) client: ClientAddress,
+    /// 128 random bits for the request's identity.
+    pub(super) random: u128,
+}
+
+/// RFC 9112 section 3.2.2: the absolute target wins over Host, which is replaced.
+fn to_origin_form(head: &mut request::Parts) {
+    let host = head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    if let Some(host) = host {
+        head.headers.insert(HOST, host);
+    }
+    let mut parts = http::uri::Parts::default();
+    parts.path_and_query = head.uri.path_and_query().cloned();
+    head.uri = Uri::from_parts(parts).unwrap_or_default();
+}
+
+/// Turns an upstream's answer into ours.
+pub(super) fn prepare_response(headers: &mut HeaderMap) {
+    // Both at once is an attempt to be read in two ways; the coding is what was read.
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
+    remove_hop_by_hop(headers);
+}
+
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+            // RFC 9110 section 7.6.1: a client may not have us drop what the message needs.
+            .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && *name != forwarded::X_FORWARDED_FOR)
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Whether a comma-separated field names `token`.
+fn lists(value: &HeaderValue, token: &str) -> bool {
+    value.to_str().is_ok_and(|value| value.split(',').any(|item| item.trim().eq_ignore_ascii_case(token)))
+}
+
+fn address(ip: IpAddr) -> HeaderValue {
+    let mut text = Vec::with_capacity(40);
+    forwarded::write_ip(&mut text, ip);
+    HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+/// A UUID of version 4 (RFC 9562 section 5.4) from random bits.
+fn request_id(random: u128) -> HeaderValue {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let bits = (random & !(0xF000_u128 << 64) & !(0xC000_u128 << 48)) | (0x4000_u128 << 64) | (0x8000_u128 << 48);
+    let mut text = Vec::with_capacity(36);
+    for nibble in (0..32).rev() {
+        if matches!(nibble, 23 | 19 | 15 | 11) {
+            text.push(b'-');
+        }
+        text.push(DIGITS[(bits >> (nibble * 4)) as usize & 15]);
+    }
+    HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+use http::Request;
+
+use super::*;
+
+fn head(uri: &str, headers: &[(&str, &str)]) -> request::Parts {
+    let mut request = Request::builder().uri(uri);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(()).unwrap().into_parts().0
+}
+
+fn hop(trusted: bool) -> Hop {
+    let peer: IpAddr = "198.51.100.7".parse().unwrap();
+    Hop { peer, client: ClientAddress { ip: peer, peer_is_trusted: trusted }, random: u128::MAX }
+}
+
+fn passed_on(headers: &[(&str, &str)], trusted: bool) -> HeaderMap {
+    let mut head = head("/", headers);
+    prepare_request(&mut head, &hop(trusted));
+    head.headers
+}
+
+#[test]
+fn fields_of_the_hop_stay_behind_and_so_does_what_connection_names() {
+    let headers = passed_on(
+        &[
+            ("host", "a.test"),
+            ("connection", "x-secret, keep-alive, host, content-length, x-forwarded-for"),
+            ("connection", "X-Other"),
+            ("x-secret", "1"),
+            ("x-other", "1"),
+            ("x-kept", "1"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-authorization", "basic"),
+            ("upgrade", "h2c"),
+            ("http2-settings", "x"),
+            ("content-length", "0"),
+            ("x-forwarded-for", "1.1.1.1"),
+        ],
+        false,
+    );
+    let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+    names.sort_unstable();
+    let expected = [
+        "content-length",
+        "host",
+        "x-envoy-external-address",
+        "x-forwarded-for",
+        "x-forwarded-proto",
+        "x-kept",
+        "x-request-id",
+    ];
+    assert_eq!(names, expected);
+    assert_eq!(headers["x-forwarded-for"], "1.1.1.1,198.51.100.7");
+}
+
+#[test]
+fn only_a_trusted_peer_names_the_request() {
+    let given = [("x-request-id", "mine"), ("x-forwarded-proto", "https")];
+    let kept = passed_on(&given, true);
+    assert_eq!((kept["x-request-id"].as_bytes(), kept["x-forwarded-proto"].as_bytes()), (&b"mine"[..], &b"https"[..]));
+    let replaced = passed_on(&given, false);
+    assert_eq!(replaced["x-request-id"], "ffffffff-ffff-4fff-bfff-ffffffffffff");
+    assert_eq!(replaced["x-forwarded-proto"], "http");
+}
+
+#[test]
+fn a_request_id_has_version_and_variant() {
+    assert_eq!(request_id(0), "00000000-0000-4000-8000-000000000000");
+}
+
+#[test]
+fn an_absolute_target_becomes_a_path_and_its_host_wins() {
+    let mut head = head("http://target.test:81/a?b", &[("host", "other.test")]);
+    prepare_request(&mut head, &hop(false));
+    assert_eq!(head.uri, "/a?b");
+    assert_eq!(head.headers["host"], "target.test:81");
+}
+
+#[test]
+fn trailers_are_asked_for_on_behalf_of_the_client() {
+    assert_eq!(passed_on(&[("te", "gzip, Trailers")], false)["te"], "trailers");
+    assert!(!passed_on(&[("te", "gzip")], false).contains_key("te"));
+}
+
+#[test]
+fn a_request_needs_exactly_one_plausible_host() {
+    let ok = [("host", "a.test:80")];
+    assert_eq!(validate(&head("/", &ok)), Ok(()));
+    for bad in [&[][..], &[("host", "")], &[("host", "a"), ("host", "a")], &[("host", "u@a")], &[("host", "a/b")]] {
+        assert_eq!(validate(&head("/", bad)), Err(Unacceptable::Malformed), "{bad:?}");
+    }
+    let mut old = head("/", &[]);
+    old.version = Version::HTTP_10;
+    assert_eq!(validate(&old), Ok(()));
+}
+
+#[test]
+fn only_one_chunked_coding_is_understood() {
+    let coded = |codings: &[&str]| {
+        let mut headers = vec![("host", "a")];
+        headers.extend(codings.iter().map(|coding| ("transfer-encoding", *coding)));
+        validate(&head("/", &headers))
+    };
+    assert_eq!(coded(&["chunked"]), Ok(()));
+    assert_eq!(coded(&["Chunked"]), Ok(()));
+    assert_eq!(coded(&["chunked", "chunked"]), Err(Unacceptable::Malformed));
+    assert_eq!(coded(&["gzip, chunked"]), Err(Unacceptable::Coding));
+    assert_eq!(coded(&["chunked, chunked"]), Err(Unacceptable::Coding));
+}
+
+#[test]
+fn targets_that_are_no_path_are_refused() {
+    for bad in ["ftp://a/p", "a.test:80"] {
+        assert_eq!(validate(&head(bad, &[("host", "a")])), Err(Unacceptable::Malformed), "{bad}");
+    }
+    assert_eq!(validate(&head("*", &[("host", "a")])), Err(Unacceptable::Malformed));
+}
+
+#[test]
+fn an_answer_with_a_length_and_a_coding_keeps_the_coding() {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_LENGTH, HeaderValue::from_static("5"));
+    headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    prepare_response(&mut headers);
+    assert!(headers.is_empty());
+}

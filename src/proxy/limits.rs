@@ -1,0 +1,99 @@
+//! The limits of one request: checked once, then counted and shown.
+
+use smallvec::SmallVec;
+
+use http::HeaderMap;
+
+use super::View;
+use crate::limiter::Limiter;
+use crate::limiter::algorithm::Usage;
+use crate::limiter::decision::{Decision, Enforcement};
+use crate::limiter::timestamp::Timestamp;
+use crate::response::rate_limit_headers::{self, Standing};
+use crate::response::{Settings, Visibility};
+use crate::rules::RuleIndex;
+use crate::rules::selection::Selected;
+use crate::telemetry::metrics::DecisionOutcome;
+
+/// The checks a request had to pass and the limiter's decision about them.
+#[derive(Debug)]
+pub(super) struct Limits {
+    selected: SmallVec<[Selected; 2]>,
+    decision: Decision,
+    at: Timestamp,
+}
+
+impl Limits {
+    /// No limit applies.
+    pub(super) fn none(at: Timestamp) -> Self {
+        Self { selected: SmallVec::new(), decision: Decision::default(), at }
+    }
+
+    /// Has the limiter decide.
+    pub(super) fn check(limiter: &Limiter, selected: SmallVec<[Selected; 2]>, now: Timestamp) -> Self {
+        let checks: SmallVec<[_; 2]> = selected.iter().map(|selected| selected.check).collect();
+        let decision = limiter.check(&checks, now);
+        Self { selected, decision, at: now }
+    }
+
+    pub(super) fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// The rule of the check at `position`.
+    pub(super) fn rule(&self, position: usize) -> RuleIndex {
+        self.selected[position].rule
+    }
+
+    /// Counts one decision per rule: what its strictest limit said. A request that another rule refused was
+    /// not decided by the rules that would have let it pass.
+    pub(super) fn record(&self, view: &View) {
+        let refused = self.decision.is_refused();
+        let mut rest = self.selected.as_slice();
+        let mut verdicts = self.decision.verdicts();
+        while let Some(first) = rest.first() {
+            let limits = rest.iter().take_while(|selected| selected.rule == first.rule).count();
+            let (of_rule, others) = verdicts.split_at(limits);
+            let exceeds = of_rule.iter().any(|verdict| verdict.exceeds());
+            match (exceeds, first.check.enforcement) {
+                (true, Enforcement::Enforced) => view.record(first.rule, DecisionOutcome::Limited),
+                (true, Enforcement::Shadow) => view.record(first.rule, DecisionOutcome::Shadow),
+                (false, _) if refused => {}
+                (false, _) => view.record(first.rule, DecisionOutcome::Allowed),
+            }
+            rest = &rest[limits..];
+            verdicts = others;
+        }
+    }
+
+    /// Tells the client how it stands, as far as the configuration wants it told.
+    pub(super) fn write_headers(&self, headers: &mut HeaderMap, view: &View) {
+        let Settings { ratelimit_headers, ietf_headers } = view.policy.response;
+        if self.selected.is_empty() {
+            return;
+        }
+        let visible = match ratelimit_headers {
+            Visibility::Full => true,
+            Visibility::Limited => self.decision.is_refused(),
+            Visibility::Off => false,
+        };
+        if !visible && !ietf_headers {
+            return;
+        }
+        let usages: SmallVec<[Option<Usage>; 2]> =
+            self.decision.verdicts().iter().map(|verdict| verdict.usage(self.at)).collect();
+        let standings = self.selected.iter().zip(self.decision.verdicts()).zip(&usages).filter_map(
+            |((selected, verdict), usage)| {
+                let enforced = verdict.enforcement == Enforcement::Enforced;
+                let name = view.rule_name(selected.rule);
+                Some(Standing { name, quota: verdict.quota()?, usage: (*usage)? }).filter(|_| enforced)
+            },
+        );
+        if visible {
+            rate_limit_headers::write_envoy(headers, standings.clone());
+        }
+        if ietf_headers {
+            rate_limit_headers::write_ietf(headers, standings);
+        }
+    }
+}

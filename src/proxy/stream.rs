@@ -1,0 +1,113 @@
+//! A client's connection, noting its progress, and closed so that the last answer is not lost.
+//!
+//! Closing a socket with unread bytes in it sends a reset, which can destroy an answer that the client has not
+//! read yet. So where a request was left unread, the connection is closed for writing first and what still
+//! comes is thrown away, up to a bound in bytes and in time (RFC 9112 section 9.6).
+
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::activity::{Activity, Overdue};
+
+/// How much of an unread request is thrown away before closing.
+pub(super) const MOST_DISCARDED: usize = 64 * 1024;
+
+/// A client's connection.
+#[derive(Debug)]
+pub(super) struct Downstream {
+    tcp: TcpStream,
+    activity: Rc<Activity>,
+    closed_for_writing: bool,
+    discarded: usize,
+}
+
+impl Downstream {
+    pub(super) fn new(tcp: TcpStream, activity: Rc<Activity>) -> Self {
+        Self { tcp, activity, closed_for_writing: false, discarded: 0 }
+    }
+
+    /// A last word to a client whose request never became whole; lost if the socket cannot take it now.
+    pub(super) fn say(&self, answer: &[u8]) {
+        let _ = self.tcp.try_write(answer);
+    }
+
+    fn note_read(&self, moved: usize) {
+        if moved > 0 {
+            self.activity.read();
+        }
+    }
+
+    fn note_written(&self, moved: usize) {
+        if moved > 0 {
+            self.activity.wrote();
+        }
+    }
+
+    /// Reads and throws away until the client closes, the bound is reached, or time is up.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut scratch = [0; 4096];
+        while self.discarded < MOST_DISCARDED && self.activity.overdue() != Some(Overdue::Linger) {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match ready!(Pin::new(&mut self.tcp).poll_read(cx, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => self.discarded += buffer.filled().len(),
+                _ => break,
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl AsyncRead for Downstream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.tcp).poll_read(cx, buffer);
+        self.note_read(buffer.filled().len() - before);
+        polled
+    }
+}
+
+impl AsyncWrite for Downstream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.tcp).poll_write(cx, bytes))?;
+        self.note_written(written);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.tcp).poll_write_vectored(cx, bytes))?;
+        self.note_written(written);
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.closed_for_writing {
+            ready!(Pin::new(&mut self.tcp).poll_shutdown(cx))?;
+            self.closed_for_writing = true;
+        }
+        if self.activity.begin_linger() {
+            ready!(self.poll_discard(cx));
+        }
+        Poll::Ready(Ok(()))
+    }
+}

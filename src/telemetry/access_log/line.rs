@@ -1,0 +1,124 @@
+//! How a line looks.
+//!
+//! Clients choose paths and headers, so both formats escape them: nobody can end a field, a line, or talk to
+//! the terminal of whoever reads the log. Long values are cut, since lines may have to wait in memory.
+
+use std::io::Write;
+
+use http::Version;
+use serde_json::json;
+
+use super::Entry;
+use crate::telemetry::rfc3339;
+
+/// The longest path written, in bytes after escaping.
+const LONGEST_PATH: usize = 4096;
+/// The longest value of a header, in bytes after escaping.
+const LONGEST_VALUE: usize = 1024;
+
+/// Room for a usual line without growing.
+const USUAL_LINE: usize = 384;
+
+/// Envoy's default format, byte for byte; a rule that decided follows as one more field, where those who
+/// read the format as it is do not look.
+pub(super) fn envoy(entry: &Entry<'_>) -> Vec<u8> {
+    let mut line = Vec::with_capacity(USUAL_LINE);
+    // Writing to a vector cannot fail.
+    let _ = write!(line, "[{}] \"{} ", rfc3339(entry.start), entry.method);
+    push_escaped(&mut line, entry.path.as_bytes(), LONGEST_PATH);
+    let _ = write!(
+        line,
+        " {}\" {} {} {} {} {} ",
+        protocol(entry.protocol),
+        entry.status.as_u16(),
+        if entry.flags.is_empty() { "-" } else { entry.flags },
+        entry.bytes_received,
+        entry.bytes_sent,
+        entry.duration.as_millis(),
+    );
+    match entry.upstream_time {
+        Some(time) => write!(line, "{}", time.as_millis()),
+        None => write!(line, "-"),
+    }
+    .ok();
+    let headers = [entry.x_forwarded_for, entry.user_agent, entry.request_id, entry.authority];
+    for value in headers.into_iter().chain([entry.upstream_host.map(str::as_bytes)]) {
+        line.extend_from_slice(b" \"");
+        push_escaped(&mut line, value.unwrap_or(b"-"), LONGEST_VALUE);
+        line.push(b'"');
+    }
+    if let Some(rule) = entry.rule {
+        line.extend_from_slice(b" rule=");
+        push_escaped(&mut line, rule.as_bytes(), LONGEST_VALUE);
+    }
+    line.push(b'\n');
+    line
+}
+
+/// One object with always the same keys, named as Envoy's users know them; `null` for what is missing.
+pub(super) fn json(entry: &Entry<'_>) -> Vec<u8> {
+    let value = json!({
+        "start_time": rfc3339(entry.start),
+        "method": entry.method.as_str(),
+        "path": text(entry.path.as_bytes(), LONGEST_PATH),
+        "protocol": protocol(entry.protocol),
+        "response_code": entry.status.as_u16(),
+        "response_flags": if entry.flags.is_empty() { "-" } else { entry.flags },
+        "bytes_received": entry.bytes_received,
+        "bytes_sent": entry.bytes_sent,
+        "duration": milliseconds(entry.duration),
+        "upstream_service_time": entry.upstream_time.map(milliseconds),
+        "x_forwarded_for": entry.x_forwarded_for.map(|value| text(value, LONGEST_VALUE)),
+        "user_agent": entry.user_agent.map(|value| text(value, LONGEST_VALUE)),
+        "request_id": entry.request_id.map(|value| text(value, LONGEST_VALUE)),
+        "authority": entry.authority.map(|value| text(value, LONGEST_VALUE)),
+        "upstream_host": entry.upstream_host,
+        "client_ip": entry.client_ip,
+        "rule": entry.rule,
+    });
+    let mut line = value.to_string().into_bytes();
+    line.push(b'\n');
+    line
+}
+
+fn milliseconds(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn protocol(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_09 => "HTTP/0.9",
+        Version::HTTP_10 => "HTTP/1.0",
+        Version::HTTP_2 => "HTTP/2",
+        Version::HTTP_3 => "HTTP/3",
+        _ => "HTTP/1.1",
+    }
+}
+
+/// Quotes, backslashes and whatever is not printable ASCII as `\xNN`, as nginx does, so that every byte can
+/// be told from the text around it. Stops before `longest` bytes are exceeded.
+fn push_escaped(line: &mut Vec<u8>, value: &[u8], longest: usize) {
+    let end = line.len() + longest;
+    for &byte in value {
+        let plain = matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+        if line.len() + if plain { 1 } else { 4 } > end {
+            return;
+        }
+        if plain {
+            line.push(byte);
+        } else {
+            let _ = write!(line, "\\x{byte:02X}");
+        }
+    }
+}
+
+/// The start of a value as text. JSON's own escaping leaves DEL and the C1 controls, to which terminals
+/// listen, so they are replaced.
+fn text(value: &[u8], longest: usize) -> String {
+    let mut text = String::new();
+    for char in String::from_utf8_lossy(&value[..value.len().min(longest)]).chars() {
+        let disturbing = matches!(char, '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}');
+        text.push(if disturbing { char::REPLACEMENT_CHARACTER } else { char });
+    }
+    text
+}

@@ -1,0 +1,111 @@
+//! Where lines go: a file, or a copy of the descriptor of standard output or error.
+//!
+//! Used by the log's own thread alone, which flushes whenever no line is waiting. A copy of the descriptor
+//! and not Rust's handle, so that a stalled pipe does not hold a lock that others print through.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::Sink;
+
+/// Envoy flushes at as much.
+const FLUSH_AT: usize = 64 * 1024;
+
+/// What others may ask of the output, and what it has to tell.
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    reopen: AtomicBool,
+    lost: AtomicU64,
+}
+
+impl Control {
+    pub(super) fn request_reopen(&self) {
+        self.reopen.store(true, Ordering::Release);
+    }
+
+    /// Lines that could not be written.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+/// A buffered file that reports no error to its writer but counts the lines that were lost.
+#[derive(Debug)]
+pub(super) struct Output {
+    sink: Sink,
+    file: File,
+    buffer: Vec<u8>,
+    control: Arc<Control>,
+    failing: bool,
+}
+
+impl Output {
+    pub(super) fn open(sink: Sink, control: Arc<Control>) -> io::Result<Self> {
+        let file = match &sink {
+            Sink::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
+            Sink::Stderr => File::from(io::stderr().as_fd().try_clone_to_owned()?),
+            Sink::File(path) => append(path)?,
+        };
+        Ok(Self { sink, file, buffer: Vec::new(), control, failing: false })
+    }
+
+    fn drain(&mut self) {
+        if self.buffer.is_empty() {
+            return;
+        }
+        match self.file.write_all(&self.buffer) {
+            Ok(()) => self.failing = false,
+            Err(error) => self.lose(&error),
+        }
+        self.buffer.clear();
+        self.buffer.shrink_to(FLUSH_AT);
+    }
+
+    /// Says so once, not once a line: a full disk fails for hours.
+    fn lose(&mut self, error: &io::Error) {
+        let lines = self.buffer.iter().filter(|byte| **byte == b'\n').count();
+        self.control.lost.fetch_add(lines as u64, Ordering::Relaxed);
+        if !self.failing {
+            tracing::warn!(%error, sink = ?self.sink, "cannot write the access log");
+        }
+        self.failing = true;
+    }
+
+    fn reopen_if_asked(&mut self) {
+        if !self.control.reopen.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        self.drain();
+        let Sink::File(path) = &self.sink else { return };
+        match append(path) {
+            Ok(file) => self.file = file,
+            // The old file still takes lines, even if nobody may look there.
+            Err(error) => tracing::warn!(%error, path = %path.display(), "cannot reopen the access log"),
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        self.reopen_if_asked();
+        self.buffer.extend_from_slice(lines);
+        if self.buffer.len() >= FLUSH_AT {
+            self.drain();
+        }
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.drain();
+        self.reopen_if_asked();
+        Ok(())
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}

@@ -1,0 +1,225 @@
+//! The process's own messages: to standard error, at levels that can be changed while it runs.
+//!
+//! What is logged per request must stay below the level that people run with, or be told once: standard error
+//! is written where the message arises, and whoever reads it may be slow.
+
+use std::fmt;
+use std::io::{self, IsTerminal};
+
+use tracing::Subscriber;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{Layer, Registry, reload};
+
+/// What a message looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// A line for people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Why logging cannot be set up or changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoggingError {
+    /// Not a level.
+    #[error("unknown log level, expected one of trace, debug, info, warn, error, off, got \"{0}\"")]
+    Level(String),
+    /// No `target:level`.
+    #[error("expected target and level as in weir::proxy=debug, got \"{0}\"")]
+    Pair(String),
+    /// There is a subscriber already, or none any more.
+    #[error("logging cannot be set up twice")]
+    Installed,
+}
+
+/// Changes levels while the process runs.
+#[derive(Clone)]
+pub struct LevelHandle(reload::Handle<Targets, Registry>);
+
+impl fmt::Debug for LevelHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LevelHandle({})", self.describe())
+    }
+}
+
+impl LevelHandle {
+    /// Sets the level of everything.
+    ///
+    /// # Errors
+    /// [`LoggingError::Level`].
+    pub fn set_level(&self, level: &str) -> Result<(), LoggingError> {
+        let level = level_of(level)?;
+        self.0.reload(Targets::new().with_default(level)).map_err(|_| LoggingError::Installed)
+    }
+
+    /// Sets the level of a module and those below it, e.g. `weir::proxy`, beside what is set already.
+    ///
+    /// # Errors
+    /// [`LoggingError::Level`] or [`LoggingError::Pair`].
+    pub fn set_target(&self, target: &str, level: &str) -> Result<(), LoggingError> {
+        let level = level_of(level)?;
+        if target.is_empty() || target.len() > LONGEST_TARGET || !target.bytes().all(is_of_path) {
+            return Err(LoggingError::Pair(target.to_owned()));
+        }
+        self.0
+            .modify(|targets| *targets = std::mem::take(targets).with_target(target, level))
+            .map_err(|_| LoggingError::Installed)
+    }
+
+    /// The levels in effect, as [`init`] takes them.
+    pub fn describe(&self) -> String {
+        let describe = |targets: &Targets| {
+            let default = targets.default_level().unwrap_or(LevelFilter::OFF);
+            let mut set: Vec<_> = targets.iter().map(|(target, level)| format!("{target}={level}")).collect();
+            set.sort_unstable();
+            set.insert(0, default.to_string());
+            set.join(",")
+        };
+        self.0.with_current(describe).unwrap_or_else(|_| LevelFilter::OFF.to_string())
+    }
+}
+
+/// A path of modules is not longer; targets are kept, so they must be bounded.
+const LONGEST_TARGET: usize = 128;
+
+const fn is_of_path(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':' | b'-')
+}
+
+/// Starts logging to standard error. `level` is a level, or a list as in `info,weir::proxy=debug`. Colours
+/// only on a terminal, and not where `NO_COLOR` is set.
+///
+/// # Errors
+/// [`LoggingError`] where `level` is none, or logging has been set up before.
+pub fn init(level: &str, format: LogFormat) -> Result<LevelHandle, LoggingError> {
+    let (subscriber, handle) = subscriber(level, format, io::stderr)?;
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| LoggingError::Installed)?;
+    Ok(handle)
+}
+
+/// What [`init`] installs, with another writer.
+///
+/// # Errors
+/// [`LoggingError`] where `level` is none.
+pub fn subscriber<W>(
+    level: &str,
+    format: LogFormat,
+    writer: W,
+) -> Result<(impl Subscriber + Send + Sync, LevelHandle), LoggingError>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let (filter, handle) = reload::Layer::new(targets(level)?);
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+    let lines = match format {
+        LogFormat::Text if io::stderr().is_terminal() => lines.compact().boxed(),
+        LogFormat::Text => lines.compact().with_ansi(false).boxed(),
+        LogFormat::Json => {
+            lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed()
+        }
+    };
+    Ok((tracing_subscriber::registry().with(filter).with(lines), LevelHandle(handle)))
+}
+
+/// Stricter than the type's own parser, for which a misspelt level is the name of a module.
+fn targets(spec: &str) -> Result<Targets, LoggingError> {
+    let mut targets = Targets::new();
+    for part in spec.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        targets = match part.split_once('=') {
+            Some((target, level)) => targets.with_target(target.trim(), level_of(level.trim())?),
+            None => targets.with_default(level_of(part)?),
+        };
+    }
+    Ok(targets)
+}
+
+/// Envoy's names of levels are understood too.
+fn level_of(name: &str) -> Result<LevelFilter, LoggingError> {
+    match name.to_ascii_lowercase().as_str() {
+        "trace" => Ok(LevelFilter::TRACE),
+        "debug" => Ok(LevelFilter::DEBUG),
+        "info" => Ok(LevelFilter::INFO),
+        "warn" | "warning" => Ok(LevelFilter::WARN),
+        "error" | "critical" => Ok(LevelFilter::ERROR),
+        "off" => Ok(LevelFilter::OFF),
+        _ => Err(LoggingError::Level(name.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Lines {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    fn logged(format: LogFormat, log: impl FnOnce(&LevelHandle)) -> String {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let (subscriber, handle) = subscriber("info", format, move || writer.clone()).unwrap();
+        tracing::subscriber::with_default(subscriber, || log(&handle));
+        lines.text()
+    }
+
+    #[test]
+    fn levels_change_while_running() {
+        let text = logged(LogFormat::Text, |handle| {
+            tracing::debug!("before");
+            handle.set_level("debug").unwrap();
+            tracing::debug!("after");
+            handle.set_level("off").unwrap();
+            tracing::error!("silence");
+        });
+        assert!(!text.contains("before") && text.contains("after") && !text.contains("silence"), "{text}");
+    }
+
+    #[test]
+    fn one_module_can_be_louder_than_the_rest() {
+        let text = logged(LogFormat::Text, |handle| {
+            handle.set_target("weir::proxy", "trace").unwrap();
+            assert_eq!(handle.describe(), "info,weir::proxy=trace");
+            tracing::trace!(target: "weir::proxy::service", "loud");
+            tracing::trace!(target: "weir::rules", "quiet");
+        });
+        assert!(text.contains("loud") && !text.contains("quiet"), "{text}");
+    }
+
+    #[test]
+    fn json_lines_have_time_level_and_fields() {
+        let text = logged(LogFormat::Json, |_| tracing::info!(rule = "per-ip", "limited \"so\"\n"));
+        let line: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
+        assert_eq!((&line["level"], &line["rule"]), (&"INFO".into(), &"per-ip".into()));
+        assert_eq!(line["message"], "limited \"so\"\n");
+        assert!(line["timestamp"].as_str().unwrap().parse::<jiff::Timestamp>().is_ok(), "{line}");
+    }
+
+    #[test]
+    fn a_misspelt_level_is_no_module() {
+        assert_eq!(targets("debgu"), Err(LoggingError::Level("debgu".to_owned())));
+        assert_eq!(targets("info,weir=loud"), Err(LoggingError::Level("loud".to_owned())));
+        assert!(targets("warning,weir::proxy=debug").is_ok());
+    }
+}

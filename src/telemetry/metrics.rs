@@ -1,0 +1,169 @@
+//! Numbers: every metric this process has, and the handles that count them.
+//!
+//! Counting is done in memory that belongs to one worker (or, for rules, to one of several stripes), through
+//! handles that were made beforehand: on the request path nothing is looked up, locked or allocated. A scrape
+//! adds everything up and renders it under Weir's names or Envoy's. No other module names a metric.
+
+mod envoy;
+mod exporter;
+mod families;
+mod process;
+mod rule;
+mod totals;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+pub use self::envoy::{Stats, StatsFilter, Used};
+use self::exporter::Exporter;
+use self::rule::Rules;
+pub use self::rule::{DecisionOutcome, Decisions, RuleMetrics};
+use self::totals::Totals;
+pub use self::totals::UpstreamTotals;
+use self::worker::WorkerCells;
+pub use self::worker::{UpstreamOutcome, WorkerMetrics};
+use crate::limiter::timestamp::Timestamp;
+
+/// This build's version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How reading the configuration again ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReloadOutcome {
+    /// It changed and is in effect.
+    Applied,
+    /// It is valid and says what it said before.
+    Unchanged,
+    /// It is not valid; the running one stays.
+    Rejected,
+}
+
+impl ReloadOutcome {
+    /// Every outcome, in the order of their declaration.
+    pub const ALL: [Self; 3] = [Self::Applied, Self::Unchanged, Self::Rejected];
+
+    /// The label value.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Unchanged => "unchanged",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+/// Whether the process takes traffic, as Envoy's `server.state` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerState {
+    /// Ready.
+    Live,
+    /// Readiness fails: declared unhealthy, or on the way out.
+    Draining,
+}
+
+/// What only others know, at the moment of a scrape.
+#[derive(Clone, Debug)]
+pub struct Scrape {
+    /// Now.
+    pub now: Timestamp,
+    /// When the process started.
+    pub started: Timestamp,
+    /// Whether it takes traffic.
+    pub state: ServerState,
+    /// Counters in use, by rule.
+    pub keys: BTreeMap<Box<str>, u64>,
+    /// Places of the counter table that are taken.
+    pub entries: usize,
+    /// Places it has.
+    pub capacity: usize,
+    /// Charges that went to an overflow counter.
+    pub overflows: u64,
+    /// Access log lines lost.
+    pub access_log_dropped: u64,
+}
+
+/// All numbers of the process.
+#[derive(Debug)]
+pub struct Metrics {
+    listeners: Box<[Box<str>]>,
+    workers: Mutex<Vec<Arc<WorkerCells>>>,
+    rules: Mutex<Rules>,
+    exporter: Exporter,
+}
+
+impl Metrics {
+    /// Metrics of a process with these listeners, by name. Everything else that is a label is registered
+    /// when it is known.
+    pub fn new(listeners: &[&str]) -> Arc<Self> {
+        Arc::new(Self {
+            listeners: listeners.iter().map(|name| Box::from(*name)).collect(),
+            workers: Mutex::default(),
+            rules: Mutex::default(),
+            exporter: Exporter::new(),
+        })
+    }
+
+    /// A handle with memory of its own, for one worker thread and everything on it. What it counted stays
+    /// counted when the worker is gone.
+    pub fn worker(&self) -> WorkerMetrics {
+        let cells = Arc::new(WorkerCells::new(self.listeners.len()));
+        self.workers.lock().push(Arc::clone(&cells));
+        WorkerMetrics { cells }
+    }
+
+    /// The counters of the rule of this name, which go on where an earlier configuration's left off. Takes a
+    /// lock: for when a configuration is compiled.
+    pub fn rule(&self, name: &str) -> RuleMetrics {
+        self.rules.lock().get_or_add(name)
+    }
+
+    /// What the rule of this name did so far; zeros if it was never registered.
+    pub fn decisions(&self, rule: &str) -> Decisions {
+        self.rules.lock().get(rule).map(RuleMetrics::decisions).unwrap_or_default()
+    }
+
+    /// What the upstream did so far.
+    pub fn upstream(&self) -> UpstreamTotals {
+        self.totals().upstream
+    }
+
+    /// The first configuration is in effect.
+    pub fn config_started(&self, generation: u64, now: Timestamp) {
+        self.exporter.config_started(generation, now);
+    }
+
+    /// The configuration was read again; `generation` is the one in effect afterwards.
+    pub fn config_reload(&self, outcome: ReloadOutcome, generation: u64, now: Timestamp) {
+        self.exporter.config_reload(outcome, generation, now);
+    }
+
+    /// Everything in Prometheus' text format, under Weir's names.
+    pub fn render(&self, scrape: &Scrape) -> String {
+        self.exporter.render(&self.totals(), scrape)
+    }
+
+    /// The same numbers under Envoy's names, as far as Envoy has one.
+    pub fn stats(&self, scrape: &Scrape, filter: &StatsFilter) -> Stats {
+        envoy::stats(&self.totals(), scrape, filter)
+    }
+
+    /// [`Self::stats`] without a filter, in Prometheus' text format as Envoy prints it.
+    pub fn render_envoy(&self, scrape: &Scrape) -> String {
+        self.stats(scrape, &StatsFilter::default()).prometheus()
+    }
+
+    fn totals(&self) -> Totals {
+        let rules = self.rules.lock().decisions();
+        let mut totals = Totals::new(&self.listeners, rules);
+        for worker in self.workers.lock().iter() {
+            totals.add(worker);
+        }
+        totals
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! The same numbers under Envoy's names, for dashboards and scripts that were made for Envoy.
+//!
+//! Envoy knows a statistic by a dotted name (`http.ingress.downstream_rq_total`); for Prometheus it takes the
+//! variable parts out into labels. Both are here, side by side. Only what can be said exactly is said: of
+//! Envoy's histogram buckets those that ours has too.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use regex::Regex;
+use serde_json::json;
+
+use super::super::histogram;
+use super::exporter::escaped;
+use super::rule::{DecisionOutcome, Decisions};
+use super::totals::{ListenerTotals, Totals, UpstreamTotals};
+use super::{Scrape, ServerState};
+
+/// Of Envoy's default bounds, in milliseconds, those that our buckets have.
+const BOUNDS: [f64; 15] = [
+    0.5, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10_000.0, 30_000.0,
+    60_000.0,
+];
+
+/// The one upstream's name among clusters.
+const CLUSTER: &str = "upstream";
+
+/// Which statistics are shown.
+#[derive(Clone, Debug, Default)]
+pub struct StatsFilter {
+    /// Only those whose dotted name has a match.
+    pub name: Option<Regex>,
+    /// Whether those that are zero are among them.
+    pub used: Used,
+}
+
+/// Envoy's `usedonly`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Used {
+    /// All.
+    #[default]
+    Any,
+    /// Only those that have counted something.
+    Only,
+}
+
+impl StatsFilter {
+    fn admits(&self, stat: &Stat) -> bool {
+        let used = match (&stat.value, self.used) {
+            (_, Used::Any) => true,
+            (Value::Counter(value) | Value::Gauge(value), Used::Only) => *value > 0,
+            (Value::Histogram(totals), Used::Only) => totals.count() > 0,
+        };
+        used && self.name.as_ref().is_none_or(|name| name.is_match(&stat.name))
+    }
+}
+
+/// Statistics under Envoy's names, ordered by them.
+#[derive(Clone, Debug)]
+pub struct Stats(Vec<Stat>);
+
+/// One statistic.
+#[derive(Clone, Debug)]
+struct Stat {
+    name: String,
+    family: String,
+    labels: String,
+    value: Value,
+}
+
+#[derive(Clone, Debug)]
+enum Value {
+    Counter(u64),
+    Gauge(u64),
+    Histogram(Box<histogram::Totals>),
+}
+
+impl Stats {
+    /// `name: value`, one a line, as `GET /stats` has it. Histograms are left out: Envoy shows quantiles of
+    /// them, which buckets do not have.
+    pub fn text(&self) -> String {
+        self.scalars().fold(String::new(), |mut text, (name, value)| {
+            let _ = writeln!(text, "{name}: {value}");
+            text
+        })
+    }
+
+    /// The same as JSON.
+    pub fn json(&self) -> serde_json::Value {
+        let stats: Vec<_> =
+            self.scalars().map(|(name, value)| json!({"name": name, "value": value})).collect();
+        json!({ "stats": stats })
+    }
+
+    /// All of them in Prometheus' text format, with types and without help, as Envoy prints it.
+    pub fn prometheus(&self) -> String {
+        let mut families: BTreeMap<&str, Vec<&Stat>> = BTreeMap::new();
+        for stat in &self.0 {
+            families.entry(&stat.family).or_default().push(stat);
+        }
+        let mut text = String::new();
+        for (family, stats) in families {
+            let _ = writeln!(text, "# TYPE {family} {}", stats[0].value.kind());
+            for stat in stats {
+                stat.write(&mut text);
+            }
+        }
+        text
+    }
+
+    fn scalars(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.0.iter().filter_map(|stat| match &stat.value {
+            Value::Counter(value) | Value::Gauge(value) => Some((stat.name.as_str(), *value)),
+            Value::Histogram(_) => None,
+        })
+    }
+}
+
+impl Value {
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::Counter(_) => "counter",
+            Self::Gauge(_) => "gauge",
+            Self::Histogram(_) => "histogram",
+        }
+    }
+}
+
+impl Stat {
+    fn write(&self, text: &mut String) {
+        let Self { family, labels, .. } = self;
+        match &self.value {
+            Value::Counter(value) | Value::Gauge(value) => {
+                let _ = writeln!(text, "{family}{{{labels}}} {value}");
+            }
+            Value::Histogram(totals) => self.write_histogram(text, totals),
+        }
+    }
+
+    fn write_histogram(&self, text: &mut String, totals: &histogram::Totals) {
+        let Self { family, labels, .. } = self;
+        let comma = if labels.is_empty() { "" } else { "," };
+        for (bound, below) in totals.cumulative() {
+            let milliseconds = bound as f64 / 1e6;
+            if BOUNDS.contains(&milliseconds) {
+                let _ = writeln!(text, "{family}_bucket{{{labels}{comma}le=\"{milliseconds}\"}} {below}");
+            }
+        }
+        let count = totals.count();
+        let sum = totals.sum().as_secs_f64() * 1e3;
+        let _ = writeln!(text, "{family}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}");
+        let _ = writeln!(text, "{family}_sum{{{labels}}} {sum}");
+        let _ = writeln!(text, "{family}_count{{{labels}}} {count}");
+    }
+}
+
+/// Everything that Envoy has a name for.
+pub(super) fn stats(totals: &Totals, scrape: &Scrape, filter: &StatsFilter) -> Stats {
+    let mut stats = server(totals, scrape);
+    stats.extend(totals.listeners.iter().flat_map(http));
+    stats.extend(cluster(&totals.upstream));
+    stats.extend(totals.rules.iter().flat_map(|(rule, decisions)| local_rate_limit(rule, decisions)));
+    stats.retain(|stat| filter.admits(stat));
+    stats.sort_by(|one, other| one.name.cmp(&other.name));
+    Stats(stats)
+}
+
+fn server(totals: &Totals, scrape: &Scrape) -> Vec<Stat> {
+    let live = scrape.state == ServerState::Live;
+    let connections = totals.listeners.iter().map(ListenerTotals::connections).sum();
+    let gauge = |name: &str, value| Stat {
+        name: format!("server.{name}"),
+        family: format!("envoy_server_{name}"),
+        labels: String::new(),
+        value: Value::Gauge(value),
+    };
+    vec![
+        gauge("live", u64::from(live)),
+        gauge("state", u64::from(!live)),
+        gauge("uptime", scrape.now.since(scrape.started).as_secs()),
+        gauge("concurrency", totals.workers as u64),
+        gauge("total_connections", connections),
+    ]
+}
+
+/// A group of statistics that share a prefix and a label.
+struct Scope {
+    prefix: String,
+    family: &'static str,
+    label: String,
+}
+
+impl Scope {
+    fn stat(&self, name: &str, value: Value) -> Stat {
+        Stat {
+            name: format!("{}.{name}", self.prefix),
+            family: format!("{}_{name}", self.family),
+            labels: self.label.clone(),
+            value,
+        }
+    }
+
+    fn counter(&self, name: &str, value: u64) -> Stat {
+        self.stat(name, Value::Counter(value))
+    }
+
+    fn gauge(&self, name: &str, value: u64) -> Stat {
+        self.stat(name, Value::Gauge(value))
+    }
+
+    /// `NAME_2xx` and so on; a label for Prometheus, first as Envoy has it.
+    fn classes<'a>(&'a self, name: &'a str, counts: &'a [u64]) -> impl Iterator<Item = Stat> + 'a {
+        counts.iter().zip(1..).map(move |(count, class)| Stat {
+            name: format!("{}.{name}_{class}xx", self.prefix),
+            family: format!("{}_{name}_xx", self.family),
+            labels: format!("envoy_response_code_class=\"{class}\",{}", self.label),
+            value: Value::Counter(*count),
+        })
+    }
+}
+
+fn http(listener: &ListenerTotals) -> Vec<Stat> {
+    // Dots and colons separate in Envoy's names, so it writes addresses with underscores.
+    let name = listener.name.replace(':', "_");
+    let scope = Scope {
+        prefix: format!("http.{name}"),
+        family: "envoy_http",
+        label: format!("envoy_http_conn_manager_prefix=\"{}\"", escaped(&name)),
+    };
+    let mut stats = vec![
+        scope.counter("downstream_rq_total", listener.started),
+        scope.counter("downstream_rq_completed", listener.finished()),
+        scope.counter("downstream_rq_rx_reset", listener.reset),
+        scope.gauge("downstream_rq_active", listener.in_flight()),
+        scope.counter("downstream_cx_total", listener.opened),
+        scope.gauge("downstream_cx_active", listener.connections()),
+        scope.stat("downstream_rq_time", Value::Histogram(Box::new(listener.duration))),
+    ];
+    stats.extend(scope.classes("downstream_rq", &listener.answered));
+    stats
+}
+
+fn cluster(upstream: &UpstreamTotals) -> Vec<Stat> {
+    let scope = Scope {
+        prefix: format!("cluster.{CLUSTER}"),
+        family: "envoy_cluster",
+        label: format!("envoy_cluster_name=\"{CLUSTER}\""),
+    };
+    let mut stats = vec![
+        scope.counter("upstream_rq_total", upstream.started),
+        scope.counter("upstream_rq_completed", upstream.ended_as("answered")),
+        scope.counter("upstream_rq_timeout", upstream.ended_as("timed_out")),
+        scope.counter("upstream_rq_rx_reset", upstream.ended_as("reset")),
+        scope.counter("upstream_rq_retry", upstream.retries),
+        scope.gauge("upstream_rq_active", upstream.in_flight()),
+        scope.counter("upstream_cx_total", upstream.opened.saturating_add(upstream.failed)),
+        scope.gauge("upstream_cx_active", upstream.connections()),
+        scope.counter("upstream_cx_connect_fail", upstream.failed),
+        scope.stat("upstream_rq_time", Value::Histogram(Box::new(upstream.duration))),
+    ];
+    stats.extend(scope.classes("upstream_rq", &upstream.answered));
+    stats
+}
+
+/// A rule as Envoy's local rate limit filter would count it: `rate_limited` is over the limit, `enforced`
+/// those of them that were refused.
+fn local_rate_limit(rule: &str, decisions: &Decisions) -> Vec<Stat> {
+    use DecisionOutcome::{Allowed, Banned, Delayed, Limited, Shadow, Soft};
+    let scope = Scope {
+        prefix: format!("{}.http_local_rate_limit", rule.replace(':', "_")),
+        family: "envoy_http_local_rate_limit",
+        label: format!("envoy_local_http_ratelimit_prefix=\"{}\"", escaped(rule)),
+    };
+    let ok = decisions.of_any(&[Allowed, Soft, Delayed]);
+    let over = decisions.of_any(&[Limited, Banned, Shadow]);
+    vec![
+        scope.counter("enabled", ok.saturating_add(over)),
+        scope.counter("ok", ok),
+        scope.counter("rate_limited", over),
+        scope.counter("enforced", decisions.of_any(&[Limited, Banned])),
+        scope.counter("shadow_mode", decisions.of(Shadow)),
+    ]
+}

@@ -1,0 +1,232 @@
+//! Prometheus' text format of everything, under Weir's own names.
+//!
+//! Counters and gauges go through the exporter's recorder, which is filled at scrape time from the workers'
+//! sums; histograms are written beside it, since the recorder's would buffer samples. The recorder is ours
+//! and not installed process-wide: nothing can be counted past this module.
+
+use std::fmt::Write;
+
+use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
+
+use super::super::histogram;
+use super::families::{self, Family, Kind};
+use super::process::Process;
+use super::totals::{ListenerTotals, Totals, UpstreamTotals};
+use super::worker::{CLASSES, UpstreamOutcome};
+use super::{ReloadOutcome, Scrape};
+use crate::limiter::timestamp::Timestamp;
+
+/// Levels are for recorders that filter by them; this one does not.
+static METADATA: Metadata<'static> = Metadata::new("weir", Level::INFO, None);
+
+type Labels<'a> = &'a [(&'static str, &'a str)];
+
+/// The recorder, and the handles of what is rare enough to be counted in it directly.
+pub(super) struct Exporter {
+    recorder: PrometheusRecorder,
+    reloads: [Counter; ReloadOutcome::ALL.len()],
+    successful: Gauge,
+    success_time: Gauge,
+    generation: Gauge,
+}
+
+impl std::fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exporter").finish_non_exhaustive()
+    }
+}
+
+impl Exporter {
+    pub(super) fn new() -> Self {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        for family in families::ALL {
+            let (name, help) = (family.name.into(), family.help.into());
+            match family.kind {
+                Kind::Counter => recorder.describe_counter(name, None, help),
+                Kind::Gauge => recorder.describe_gauge(name, None, help),
+                Kind::Histogram => {}
+            }
+        }
+        let reloads = ReloadOutcome::ALL
+            .map(|outcome| counter(&recorder, &families::CONFIG_RELOADS, &[("outcome", outcome.as_str())]));
+        Self {
+            reloads,
+            successful: gauge(&recorder, &families::CONFIG_SUCCESSFUL, &[]),
+            success_time: gauge(&recorder, &families::CONFIG_SUCCESS_TIME, &[]),
+            generation: gauge(&recorder, &families::CONFIG_GENERATION, &[]),
+            recorder,
+        }
+    }
+
+    pub(super) fn config_started(&self, generation: u64, now: Timestamp) {
+        self.successful.set(1.0);
+        self.success_time.set(seconds(now));
+        self.generation.set(generation as f64);
+    }
+
+    pub(super) fn config_reload(&self, outcome: ReloadOutcome, generation: u64, now: Timestamp) {
+        self.reloads[outcome as usize].increment(1);
+        match outcome {
+            ReloadOutcome::Applied | ReloadOutcome::Unchanged => self.config_started(generation, now),
+            ReloadOutcome::Rejected => self.successful.set(0.0),
+        }
+    }
+
+    /// Everything, sorted by name, so that people and diffs find their way.
+    pub(super) fn render(&self, totals: &Totals, scrape: &Scrape) -> String {
+        let process = Process::read();
+        self.update(totals, scrape, process);
+        let rendered = self.recorder.handle().render();
+        let mut families: Vec<String> = rendered.split("\n\n").map(sorted).collect();
+        families.push(request_durations(totals));
+        families.push(upstream_durations(totals));
+        families.push(cpu_seconds(process));
+        families.retain(|family| !family.is_empty());
+        families.sort_unstable();
+        families.concat()
+    }
+
+    fn update(&self, totals: &Totals, scrape: &Scrape, process: Process) {
+        for listener in &totals.listeners {
+            self.listener(listener);
+        }
+        self.upstream(&totals.upstream);
+        self.count(&families::REQUESTS_MALFORMED, &[], totals.malformed);
+        for (rule, decisions) in &totals.rules {
+            for (outcome, count) in decisions.iter() {
+                self.count(&families::DECISIONS, &[("rule", rule), ("outcome", outcome.as_str())], count);
+            }
+            let keys = scrape.keys.get(rule).copied().unwrap_or(0);
+            self.set(&families::LIMITER_KEYS, &[("rule", rule)], keys as f64);
+        }
+        self.set(&families::LIMITER_ENTRIES, &[], scrape.entries as f64);
+        self.set(&families::LIMITER_CAPACITY, &[], scrape.capacity as f64);
+        self.count(&families::LIMITER_OVERFLOWS, &[], scrape.overflows);
+        self.count(&families::ACCESS_LOG_DROPPED, &[], scrape.access_log_dropped);
+        self.set(&families::BUILD_INFO, &[("version", super::VERSION)], 1.0);
+        self.set(&families::PROCESS_START, &[], seconds(scrape.started));
+        self.process(process);
+    }
+
+    fn listener(&self, listener: &ListenerTotals) {
+        let name = ("listener", &*listener.name);
+        for (class, count) in CLASSES.iter().zip(listener.answered) {
+            self.count(&families::REQUESTS, &[name, ("code_class", class)], count);
+        }
+        self.count(&families::REQUESTS_RESET, &[name], listener.reset);
+        self.set(&families::REQUESTS_IN_FLIGHT, &[name], listener.in_flight() as f64);
+        self.set(&families::CONNECTIONS, &[name], listener.connections() as f64);
+        self.count(&families::CONNECTIONS_OPENED, &[name], listener.opened);
+    }
+
+    fn upstream(&self, upstream: &UpstreamTotals) {
+        for (outcome, count) in UpstreamOutcome::LABELS.iter().zip(upstream.ended) {
+            self.count(&families::UPSTREAM_REQUESTS, &[("outcome", outcome)], count);
+        }
+        for (class, count) in CLASSES.iter().zip(upstream.answered) {
+            self.count(&families::UPSTREAM_RESPONSES, &[("code_class", class)], count);
+        }
+        self.set(&families::UPSTREAM_IN_FLIGHT, &[], upstream.in_flight() as f64);
+        self.count(&families::UPSTREAM_RETRIES, &[], upstream.retries);
+        self.set(&families::UPSTREAM_CONNECTIONS, &[], upstream.connections() as f64);
+        self.count(&families::UPSTREAM_CONNECTIONS_OPENED, &[], upstream.opened);
+        self.count(&families::UPSTREAM_CONNECTIONS_FAILED, &[], upstream.failed);
+    }
+
+    fn process(&self, process: Process) {
+        let set = |family, value: Option<u64>| {
+            if let Some(value) = value {
+                self.set(family, &[], value as f64);
+            }
+        };
+        set(&families::PROCESS_MEMORY, process.resident_bytes);
+        set(&families::PROCESS_FDS, process.open_fds);
+        set(&families::PROCESS_MAX_FDS, process.max_fds);
+    }
+
+    /// Sums of numbers that only grow: the recorder keeps the larger of two concurrent scrapes.
+    fn count(&self, family: &Family, labels: Labels<'_>, value: u64) {
+        counter(&self.recorder, family, labels).absolute(value);
+    }
+
+    fn set(&self, family: &Family, labels: Labels<'_>, value: f64) {
+        gauge(&self.recorder, family, labels).set(value);
+    }
+}
+
+fn counter(recorder: &PrometheusRecorder, family: &Family, labels: Labels<'_>) -> Counter {
+    recorder.register_counter(&key(family, labels), &METADATA)
+}
+
+fn gauge(recorder: &PrometheusRecorder, family: &Family, labels: Labels<'_>) -> Gauge {
+    recorder.register_gauge(&key(family, labels), &METADATA)
+}
+
+fn key(family: &Family, labels: Labels<'_>) -> Key {
+    let labels: Vec<Label> =
+        labels.iter().map(|(name, value)| Label::new(*name, (*value).to_owned())).collect();
+    Key::from_parts(family.name, labels)
+}
+
+fn seconds(moment: Timestamp) -> f64 {
+    moment.as_nanos() as f64 / 1e9
+}
+
+/// A family with its series in order; `# HELP` and `# TYPE` sort before any name.
+fn sorted(family: &str) -> String {
+    let mut lines: Vec<&str> = family.lines().filter(|line| !line.is_empty()).collect();
+    lines.sort_unstable();
+    lines.iter().flat_map(|line| [*line, "\n"]).collect()
+}
+
+fn request_durations(totals: &Totals) -> String {
+    let mut text = header(&families::REQUEST_DURATION);
+    for listener in &totals.listeners {
+        let labels = format!("listener=\"{}\"", escaped(&listener.name));
+        histogram_lines(&mut text, families::REQUEST_DURATION.name, &labels, &listener.duration);
+    }
+    text
+}
+
+fn upstream_durations(totals: &Totals) -> String {
+    let mut text = header(&families::UPSTREAM_DURATION);
+    histogram_lines(&mut text, families::UPSTREAM_DURATION.name, "", &totals.upstream.duration);
+    text
+}
+
+/// Beside the recorder, whose counters are whole numbers.
+fn cpu_seconds(process: Process) -> String {
+    let Some(cpu) = process.cpu else { return String::new() };
+    let family = &families::PROCESS_CPU;
+    format!("{}{} {}\n", header(family), family.name, cpu.as_secs_f64())
+}
+
+fn header(family: &Family) -> String {
+    let kind = match family.kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
+    };
+    format!("# HELP {0} {1}\n# TYPE {0} {kind}\n", family.name, family.help)
+}
+
+/// The series of one histogram; `labels` without braces.
+fn histogram_lines(text: &mut String, name: &str, labels: &str, totals: &histogram::Totals) {
+    let comma = if labels.is_empty() { "" } else { "," };
+    let count = totals.count();
+    // Writing to a string cannot fail.
+    for (bound, below) in totals.cumulative() {
+        let bound = bound as f64 / 1e9;
+        let _ = writeln!(text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {below}");
+    }
+    let _ = writeln!(text, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}");
+    let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+    let _ = writeln!(text, "{name}_sum{braced} {}", totals.sum().as_secs_f64());
+    let _ = writeln!(text, "{name}_count{braced} {count}");
+}
+
+/// A label value as the text format wants it.
+pub(super) fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

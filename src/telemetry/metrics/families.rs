@@ -1,0 +1,139 @@
+//! The name and help of every metric: the one place that has either.
+//!
+//! Names follow Prometheus' conventions: base units, `_total` for counters. Label values come from the
+//! configuration or from closed sets, never from a request.
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// A metric, apart from its labels and values.
+#[derive(Debug)]
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) kind: Kind,
+}
+
+const fn counter(name: &'static str, help: &'static str) -> Family {
+    Family { name, help, kind: Kind::Counter }
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Family {
+    Family { name, help, kind: Kind::Gauge }
+}
+
+const fn histogram(name: &'static str, help: &'static str) -> Family {
+    Family { name, help, kind: Kind::Histogram }
+}
+
+pub(super) static REQUESTS: Family =
+    counter("weir_requests_total", "Requests answered, by listener and class of the status code.");
+pub(super) static REQUESTS_RESET: Family =
+    counter("weir_requests_reset_total", "Requests whose client went away before the answer was complete.");
+pub(super) static REQUESTS_MALFORMED: Family =
+    counter("weir_requests_malformed_total", "Requests that were not valid HTTP and got a 400.");
+pub(super) static REQUESTS_IN_FLIGHT: Family = gauge("weir_requests_in_flight", "Requests being served.");
+pub(super) static REQUEST_DURATION: Family = histogram(
+    "weir_request_duration_seconds",
+    "Time from the request's head to the end of the answer, refused requests included.",
+);
+pub(super) static CONNECTIONS: Family = gauge("weir_downstream_connections", "Open connections of clients.");
+pub(super) static CONNECTIONS_OPENED: Family =
+    counter("weir_downstream_connections_total", "Connections of clients accepted.");
+
+pub(super) static UPSTREAM_REQUESTS: Family = counter(
+    "weir_upstream_requests_total",
+    "Attempts to have a request answered upstream, by how they ended.",
+);
+pub(super) static UPSTREAM_RESPONSES: Family =
+    counter("weir_upstream_responses_total", "Answers of the upstream, by class of the status code.");
+pub(super) static UPSTREAM_IN_FLIGHT: Family =
+    gauge("weir_upstream_requests_in_flight", "Attempts waiting for the upstream's answer.");
+pub(super) static UPSTREAM_RETRIES: Family =
+    counter("weir_upstream_retries_total", "Attempts after the first.");
+pub(super) static UPSTREAM_DURATION: Family = histogram(
+    "weir_upstream_request_duration_seconds",
+    "Time from an attempt's start to the head of the upstream's answer.",
+);
+pub(super) static UPSTREAM_CONNECTIONS: Family =
+    gauge("weir_upstream_connections", "Open connections to the upstream.");
+pub(super) static UPSTREAM_CONNECTIONS_OPENED: Family =
+    counter("weir_upstream_connections_total", "Connections to the upstream established.");
+pub(super) static UPSTREAM_CONNECTIONS_FAILED: Family = counter(
+    "weir_upstream_connection_failures_total",
+    "Connections to the upstream that could not be established.",
+);
+
+pub(super) static DECISIONS: Family =
+    counter("weir_decisions_total", "What each rule did to the requests it applied to.");
+pub(super) static LIMITER_KEYS: Family = gauge("weir_limiter_keys", "Counters in use, by rule.");
+pub(super) static LIMITER_ENTRIES: Family =
+    gauge("weir_limiter_entries", "Places of the counter table that are taken, in use or not yet reclaimed.");
+pub(super) static LIMITER_CAPACITY: Family =
+    gauge("weir_limiter_capacity", "Counters the table has room for.");
+pub(super) static LIMITER_OVERFLOWS: Family = counter(
+    "weir_limiter_overflow_total",
+    "Requests that were counted in a shared counter because the table was full.",
+);
+
+pub(super) static CONFIG_RELOADS: Family =
+    counter("weir_config_reloads_total", "Times the configuration was read again, by outcome.");
+pub(super) static CONFIG_SUCCESSFUL: Family = gauge(
+    "weir_config_last_reload_successful",
+    "Whether the configuration was valid when it was last read (1) or not (0).",
+);
+pub(super) static CONFIG_SUCCESS_TIME: Family =
+    gauge("weir_config_last_reload_success_timestamp_seconds", "When a valid configuration was last read.");
+pub(super) static CONFIG_GENERATION: Family =
+    gauge("weir_config_generation", "Configurations applied since the start, the first included.");
+
+pub(super) static ACCESS_LOG_DROPPED: Family =
+    counter("weir_access_log_dropped_total", "Access log lines lost because they were not taken in time.");
+pub(super) static BUILD_INFO: Family = gauge("weir_build_info", "Always 1; the version is in the label.");
+pub(super) static PROCESS_START: Family =
+    gauge("process_start_time_seconds", "When the process started, since the Unix epoch.");
+pub(super) static PROCESS_MEMORY: Family = gauge("process_resident_memory_bytes", "Resident memory size.");
+pub(super) static PROCESS_CPU: Family = counter("process_cpu_seconds_total", "User and system time spent.");
+pub(super) static PROCESS_FDS: Family = gauge("process_open_fds", "Open file descriptors.");
+pub(super) static PROCESS_MAX_FDS: Family =
+    gauge("process_max_fds", "File descriptors the process may open.");
+
+/// Every metric.
+pub(super) static ALL: [&Family; 31] = [
+    &REQUESTS,
+    &REQUESTS_RESET,
+    &REQUESTS_MALFORMED,
+    &REQUESTS_IN_FLIGHT,
+    &REQUEST_DURATION,
+    &CONNECTIONS,
+    &CONNECTIONS_OPENED,
+    &UPSTREAM_REQUESTS,
+    &UPSTREAM_RESPONSES,
+    &UPSTREAM_IN_FLIGHT,
+    &UPSTREAM_RETRIES,
+    &UPSTREAM_DURATION,
+    &UPSTREAM_CONNECTIONS,
+    &UPSTREAM_CONNECTIONS_OPENED,
+    &UPSTREAM_CONNECTIONS_FAILED,
+    &DECISIONS,
+    &LIMITER_KEYS,
+    &LIMITER_ENTRIES,
+    &LIMITER_CAPACITY,
+    &LIMITER_OVERFLOWS,
+    &CONFIG_RELOADS,
+    &CONFIG_SUCCESSFUL,
+    &CONFIG_SUCCESS_TIME,
+    &CONFIG_GENERATION,
+    &ACCESS_LOG_DROPPED,
+    &BUILD_INFO,
+    &PROCESS_START,
+    &PROCESS_MEMORY,
+    &PROCESS_CPU,
+    &PROCESS_FDS,
+    &PROCESS_MAX_FDS,
+];

@@ -1,0 +1,81 @@
+//! The process as the kernel sees it, from `/proc/self`; nothing where there is no such file system.
+
+use std::fs;
+use std::time::Duration;
+
+/// Clock ticks a second in `/proc/self/stat`: the kernel's `USER_HZ`, 100 on every architecture Rust's
+/// Linux targets know, whatever the kernel's own tick.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// What Prometheus' clients report of every process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) resident_bytes: Option<u64>,
+    pub(super) cpu: Option<Duration>,
+    pub(super) open_fds: Option<u64>,
+    pub(super) max_fds: Option<u64>,
+}
+
+impl Process {
+    /// This process, now.
+    pub(super) fn read() -> Self {
+        let file = |name| fs::read_to_string(name).unwrap_or_default();
+        Self {
+            resident_bytes: resident(&file("/proc/self/status")),
+            cpu: cpu(&file("/proc/self/stat")),
+            // One of them is the directory being read.
+            open_fds: fs::read_dir("/proc/self/fd").ok().map(|fds| (fds.count() as u64).saturating_sub(1)),
+            max_fds: max_fds(&file("/proc/self/limits")),
+        }
+    }
+}
+
+fn resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// Fields 14 and 15, counted behind the last parenthesis: the second field is the program's name, which may
+/// hold spaces and parentheses (proc(5)).
+fn cpu(stat: &str) -> Option<Duration> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    let total = ticks()?.saturating_add(ticks()?);
+    Some(Duration::from_millis(total.saturating_mul(1000 / TICKS_PER_SECOND)))
+}
+
+fn max_fds(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_shift_the_fields() {
+        let stat = "7 (a) b) c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 3 0 99";
+        assert_eq!(cpu(stat), Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_made_up() {
+        assert_eq!(resident("Name:\tweir\n"), None);
+        assert_eq!(cpu(""), None);
+        assert_eq!(
+            max_fds("Max open files            unlimited            unlimited            files"),
+            None
+        );
+    }
+
+    #[test]
+    fn the_kernel_tells_about_this_process() {
+        assert_eq!(resident("VmRSS:\t    2048 kB\n"), Some(2 << 20));
+        let process = Process::read();
+        assert!(process.resident_bytes.is_some_and(|bytes| bytes > 1 << 16), "{process:?}");
+        assert!(process.open_fds.is_some_and(|fds| fds >= 3), "{process:?}");
+        assert!(process.cpu.is_some(), "{process:?}");
+    }
+}

@@ -1,0 +1,185 @@
+//! What each rule did, counted by rule name across reloads and workers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Threads that count without meeting each other; more than this many share.
+const STRIPES: usize = 16;
+
+/// Names come from the configuration alone, yet a process that lives long enough may see many
+/// configurations. Rules beyond this many distinct names are counted together.
+const MOST_RULES: usize = 10_000;
+const OTHERS: &str = "other";
+
+/// What a rule did to a request it applied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DecisionOutcome {
+    /// Within the limit.
+    Allowed,
+    /// Over the limit, within its soft margin: passed with a mark.
+    Soft,
+    /// Held back until it conformed, then passed.
+    Delayed,
+    /// Refused.
+    Limited,
+    /// Refused because its key is banned.
+    Banned,
+    /// Refused by `action: deny`, or for want of a key that must be there.
+    Denied,
+    /// Exempted by `action: allow`.
+    Exempt,
+    /// Over the limit of a rule that only looks on.
+    Shadow,
+}
+
+impl DecisionOutcome {
+    /// Every outcome, in the order of the documentation.
+    pub const ALL: [Self; 8] = [
+        Self::Allowed,
+        Self::Soft,
+        Self::Delayed,
+        Self::Limited,
+        Self::Banned,
+        Self::Denied,
+        Self::Exempt,
+        Self::Shadow,
+    ];
+
+    /// The label value.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Soft => "soft",
+            Self::Delayed => "delayed",
+            Self::Limited => "limited",
+            Self::Banned => "banned",
+            Self::Denied => "denied",
+            Self::Exempt => "exempt",
+            Self::Shadow => "shadow",
+        }
+    }
+}
+
+/// How often a rule did what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Decisions([u64; DecisionOutcome::ALL.len()]);
+
+impl Decisions {
+    /// Requests with this outcome.
+    pub const fn of(&self, outcome: DecisionOutcome) -> u64 {
+        self.0[outcome as usize]
+    }
+
+    /// Requests with any of these outcomes.
+    pub fn of_any(&self, outcomes: &[DecisionOutcome]) -> u64 {
+        outcomes.iter().map(|outcome| self.of(*outcome)).sum()
+    }
+
+    /// Every outcome with its count.
+    pub fn iter(&self) -> impl Iterator<Item = (DecisionOutcome, u64)> + '_ {
+        DecisionOutcome::ALL.into_iter().map(|outcome| (outcome, self.of(outcome)))
+    }
+}
+
+/// A cache line (eight counters are just one), or the pair that processors fetch together.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Stripe([AtomicU64; DecisionOutcome::ALL.len()]);
+
+/// One rule's counters. Handles for the same name share them, whichever configuration they belong to.
+#[derive(Clone, Debug, Default)]
+pub struct RuleMetrics(Arc<[Stripe; STRIPES]>);
+
+impl RuleMetrics {
+    /// Counts one request.
+    pub fn record(&self, outcome: DecisionOutcome) {
+        let stripe = &self.0[STRIPE.with(|stripe| *stripe)];
+        stripe.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// All requests so far.
+    pub fn decisions(&self) -> Decisions {
+        let mut decisions = Decisions::default();
+        for stripe in self.0.iter() {
+            for (total, count) in decisions.0.iter_mut().zip(&stripe.0) {
+                *total = total.saturating_add(count.load(Ordering::Relaxed));
+            }
+        }
+        decisions
+    }
+}
+
+thread_local! {
+    /// The stripe of this thread: rules are shared by all workers, their cache lines need not be.
+    static STRIPE: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES
+    };
+}
+
+/// Every rule that ever was, by name.
+#[derive(Debug, Default)]
+pub(super) struct Rules(BTreeMap<Box<str>, RuleMetrics>);
+
+impl Rules {
+    pub(super) fn get_or_add(&mut self, name: &str) -> RuleMetrics {
+        if let Some(known) = self.0.get(name) {
+            return known.clone();
+        }
+        let name = if self.0.len() < MOST_RULES { name } else { OTHERS };
+        self.0.entry(name.into()).or_default().clone()
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&RuleMetrics> {
+        self.0.get(name)
+    }
+
+    pub(super) fn decisions(&self) -> Vec<(Box<str>, Decisions)> {
+        self.0.iter().map(|(name, rule)| (name.clone(), rule.decisions())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_keeps_its_counters_across_reloads() {
+        let mut rules = Rules::default();
+        rules.get_or_add("per-ip").record(DecisionOutcome::Allowed);
+        rules.get_or_add("per-ip").record(DecisionOutcome::Allowed);
+        rules.get_or_add("login").record(DecisionOutcome::Limited);
+        let decisions = rules.get("per-ip").unwrap().decisions();
+        assert_eq!(decisions.of(DecisionOutcome::Allowed), 2);
+        assert_eq!(decisions.of(DecisionOutcome::Limited), 0);
+    }
+
+    #[test]
+    fn threads_add_up() {
+        let rule = RuleMetrics::default();
+        std::thread::scope(|scope| {
+            for _ in 0..2 * STRIPES {
+                scope.spawn(|| rule.record(DecisionOutcome::Shadow));
+            }
+        });
+        assert_eq!(rule.decisions().of(DecisionOutcome::Shadow), 2 * STRIPES as u64);
+    }
+
+    #[test]
+    fn names_without_end_share_a_counter() {
+        let mut rules = Rules::default();
+        for rule in 0..MOST_RULES + 3 {
+            rules.get_or_add(&format!("rule-{rule}")).record(DecisionOutcome::Allowed);
+        }
+        assert_eq!(rules.decisions().len(), MOST_RULES + 1);
+        assert_eq!(rules.get(OTHERS).unwrap().decisions().of(DecisionOutcome::Allowed), 3);
+    }
+
+    #[test]
+    fn outcomes_stand_in_their_order() {
+        for (index, outcome) in DecisionOutcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, index);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The sums over all workers at one moment, from which every output is made.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::super::histogram;
+use super::rule::Decisions;
+use super::worker::{CLASSES, ListenerCells, UpstreamCells, UpstreamOutcome, WorkerCells};
+
+/// One listener over all workers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ListenerTotals {
+    pub(super) name: Box<str>,
+    pub(super) started: u64,
+    pub(super) answered: [u64; CLASSES.len()],
+    pub(super) reset: u64,
+    pub(super) opened: u64,
+    pub(super) closed: u64,
+    pub(super) duration: histogram::Totals,
+}
+
+/// The upstream over all workers.
+#[derive(Clone, Debug, Default)]
+pub struct UpstreamTotals {
+    /// Attempts begun.
+    pub started: u64,
+    /// Attempts after a request's first.
+    pub retries: u64,
+    /// Connections established.
+    pub opened: u64,
+    /// Connections that could not be.
+    pub failed: u64,
+    pub(super) ended: [u64; UpstreamOutcome::LABELS.len()],
+    pub(super) answered: [u64; CLASSES.len()],
+    pub(super) closed: u64,
+    pub(super) duration: histogram::Totals,
+}
+
+/// Everything that was counted.
+#[derive(Clone, Debug)]
+pub(super) struct Totals {
+    pub(super) workers: usize,
+    pub(super) listeners: Vec<ListenerTotals>,
+    pub(super) upstream: UpstreamTotals,
+    pub(super) malformed: u64,
+    pub(super) rules: Vec<(Box<str>, Decisions)>,
+}
+
+// The ends are read before the beginnings, and differences saturate: while others go on counting, nothing
+// that is over can seem to have begun later and so make a gauge negative.
+
+impl ListenerTotals {
+    pub(super) fn finished(&self) -> u64 {
+        self.answered.iter().sum()
+    }
+
+    pub(super) fn in_flight(&self) -> u64 {
+        self.started.saturating_sub(self.finished().saturating_add(self.reset))
+    }
+
+    pub(super) fn connections(&self) -> u64 {
+        self.opened.saturating_sub(self.closed)
+    }
+
+    fn add(&mut self, cells: &ListenerCells) {
+        self.duration.add(&cells.duration);
+        add_all(&mut self.answered, &cells.answered);
+        add(&mut self.reset, &cells.reset);
+        add(&mut self.closed, &cells.closed);
+        add(&mut self.started, &cells.started);
+        add(&mut self.opened, &cells.opened);
+    }
+}
+
+impl UpstreamTotals {
+    /// Attempts waiting for an answer.
+    pub fn in_flight(&self) -> u64 {
+        self.started.saturating_sub(self.ended.iter().sum())
+    }
+
+    /// Connections open.
+    pub fn connections(&self) -> u64 {
+        self.opened.saturating_sub(self.closed)
+    }
+
+    /// Attempts answered with anything but a 5xx.
+    pub fn successes(&self) -> u64 {
+        self.answered[..CLASSES.len() - 1].iter().sum()
+    }
+
+    /// Attempts that failed: a 5xx or no answer, the client's own leaving apart.
+    pub fn failures(&self) -> u64 {
+        let ended: u64 = self.ended.iter().sum();
+        ended.saturating_sub(self.successes().saturating_add(self.ended_as("abandoned")))
+    }
+
+    /// Attempts that ended so, by the label value of the outcome.
+    pub fn ended_as(&self, label: &str) -> u64 {
+        let position = UpstreamOutcome::LABELS.iter().position(|known| *known == label);
+        position.map_or(0, |position| self.ended[position])
+    }
+
+    fn add(&mut self, cells: &UpstreamCells) {
+        self.duration.add(&cells.duration);
+        add_all(&mut self.ended, &cells.ended);
+        add_all(&mut self.answered, &cells.answered);
+        add(&mut self.retries, &cells.retries);
+        add(&mut self.closed, &cells.closed);
+        add(&mut self.failed, &cells.failed);
+        add(&mut self.started, &cells.started);
+        add(&mut self.opened, &cells.opened);
+    }
+}
+
+impl Totals {
+    pub(super) fn new(listeners: &[Box<str>], rules: Vec<(Box<str>, Decisions)>) -> Self {
+        let listeners = listeners
+            .iter()
+            .map(|name| ListenerTotals { name: name.clone(), ..Default::default() })
+            .collect();
+        Self { workers: 0, listeners, upstream: UpstreamTotals::default(), malformed: 0, rules }
+    }
+
+    pub(super) fn add(&mut self, worker: &WorkerCells) {
+        self.workers += 1;
+        for (totals, cells) in self.listeners.iter_mut().zip(&worker.listeners) {
+            totals.add(cells);
+        }
+        self.upstream.add(&worker.upstream);
+        add(&mut self.malformed, &worker.malformed);
+    }
+}
+
+fn add(total: &mut u64, cell: &AtomicU64) {
+    *total = total.saturating_add(cell.load(Ordering::Relaxed));
+}
+
+fn add_all(totals: &mut [u64], cells: &[AtomicU64]) {
+    for (total, cell) in totals.iter_mut().zip(cells) {
+        add(total, cell);
+    }
+}

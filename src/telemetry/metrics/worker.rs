@@ -1,0 +1,192 @@
+//! What one worker counts, in memory that no other worker writes.
+//!
+//! Every number here only grows; what is open or in flight is the difference of two of them, so that an
+//! event is one relaxed addition and a scrape never needs a lock that a worker might want.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::super::histogram::Histogram;
+
+/// Classes of status codes, 1xx to 5xx.
+pub(super) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// How an attempt to have a request answered upstream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamOutcome {
+    /// With an answer, whatever it says.
+    Answered(StatusCode),
+    /// No connection could be had.
+    ConnectFailed,
+    /// No answer in time.
+    TimedOut,
+    /// The connection broke first.
+    Reset,
+    /// The answer was not valid HTTP.
+    Malformed,
+    /// The client went away first.
+    Abandoned,
+}
+
+impl UpstreamOutcome {
+    /// The label values, in the order of [`Self::index`].
+    pub(super) const LABELS: [&'static str; 6] =
+        ["answered", "connect_failed", "timed_out", "reset", "malformed", "abandoned"];
+
+    const fn index(self) -> usize {
+        match self {
+            Self::Answered(_) => 0,
+            Self::ConnectFailed => 1,
+            Self::TimedOut => 2,
+            Self::Reset => 3,
+            Self::Malformed => 4,
+            Self::Abandoned => 5,
+        }
+    }
+}
+
+/// One listener's numbers. Alignment keeps workers off each other's cache lines, which come in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct ListenerCells {
+    pub(super) started: AtomicU64,
+    pub(super) answered: [AtomicU64; CLASSES.len()],
+    pub(super) reset: AtomicU64,
+    pub(super) opened: AtomicU64,
+    pub(super) closed: AtomicU64,
+    pub(super) duration: Histogram,
+}
+
+/// The upstream's numbers.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct UpstreamCells {
+    pub(super) started: AtomicU64,
+    pub(super) ended: [AtomicU64; UpstreamOutcome::LABELS.len()],
+    pub(super) answered: [AtomicU64; CLASSES.len()],
+    pub(super) retries: AtomicU64,
+    pub(super) opened: AtomicU64,
+    pub(super) closed: AtomicU64,
+    pub(super) failed: AtomicU64,
+    pub(super) duration: Histogram,
+}
+
+/// All that one worker counts.
+#[derive(Debug)]
+pub(super) struct WorkerCells {
+    pub(super) listeners: Box<[ListenerCells]>,
+    pub(super) upstream: UpstreamCells,
+    pub(super) malformed: AtomicU64,
+}
+
+impl WorkerCells {
+    pub(super) fn new(listeners: usize) -> Self {
+        Self {
+            listeners: (0..listeners).map(|_| ListenerCells::default()).collect(),
+            upstream: UpstreamCells::default(),
+            malformed: AtomicU64::new(0),
+        }
+    }
+}
+
+/// A worker's handle: clones count into the same memory, so a worker passes them on to its connections.
+///
+/// `listener` is always the position of the listener among the names given to
+/// [`Metrics::new`](super::Metrics::new); an unknown one counts nowhere.
+#[derive(Clone, Debug)]
+pub struct WorkerMetrics {
+    pub(super) cells: Arc<WorkerCells>,
+}
+
+impl WorkerMetrics {
+    /// A client's connection was accepted.
+    pub fn downstream_connection_opened(&self, listener: usize) {
+        self.with(listener, |cells| bump(&cells.opened));
+    }
+
+    /// A client's connection ended, however.
+    pub fn downstream_connection_closed(&self, listener: usize) {
+        self.with(listener, |cells| bump(&cells.closed));
+    }
+
+    /// A request's head has arrived. Exactly one of [`Self::request_finished`] and
+    /// [`Self::request_reset`] must follow.
+    pub fn request_started(&self, listener: usize) {
+        self.with(listener, |cells| bump(&cells.started));
+    }
+
+    /// The answer is complete; `duration` is the time since the request's head.
+    pub fn request_finished(&self, listener: usize, status: StatusCode, duration: Duration) {
+        self.with(listener, |cells| {
+            bump(&cells.answered[class_of(status)]);
+            cells.duration.record(duration);
+        });
+    }
+
+    /// The client went away before the answer was complete.
+    pub fn request_reset(&self, listener: usize) {
+        self.with(listener, |cells| bump(&cells.reset));
+    }
+
+    /// Bytes that are no request got a 400; not one of the requests counted above.
+    pub fn malformed_request(&self) {
+        bump(&self.cells.malformed);
+    }
+
+    /// A connection to the upstream stands.
+    pub fn upstream_connection_opened(&self) {
+        bump(&self.cells.upstream.opened);
+    }
+
+    /// A connection to the upstream that stood ended.
+    pub fn upstream_connection_closed(&self) {
+        bump(&self.cells.upstream.closed);
+    }
+
+    /// A connection to the upstream could not be established.
+    pub fn upstream_connection_failed(&self) {
+        bump(&self.cells.upstream.failed);
+    }
+
+    /// An attempt begins. Exactly one [`Self::upstream_request`] must follow.
+    pub fn upstream_request_started(&self) {
+        bump(&self.cells.upstream.started);
+    }
+
+    /// An attempt ended.
+    pub fn upstream_request(&self, outcome: UpstreamOutcome) {
+        let cells = &self.cells.upstream;
+        bump(&cells.ended[outcome.index()]);
+        if let UpstreamOutcome::Answered(status) = outcome {
+            bump(&cells.answered[class_of(status)]);
+        }
+    }
+
+    /// An attempt is not the request's first.
+    pub fn upstream_retry(&self) {
+        bump(&self.cells.upstream.retries);
+    }
+
+    /// An attempt was answered: the time from its start to the answer's head.
+    pub fn upstream_time(&self, duration: Duration) {
+        self.cells.upstream.duration.record(duration);
+    }
+
+    fn with(&self, listener: usize, count: impl FnOnce(&ListenerCells)) {
+        if let Some(cells) = self.cells.listeners.get(listener) {
+            count(cells);
+        }
+    }
+}
+
+fn bump(cell: &AtomicU64) {
+    cell.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Codes beyond 599 are counted with the failures they surely are.
+fn class_of(status: StatusCode) -> usize {
+    usize::from(status.as_u16() / 100).clamp(1, CLASSES.len()) - 1
+}

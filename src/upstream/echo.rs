@@ -1,0 +1,24 @@
+//! `upstream: echo`: answers with the request it got, so that Weir can be tried without a service.
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response};
+use hyper::body::Body;
+
+use super::answer::Answer;
+
+/// The request's head as text, then its body as it comes.
+pub(super) fn answer<B: Body<Data = Bytes> + Unpin + 'static>(request: Request<B>) -> Response<Answer<B>> {
+    let (head, body) = request.into_parts();
+    let mut text = format!("{} {} {:?}\n", head.method, head.uri, head.version).into_bytes();
+    for (name, value) in &head.headers {
+        text.extend_from_slice(name.as_str().as_bytes());
+        text.extend_from_slice(b": ");
+        text.extend_from_slice(value.as_bytes());
+        text.push(b'\n');
+    }
+    text.push(b'\n');
+    let mut response = Response::new(Answer::echo(Bytes::from(text), body));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}

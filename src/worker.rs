@@ -1,0 +1,27 @@
+//! One thread, one runtime, one socket per listener: nothing a request touches crosses threads, except the
+//! counters.
+
+use std::io;
+use std::thread::JoinHandle;
+
+use tokio::runtime::{Builder, LocalOptions};
+
+/// Runs `work` on a thread of its own with a runtime of its own; both end when it ends, and whatever it has
+/// left running is dropped.
+///
+/// # Errors
+/// If the system has no thread or no event queue left to give.
+pub fn spawn<W, F>(name: String, work: W) -> io::Result<JoinHandle<()>>
+where
+    W: FnOnce() -> F + Send + 'static,
+    F: Future<Output = ()>,
+{
+    let runtime = std::thread::Builder::new().name(name);
+    runtime.spawn(move || {
+        // A runtime that stays on its thread cannot be sent there, so it is made here.
+        match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+            Ok(runtime) => runtime.block_on(work()),
+            Err(error) => tracing::error!(%error, "cannot start a worker's runtime"),
+        }
+    })
+}
