@@ -1,4 +1,141 @@
 //! Puts the parts together, starts them and ends them; the only module that knows them all.
 
-pub mod ending_;
+mod admin_port;
+mod ending;
 mod generation;
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
+
+use self::admin_port::AdminPort;
+use self::ending::Signals;
+use self::generation::Generations;
+use crate::clock::Clock;
+use crate::config::{self, Config, Problem};
+use crate::drain::Drain;
+use crate::limiter::{self, Limiter};
+use crate::proxy::{self, Shared};
+use crate::telemetry::access_log::{self, AccessLog};
+use crate::telemetry::logging::LevelHandle;
+use crate::telemetry::metrics::Metrics;
+use crate::{listener, worker};
+
+/// Why the process cannot serve.
+#[derive(Debug)]
+pub enum Error {
+    /// The operator's: every problem of the configuration.
+    Configuration(Vec<Problem>),
+    /// The system's: what we wanted to do, and what it said.
+    System(String, std::io::Error),
+}
+
+impl Error {
+    fn system(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        move |error| Self::System(doing.into(), error)
+    }
+}
+
+/// One listener and its sockets, one per worker.
+type Bound = (listener::Settings, Vec<TcpListener>);
+
+/// Everything that is started once and lives to the end.
+struct Running {
+    shared: Arc<Shared>,
+    generations: Arc<Generations>,
+    log_guard: Option<access_log::Guard>,
+}
+
+/// Runs the proxy by the configuration at `path` until it is told to end, then drains.
+///
+/// # Errors
+/// [`Error`] if the configuration is invalid, or a socket, a file or a thread cannot be had. Nothing has been
+/// served then.
+pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
+    let clock = Arc::new(Clock::start());
+    let config = config::load(path).map_err(Error::Configuration)?;
+    let main = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::system("cannot start a runtime"))?;
+    let _guard = main.enter();
+    let signals = Signals::listen().map_err(Error::system("cannot listen for signals"))?;
+    let mut bound = bind(&config)?;
+    let admin = AdminPort::bind(&config.admin)?;
+    let running = compose(&config, clock)?;
+    let addresses = announce(&bound);
+    let workers = start_workers(config.workers.get(), &mut bound, &running.shared)?;
+    admin.serve(&config, addresses, levels, &running)?;
+    main.block_on(async {
+        let serving = ending::serve_and_drain(&running.shared.drain, config.drain, signals, workers);
+        tokio::select! {
+            () = serving => {}
+            () = ending::keep_clock(&running.shared.clock) => {}
+        }
+    });
+    drop(running.log_guard);
+    Ok(())
+}
+
+/// Binds every listener, so that a port that is taken is found before anything is served.
+fn bind(config: &Config) -> Result<Vec<Bound>, Error> {
+    let bind_one = |settings: &listener::Settings| {
+        let sockets = listener::bind(settings.address, config.workers.get())
+            .map_err(Error::system(format!("cannot listen on {}", settings.address)))?;
+        Ok((settings.clone(), sockets))
+    };
+    config.listeners.iter().map(bind_one).collect()
+}
+
+fn announce(bound: &[Bound]) -> Vec<(Box<str>, std::net::SocketAddr)> {
+    let address_of = |(settings, sockets): &Bound| {
+        let address = sockets.first().and_then(|socket| socket.local_addr().ok()).unwrap_or(settings.address);
+        tracing::info!(listener = %settings.name, %address, "listening");
+        (settings.name.clone(), address)
+    };
+    bound.iter().map(address_of).collect()
+}
+
+fn compose(config: &Config, clock: Arc<Clock>) -> Result<Running, Error> {
+    let mut secret = [0; 16];
+    getrandom::fill(&mut secret).map_err(|error| {
+        Error::System("cannot draw a random secret".to_owned(), std::io::Error::other(error))
+    })?;
+    let (low, high) = secret.split_at(8);
+    let word = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let settings = limiter::Settings { max_keys: config.max_keys, secret: [word(low), word(high)] };
+    let limiter = Arc::new(Limiter::new(settings));
+    let names: Vec<&str> = config.listeners.iter().map(|listener| &*listener.name).collect();
+    let metrics = Metrics::new(&names);
+    let generations = Arc::new(Generations::first(config, &limiter, &clock));
+    let log = config.access_log.as_ref().map(AccessLog::open).transpose();
+    let (access_log, log_guard) = log.map_err(Error::system("cannot open the access log"))?.unzip();
+    metrics.config_started(1, clock.now());
+    let shared = Arc::new(Shared {
+        policy: Arc::clone(&generations.policy),
+        upstream: Arc::clone(&generations.upstream),
+        limiter,
+        clock,
+        drain: Arc::new(Drain::default()),
+        metrics,
+        access_log,
+        warned_of_proxy: AtomicBool::new(false),
+    });
+    Ok(Running { shared, generations, log_guard })
+}
+
+fn start_workers(
+    workers: usize,
+    bound: &mut [Bound],
+    shared: &Arc<Shared>,
+) -> Result<Vec<JoinHandle<()>>, Error> {
+    let start = |index: usize| {
+        let mine = bound.iter_mut().filter_map(|(settings, sockets)| Some((settings.clone(), sockets.pop()?)));
+        let (mine, shared) = (mine.collect(), Arc::clone(shared));
+        worker::spawn(format!("worker-{index}"), move || proxy::run(shared, mine))
+            .map_err(Error::system("cannot start a worker"))
+    };
+    (0..workers).map(start).collect()
+}

@@ -1,8 +1,27 @@
 //! The configuration: raw as people write it, compiled as the program uses it.
+//!
+//! A file goes through `source` (text), `tree` (values and their places), `source` again (variables), `shape`
+//! (keys and types), `raw` (decoded) and `compile` (meaning). Every step reports all it finds, with the place;
+//! `reload` does the same again whenever the file changes.
+
+mod at;
+mod compile;
+pub mod defaults;
+pub mod parse;
+pub mod problem;
+pub mod raw;
+pub mod schema;
+mod shape;
+mod source;
+mod tree;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::path::Path;
 
+use self::at::At;
+pub use self::problem::Problem;
+use self::problem::Report;
 use crate::response::refusal::Refusal;
 use crate::rules::rule::Rule;
 use crate::telemetry::access_log;
@@ -33,6 +52,8 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// What each rule answers when it refuses, beside `rules`.
     pub refusals: Vec<Refusal>,
+    /// What is valid but worth knowing, in the order of the file.
+    pub notices: Vec<Problem>,
 }
 
 /// The operators' entrance.
@@ -45,3 +66,46 @@ pub struct AdminSettings {
     /// Whether the configuration names the address: a default that is taken is a warning, not a failed start.
     pub explicit: bool,
 }
+
+/// Reads, checks and compiles the file at `path`.
+///
+/// # Errors
+/// Every problem of the file, in the order of its lines.
+pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
+    let text = source::read(path).map_err(|problem| vec![problem])?;
+    from_text(&text, path, &source::variable)
+}
+
+/// Checks and compiles `text`, which stands in `file`; `environment` answers for variables.
+///
+/// Pure but for `workers: auto`, which asks the system for its CPUs.
+///
+/// # Errors
+/// Every problem of the text, in the order of its lines.
+pub fn from_text(
+    text: &str,
+    file: &Path,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<Config, Vec<Problem>> {
+    let mut document = tree::parse(text, file)?;
+    let mut report = Report::new(file, &document.positions);
+    let references = source::substitute(&mut document.value, environment, &mut report);
+    if !shape::check(&mut document.value, &references, &mut report) {
+        return Err(report.problems());
+    }
+    let config = match serde_yaml::from_value(document.value) {
+        Ok(raw) => compile::compile(&raw, file, &mut report),
+        Err(error) => {
+            // What is left has the right shape; should it not, there is a problem all the same.
+            report.value(At::ROOT, error.to_string());
+            None
+        }
+    };
+    match config {
+        Some(config) if report.is_clean() => Ok(Config { notices: report.notes(), ..config }),
+        _ => Err(report.problems()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

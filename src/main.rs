@@ -1,3 +1,81 @@
 //! The `weir` command.
 
-fn main() {}
+use std::error::Error as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+use weir::cli::{Cli, Command, LogFormat};
+use weir::telemetry::logging;
+use weir::{app, config};
+
+/// Many small short-lived allocations per request: mimalloc spends the least time on them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The system would not have it.
+const FAILED: u8 = 1;
+/// The command line or a configuration is wrong.
+const BAD_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match &cli.command {
+        Command::Run { config } => run(config, &cli),
+        Command::Check { files } => check(files),
+        Command::Completions { shell } => {
+            clap_complete::generate(*shell, &mut Cli::command(), "weir", &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn run(path: &Path, cli: &Cli) -> ExitCode {
+    let format = match cli.log_format {
+        LogFormat::Text => logging::LogFormat::Text,
+        LogFormat::Json => logging::LogFormat::Json,
+    };
+    let levels = match logging::init(&cli.log_level, format) {
+        Ok(levels) => levels,
+        Err(error) => return fail(&format!("cannot log: {error}")),
+    };
+    match app::run(path, levels) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(app::Error::Configuration(problems)) => {
+            say(&mut std::io::stderr(), &problems);
+            ExitCode::from(BAD_USAGE)
+        }
+        Err(app::Error::System(doing, error)) => {
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            fail(&format!("{doing}: {error}{cause}"))
+        }
+    }
+}
+
+fn check(files: &[PathBuf]) -> ExitCode {
+    let mut valid = true;
+    for file in files {
+        match config::load(file) {
+            Ok(config) => say(&mut std::io::stdout(), &config.notices),
+            Err(problems) => {
+                say(&mut std::io::stdout(), &problems);
+                valid = false;
+            }
+        }
+    }
+    if valid { ExitCode::SUCCESS } else { ExitCode::from(BAD_USAGE) }
+}
+
+fn fail(message: &str) -> ExitCode {
+    say(&mut std::io::stderr(), &[format!("weir: {message}")]);
+    ExitCode::from(FAILED)
+}
+
+/// Prints line by line; a reader that has gone away is no reason to fail.
+fn say(out: &mut impl std::io::Write, lines: &[impl std::fmt::Display]) {
+    for line in lines {
+        let _ = writeln!(out, "{line}");
+    }
+    let _ = std::io::stdout().flush();
+}

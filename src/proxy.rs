@@ -34,8 +34,11 @@ use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::limiter::Limiter;
 use crate::listener::{self, Accepted};
 use crate::policy::Policy;
+use crate::response::rate_limit_headers::Notation;
 use crate::response::refusal::Refusal;
 use crate::rules::RuleIndex;
+use crate::rules::rule::Rule;
+use crate::rules::selection::Selected;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::{DecisionOutcome, Metrics, RuleMetrics, WorkerMetrics};
 use crate::upstream::{self, Upstream};
@@ -88,6 +91,8 @@ struct Sources {
 struct View {
     policy: Arc<Policy>,
     rules: Box<[RuleMetrics]>,
+    /// How each rule's limits are written, beside the rules.
+    notations: Box<[Box<[Notation]>]>,
     upstream: Rc<Upstream<RequestBody>>,
     metrics: Rc<WorkerMetrics>,
     default_refusal: Refusal,
@@ -207,6 +212,7 @@ impl View {
         Self {
             policy: Arc::clone(policy),
             rules: policy.rules.rules().iter().map(|rule| all.rule(&rule.name)).collect(),
+            notations: policy.rules.rules().iter().map(notations).collect(),
             upstream,
             metrics: Rc::clone(metrics),
             default_refusal: Refusal::default(),
@@ -222,6 +228,10 @@ impl View {
 
     fn rule_name(&self, rule: RuleIndex) -> &str {
         self.policy.rules.get(rule).map_or("", |rule| &rule.name)
+    }
+
+    fn notation(&self, selected: &Selected) -> Option<&Notation> {
+        self.notations.get(selected.rule.0)?.get(selected.limit)
     }
 
     fn refusal(&self, rule: RuleIndex) -> &Refusal {
@@ -240,6 +250,10 @@ impl View {
             tracing::info!(upstream = %self.upstream.settings().address, "upstream answers again");
         }
     }
+}
+
+fn notations(rule: &Rule) -> Box<[Notation]> {
+    rule.limits().iter().map(|limit| Notation::new(&rule.name, &limit.quota)).collect()
 }
 
 fn is_private(ip: IpAddr) -> bool {

@@ -1,1 +1,286 @@
+//! What must hold for every algorithm, every quota and every order of events.
 
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use weir::limiter::algorithm::{self, Algorithm, Outcome, State};
+use weir::limiter::decision::Enforcement;
+use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::timestamp::Timestamp;
+use weir::limiter::{Check, Lineage, Limiter, Meter, MeterSpec, Settings};
+
+/// 2026-11-21T08:00:00Z.
+const START: u64 = 1_795_248_000_000_000_000;
+
+fn quotas() -> impl Strategy<Value = Quota> {
+    let count = prop_oneof![1_u32..20, 1_u32..100_000];
+    let unit = prop::sample::select(&Unit::ALL[..]);
+    let algorithm = prop::sample::select(&Algorithm::ALL[..]);
+    (algorithm, count, 1_u32..7, unit, prop::option::of(1_u32..50)).prop_filter_map(
+        "quotas that can be",
+        |(algorithm, count, periods, unit, burst)| {
+            let period = Period::new(NonZeroU32::new(periods)?, unit);
+            let burst = burst.and_then(NonZeroU32::new).filter(|_| algorithm.has_burst());
+            Quota::new(algorithm, Limit::new(NonZeroU32::new(count)?, period), burst).ok()
+        },
+    )
+}
+
+/// Times between requests as fractions of the quota's own scale, so that boundaries are met often.
+fn steps() -> impl Strategy<Value = Vec<(u32, u32)>> {
+    prop::collection::vec((0_u32..400, 1_u32..4), 1..120)
+}
+
+fn nanos_of(quota: &Quota, hundredths: u32) -> u64 {
+    let scale = quota.limit().period.nanos() / u64::from(quota.limit().count.get().min(20));
+    // All of a test must fit into the time there is.
+    (scale.min(60 * Unit::Day.nanos()) / 100).saturating_mul(hundredths.into())
+}
+
+/// Runs requests at `times` and answers those that passed.
+fn admitted(quota: &Quota, requests: &[(u64, u32)]) -> Vec<(u64, u32)> {
+    let mut state = None;
+    let mut passed = Vec::new();
+    for &(at, cost) in requests {
+        let (next, outcome) = algorithm::evaluate(state, quota, cost, Timestamp::from_nanos(at));
+        if outcome == Outcome::Conform {
+            state = Some(next);
+            passed.push((at, cost));
+        }
+    }
+    passed
+}
+
+/// The most that may pass between two moments, both included: quota × window + burst.
+fn bound(quota: &Quota, from: u64, to: u64) -> u128 {
+    let (count, period) = (u128::from(quota.limit().count.get()), u128::from(quota.limit().period.nanos()));
+    if quota.algorithm().has_burst() {
+        return u128::from(quota.burst().get()) + u128::from(to - from) * count / period;
+    }
+    // Calendar months and years are shorter than nominal ones by at most three days in thirty.
+    let shortest = period * 9 / 10;
+    (u128::from(to - from) / shortest + 2) * count
+}
+
+fn requests(quota: &Quota, steps: &[(u32, u32)]) -> Vec<(u64, u32)> {
+    let mut at = START;
+    steps
+        .iter()
+        .map(|&(step, cost)| {
+            at += nanos_of(quota, step);
+            (at, cost)
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_window_admits_more_than_quota_times_window_plus_burst(quota in quotas(), steps in steps()) {
+        let passed = admitted(&quota, &requests(&quota, &steps));
+        for first in 0..passed.len() {
+            let mut sum = 0_u128;
+            for &(at, cost) in &passed[first..] {
+                sum += u128::from(cost);
+                prop_assert!(sum <= bound(&quota, passed[first].0, at), "{sum} passed from {first}");
+            }
+        }
+    }
+
+    #[test]
+    fn waiting_as_told_is_enough_and_never_too_long(quota in quotas(), steps in steps()) {
+        let mut state = None;
+        for (at, cost) in requests(&quota, &steps) {
+            let now = Timestamp::from_nanos(at);
+            let (next, outcome) = algorithm::evaluate(state, &quota, cost, now);
+            match outcome {
+                Outcome::Conform => state = Some(next),
+                Outcome::Exceed { retry_after: Some(wait) } => {
+                    prop_assert!(wait > Duration::ZERO);
+                    let then = algorithm::evaluate(state, &quota, cost, now.saturating_add(wait)).1;
+                    prop_assert_eq!(then, Outcome::Conform);
+                    // A token bucket rounds up by a nanosecond each time tokens are credited.
+                    let rounding = if quota.algorithm() == Algorithm::TokenBucket { 2 } else { 1 };
+                    let early = now.saturating_add(wait.saturating_sub(Duration::from_nanos(rounding)));
+                    let too_early = algorithm::evaluate(state, &quota, cost, early).1;
+                    prop_assert_ne!(too_early, Outcome::Conform);
+                }
+                Outcome::Exceed { retry_after: None } => {
+                    let most = if quota.algorithm().has_burst() { quota.burst() } else { quota.limit().count };
+                    prop_assert!(cost > most.get());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gcra_and_token_bucket_admit_the_same(
+        // Their intervals are whole numbers of nanoseconds, so neither rounds.
+        count in prop::sample::select(&[1_u32, 2, 4, 5, 8, 10, 25, 50, 1000, 40_000][..]),
+        unit in prop::sample::select(&Unit::ALL[1..]),
+        burst in 1_u32..50,
+        steps in steps(),
+    ) {
+        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(unit));
+        let with = |algorithm| Quota::new(algorithm, limit, NonZeroU32::new(burst)).unwrap();
+        let requests = requests(&with(Algorithm::Gcra), &steps);
+        prop_assert_eq!(
+            admitted(&with(Algorithm::Gcra), &requests),
+            admitted(&with(Algorithm::TokenBucket), &requests)
+        );
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_admits_no_more(quota in quotas(), steps in steps(), back in 0_u32..300) {
+        let mut requests = requests(&quota, &steps);
+        for (index, (at, _)) in requests.iter_mut().enumerate() {
+            if index % 3 == 2 {
+                *at -= nanos_of(&quota, back).min(*at - START);
+            }
+        }
+        let latest = requests.iter().map(|(at, _)| *at).max().unwrap_or(START);
+        let sum: u128 = admitted(&quota, &requests).iter().map(|(_, cost)| u128::from(*cost)).sum();
+        prop_assert!(sum <= bound(&quota, START, latest));
+    }
+
+    #[test]
+    fn the_order_of_charges_is_irrelevant(
+        quota in quotas(),
+        charges in prop::collection::vec(0_u32..50, 1..20),
+        turn in 0_usize..20,
+    ) {
+        let now = Timestamp::from_nanos(START);
+        let used = |charges: &[u32]| {
+            let charge = |state: Option<State>, cost: &u32| {
+                Some(algorithm::charge(state, &quota, i64::from(*cost), now))
+            };
+            algorithm::usage(charges.iter().fold(None, charge), &quota, now)
+        };
+        let mut turned = charges.clone();
+        turned.rotate_left(turn % charges.len());
+        turned.reverse();
+        prop_assert_eq!(used(&charges), used(&turned));
+    }
+
+    #[test]
+    fn what_is_given_back_was_never_taken(quota in quotas(), steps in steps(), amount in 0_i64..40) {
+        let requests = requests(&quota, &steps);
+        let mut state = None;
+        for (at, cost) in requests {
+            let now = Timestamp::from_nanos(at);
+            let before = algorithm::usage(state, &quota, now);
+            let charged = algorithm::charge(state, &quota, amount, now);
+            let back = algorithm::charge(Some(charged), &quota, -amount, now);
+            prop_assert_eq!(algorithm::usage(Some(back), &quota, now), before);
+            state = Some(algorithm::evaluate(state, &quota, cost, now).0);
+        }
+    }
+
+    #[test]
+    fn a_forgotten_counter_was_full_again(quota in quotas(), steps in steps()) {
+        let mut state: Option<State> = None;
+        for (at, cost) in requests(&quota, &steps) {
+            let now = Timestamp::from_nanos(at);
+            if let Some(kept) = state && algorithm::is_unused(kept, &quota, now) {
+                let fresh = algorithm::evaluate(None, &quota, cost, now).1;
+                prop_assert_eq!(algorithm::evaluate(state, &quota, cost, now).1, fresh);
+                prop_assert_eq!(algorithm::usage(state, &quota, now).used, 0);
+            }
+            state = Some(algorithm::evaluate(state, &quota, cost, now).0);
+        }
+    }
+
+    #[test]
+    fn units_used_stay_used_when_the_quota_changes(from in quotas(), to in quotas(), steps in steps()) {
+        let mut state = None;
+        for (at, cost) in requests(&from, &steps) {
+            let now = Timestamp::from_nanos(at);
+            let used = algorithm::usage(state, &from, now).used;
+            let converted = state.and_then(|state| algorithm::convert(state, &from, &to, now));
+            prop_assert_eq!(algorithm::usage(converted, &to, now).used, used);
+            state = Some(algorithm::evaluate(state, &from, cost, now).0);
+        }
+    }
+
+    #[test]
+    fn refused_requests_charge_nobody(first in quotas(), second in quotas(), steps in steps()) {
+        let requests = requests(&first, &steps);
+        let (with_refused, meters) = limiter(&[first, second], 1000);
+        let (without, other_meters) = limiter(&[first, second], 1000);
+        let mut last = START;
+        for &(at, cost) in &requests {
+            let now = Timestamp::from_nanos(at);
+            if !with_refused.check(&checks(&with_refused, &meters, b"key", cost), now).is_refused() {
+                let again = without.check(&checks(&without, &other_meters, b"key", cost), now);
+                prop_assert!(!again.is_refused());
+            }
+            last = at;
+        }
+        for (one, other) in meters.iter().zip(&other_meters) {
+            let now = Timestamp::from_nanos(last);
+            prop_assert_eq!(
+                with_refused.usage(*one, with_refused.hasher().hash(b"key"), now),
+                without.usage(*other, without.hasher().hash(b"key"), now)
+            );
+        }
+    }
+
+    #[test]
+    fn a_flood_of_keys_frees_nobody(quota in quotas(), flood in 50_u32..400) {
+        let (limiter, meters) = limiter(&[quota], 16);
+        let now = Timestamp::from_nanos(START);
+        let most = if quota.algorithm().has_burst() { quota.burst() } else { quota.limit().count }.get().min(60);
+        let victim = |cost| limiter.check(&checks(&limiter, &meters, b"victim", cost), now).is_refused();
+        let blocked = quota.burst().get();
+        prop_assert!(!victim(blocked));
+        for key in 0..flood {
+            let _ = limiter.check(&checks(&limiter, &meters, &key.to_be_bytes(), most), now);
+            prop_assert!(victim(1), "a new quota after {key} other keys");
+        }
+        prop_assert!(limiter.live_keys() <= 20);
+    }
+}
+
+fn limiter(quotas: &[Quota], max_keys: usize) -> (Limiter, Vec<Meter>) {
+    let limiter = Limiter::new(Settings { max_keys, secret: [7, 11] });
+    let specs: Vec<_> = quotas
+        .iter()
+        .enumerate()
+        .map(|(ordinal, quota)| MeterSpec {
+            lineage: Lineage { rule: "rule".into(), key: "[]".into(), ordinal: ordinal as u16 },
+            quota: *quota,
+        })
+        .collect();
+    let meters = limiter.install(&specs, Timestamp::from_nanos(START));
+    (limiter, meters)
+}
+
+fn checks(limiter: &Limiter, meters: &[Meter], key: &[u8], cost: u32) -> Vec<Check> {
+    let key = limiter.hasher().hash(key);
+    meters.iter().map(|meter| Check { meter: *meter, key, cost, enforcement: Enforcement::Enforced }).collect()
+}
+
+#[test]
+fn eight_threads_at_once_take_exactly_the_quota() {
+    for algorithm in Algorithm::ALL {
+        let limit = Limit::new(NonZeroU32::new(1000).unwrap(), Period::one(Unit::Day));
+        let quota = Quota::new(algorithm, limit, None).unwrap();
+        let (limiter, meters) = limiter(&[quota, quota], 1000);
+        let (limiter, meters) = (Arc::new(limiter), Arc::new(meters));
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let (limiter, meters) = (Arc::clone(&limiter), Arc::clone(&meters));
+                std::thread::spawn(move || {
+                    let now = Timestamp::from_nanos(START);
+                    let passes = || !limiter.check(&checks(&limiter, &meters, b"hot", 1), now).is_refused();
+                    (0..1000).filter(|_| passes()).count()
+                })
+            })
+            .collect();
+        let passed: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        assert_eq!(passed, 1000, "{algorithm}");
+    }
+}

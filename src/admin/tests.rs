@@ -1,1 +1,329 @@
+use std::num::NonZeroU32;
+use std::sync::Mutex;
+use std::time::Duration;
 
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::drain::Phase;
+use crate::identify;
+use crate::limiter::algorithm::Algorithm;
+use crate::limiter::decision::Enforcement;
+use crate::limiter::quota::{Limit, Period, Quota, Unit};
+use crate::limiter::{Check, Settings as LimiterSettings};
+use crate::response::refusal::Refusal;
+use crate::rules::key::{KeyPart, KeyTemplate};
+use crate::rules::matcher::Matcher;
+use crate::rules::rule::{Action, Limiting, OnMissing, Rule, RuleLimit};
+use crate::rules::{RuleIndex, RuleSet, meter_specs};
+use crate::telemetry::logging::{self, LogFormat};
+use crate::telemetry::metrics::DecisionOutcome;
+
+const NOW: Timestamp = Timestamp::from_secs(1_795_239_071);
+
+fn rule(name: &str, action: Action) -> Rule {
+    Rule { name: name.into(), matcher: Matcher::default(), except: None, action }
+}
+
+fn per_ip() -> Rule {
+    let limit = Limit::new(NonZeroU32::new(100).unwrap(), Period::one(Unit::Second));
+    let quota = Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(200)).unwrap();
+    let limiting = Limiting {
+        key: KeyTemplate([KeyPart::ClientIp].into()),
+        on_missing: OnMissing::Skip,
+        limits: [RuleLimit { quota }].into(),
+        cost: 1,
+        enforcement: Enforcement::Enforced,
+    };
+    rule("per-ip", Action::Limit(limiting))
+}
+
+fn policy(limiter: &Limiter) -> Policy {
+    let rules = vec![rule("health", Action::Allow), per_ip()];
+    let meters = limiter.install(&meter_specs(&rules), NOW);
+    Policy {
+        generation: 1,
+        identify: identify::Settings::default(),
+        rules: RuleSet::bind(rules, &meters, limiter.hasher()),
+        refusals: [Refusal::default(), Refusal::default()].into(),
+        denied: Refusal::denied(),
+        response: crate::response::Settings::default(),
+    }
+}
+
+fn levels() -> LevelHandle {
+    let (subscriber, levels) = logging::subscriber("info", LogFormat::Text, std::io::sink).unwrap();
+    // The handle works as long as what it steers: the test's process is short.
+    std::mem::forget(subscriber);
+    levels
+}
+
+/// A process with one listener and two rules, of which one has counted.
+fn state() -> State {
+    let limiter = Arc::new(Limiter::new(LimiterSettings { max_keys: 100, secret: [1, 2] }));
+    let policy = policy(&limiter);
+    let meter = policy.rules.meters(RuleIndex(1))[0];
+    let check =
+        Check { meter, key: limiter.hasher().hash(b"a"), cost: 1, enforcement: Enforcement::Enforced };
+    limiter.check(&[check], NOW);
+    let metrics = Metrics::new(&["inbound"]);
+    metrics.rule("health");
+    metrics.rule("per-ip").record(DecisionOutcome::Allowed);
+    State {
+        metrics,
+        limiter,
+        capacity: 100,
+        policy: Arc::new(ArcSwap::from_pointee(policy)),
+        drain: Arc::default(),
+        levels: levels(),
+        access_log: None,
+        reload: Box::new(|| ReloadView {
+            generation: 1,
+            outcome: "rejected",
+            at: Some(NOW),
+            problems: vec!["weir.yaml:3:1: rules[0].limit: missing".to_owned()],
+            needs_restart: Vec::new(),
+            file: "weir.yaml".to_owned(),
+        }),
+        config_text: Box::new(|| "rules: []\nadmin: {password: s3cr3t}\n".to_owned()),
+        now: Box::new(|| NOW),
+        started: Timestamp::from_secs(NOW.as_secs() - 71),
+        workers: 2,
+        listeners: vec![("inbound".into(), ([127, 0, 0, 1], 8080).into())],
+        upstream: "127.0.0.1:3000".into(),
+        keys: KeyCounts::default(),
+    }
+}
+
+async fn send(state: &State, surface: Surface, request: Request<()>) -> (StatusCode, String) {
+    let (parts, body) = handle(&request, state, surface).into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (parts.status, String::from_utf8(body.into()).unwrap())
+}
+
+async fn ask(state: &State, method: Method, uri: &str) -> (StatusCode, String) {
+    send(state, Surface::Full, Request::builder().method(method).uri(uri).body(()).unwrap()).await
+}
+
+async fn get(state: &State, uri: &str) -> String {
+    let (status, body) = ask(state, Method::GET, uri).await;
+    assert_eq!(status, StatusCode::OK, "{uri}: {body}");
+    body
+}
+
+async fn get_json(state: &State, uri: &str) -> Value {
+    serde_json::from_str(&get(state, uri).await).unwrap()
+}
+
+async fn post(state: &State, uri: &str) -> String {
+    let (status, body) = ask(state, Method::POST, uri).await;
+    assert_eq!(status, StatusCode::OK, "{uri}: {body}");
+    body
+}
+
+#[tokio::test]
+async fn readiness_follows_operators_and_the_drain() {
+    let state = state();
+    assert_eq!(get(&state, "/ready").await, "LIVE\n");
+    assert_eq!(post(&state, "/healthcheck/fail").await, "OK\n");
+    assert_eq!(
+        ask(&state, Method::GET, "/ready").await,
+        (StatusCode::SERVICE_UNAVAILABLE, "DRAINING\n".to_owned())
+    );
+    post(&state, "/healthcheck/ok").await;
+    assert_eq!(get(&state, "/ready").await, "LIVE\n");
+    post(&state, "/drain_listeners?graceful").await;
+    assert_eq!(state.drain.phase(), Phase::Announced);
+    post(&state, "/drain_listeners").await;
+    assert_eq!(state.drain.phase(), Phase::Draining);
+    assert_eq!(get_json(&state, "/server_info").await["state"], "DRAINING");
+}
+
+#[tokio::test]
+async fn what_acts_is_a_post_and_not_from_a_browser() {
+    let state = state();
+    let (status, body) = ask(&state, Method::GET, "/quitquitquit").await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(body, "Method GET not allowed, POST required.");
+    let request =
+        Request::post("/healthcheck/fail").header("origin", "http://evil.example").body(()).unwrap();
+    assert_eq!(send(&state, Surface::Full, request).await.0, StatusCode::FORBIDDEN);
+    assert!(state.drain.is_ready());
+    let reply = handle(&Request::get("/logging").body(()).unwrap(), &state, Surface::Full);
+    assert_eq!(reply.headers()["allow"], "POST");
+    assert_eq!(ask(&state, Method::POST, "/ready").await.0, StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn quitting_asks_for_the_end() {
+    let state = state();
+    post(&state, "/quitquitquit").await;
+    state.drain.exit_requested().await;
+}
+
+#[tokio::test]
+async fn every_answer_forbids_caching_and_sniffing() {
+    let state = state();
+    for path in router::ENDPOINTS.iter().map(|endpoint| endpoint.path).chain(["/nowhere"]) {
+        let reply = handle(&Request::get(path).body(()).unwrap(), &state, Surface::Full);
+        assert_eq!(reply.headers()["cache-control"], "no-cache, max-age=0", "{path}");
+        assert_eq!(reply.headers()["x-content-type-options"], "nosniff", "{path}");
+        let head = handle(&Request::head(path).body(()).unwrap(), &state, Surface::Full);
+        assert_eq!(head.status(), reply.status(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_path_tells_what_there_is() {
+    let (status, body) = ask(&state(), Method::GET, "/stats/").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    for endpoint in &router::ENDPOINTS {
+        assert!(body.contains(&format!("  {}", endpoint.path)), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn probes_see_readiness_and_metrics_alone() {
+    let state = state();
+    for endpoint in &router::ENDPOINTS {
+        for method in [Method::GET, Method::POST] {
+            let request = Request::builder().method(&method).uri(endpoint.path).body(()).unwrap();
+            let (status, body) = send(&state, Surface::Probes, request).await;
+            let offered = method == Method::GET && ["/ready", "/metrics"].contains(&endpoint.path);
+            assert_eq!(status == StatusCode::OK, offered, "{method} {}: {body}", endpoint.path);
+            assert!(offered || body == "not found\n", "{body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn limits_show_rules_counters_and_decisions() {
+    let limits = get_json(&state(), "/limits").await;
+    let rule = &limits["rules"][1];
+    assert_eq!((&rule["name"], &rule["key"]), (&"per-ip".into(), &"[client_ip]".into()));
+    assert_eq!(rule["limits"][0]["limit"], "100/s");
+    assert_eq!(rule["limits"][0]["burst"], 200);
+    assert_eq!((&rule["counters"], &rule["decisions"]["allowed"]), (&1.into(), &1.into()));
+    assert_eq!(limits["rules"][0]["action"], "allow");
+    assert_eq!(limits["table"], serde_json::json!({"live": 1, "capacity": 100, "overflows": 0}));
+    assert_eq!(limits["config"]["last_reload"]["outcome"], "rejected");
+}
+
+#[tokio::test]
+async fn a_rejected_reload_shows_its_problems() {
+    let info = get_json(&state(), "/server_info").await;
+    let reload = &info["config"]["last_reload"];
+    assert_eq!(reload["problems"][0], "weir.yaml:3:1: rules[0].limit: missing");
+    assert_eq!(reload["at"], "2026-11-21T05:31:11.000Z");
+    assert_eq!(info["uptime_current_epoch"], "71s");
+}
+
+#[tokio::test]
+async fn the_dump_has_rules_and_no_secrets() {
+    let dump = get(&state(), "/config_dump").await;
+    assert!(dump.contains("per-ip") && dump.contains("[redacted]") && !dump.contains("s3cr3t"), "{dump}");
+}
+
+#[tokio::test]
+async fn sockets_are_listed_as_envoy_does() {
+    let state = state();
+    assert_eq!(get(&state, "/listeners").await, "inbound::127.0.0.1:8080\n");
+    let listeners = get_json(&state, "/listeners?format=json").await;
+    let socket = &listeners["listener_statuses"][0]["local_address"]["socket_address"];
+    assert_eq!(socket["port_value"], 8080);
+    let clusters = get(&state, "/clusters").await;
+    assert!(clusters.contains("upstream::127.0.0.1:3000::rq_total::0\n"), "{clusters}");
+    get_json(&state, "/clusters?format=json").await;
+    assert_eq!(get_json(&state, "/certs").await["certificates"], serde_json::json!([]));
+}
+
+#[tokio::test]
+async fn stats_speak_envoys_names() {
+    let state = state();
+    let text = get(&state, "/stats?filter=local_rate_limit%5C.ok&usedonly").await;
+    assert_eq!(text, "per-ip.http_local_rate_limit.ok: 1\n");
+    assert!(get_json(&state, "/stats?format=json").await["stats"].is_array());
+    assert_eq!(get(&state, "/stats?format=prometheus").await, get(&state, "/stats/prometheus").await);
+    assert!(get(&state, "/metrics").await.contains("weir_limiter_keys{rule=\"per-ip\"} 1\n"));
+    assert_eq!(ask(&state, Method::GET, "/stats?filter=(").await.0, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn log_levels_can_be_set_and_seen() {
+    let state = state();
+    assert_eq!(post(&state, "/logging?level=debug").await, "active loggers:\n  default: debug\n");
+    let shown = post(&state, "/logging?paths=weir::proxy:trace,weir::rules:off").await;
+    assert_eq!(shown, "active loggers:\n  default: debug\n  weir::proxy: trace\n  weir::rules: off\n");
+    for wrong in ["/logging?level=loud", "/logging?paths=weir", "/logging?a%0Ab=info"] {
+        assert_eq!(ask(&state, Method::POST, wrong).await.0, StatusCode::BAD_REQUEST, "{wrong}");
+    }
+    assert_eq!(post(&state, "/logging").await, shown);
+}
+
+#[tokio::test]
+async fn counting_the_table_again_at_once_is_spared() {
+    let now = Arc::new(Mutex::new(NOW));
+    let clock = Arc::clone(&now);
+    let state = State { now: Box::new(move || *clock.lock().unwrap()), ..state() };
+    let policy = state.policy.load_full();
+    assert_eq!(scrape::keys(&state, &policy), [0, 1]);
+    let meter = policy.rules.meters(RuleIndex(1))[0];
+    let key = state.limiter.hasher().hash(b"b");
+    state.limiter.charge(meter, key, 200, NOW);
+    assert_eq!(scrape::keys(&state, &policy), [0, 1]);
+    *now.lock().unwrap() = NOW.saturating_add(Duration::from_secs(1));
+    assert_eq!(scrape::keys(&state, &policy), [0, 1], "the first has expired, the second has not");
+}
+
+async fn exchange(stream: &mut TcpStream, request: &str) -> String {
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer).await;
+    answer
+}
+
+#[tokio::test]
+async fn a_socket_answers_until_the_end() {
+    let state = Arc::new(State { reload: Box::new(|| panic!("a bug")), ..state() });
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(serve(listener, Arc::clone(&state), Surface::Full));
+
+    let mut broken = TcpStream::connect(address).await.unwrap();
+    let answer =
+        exchange(&mut broken, "GET /server_info HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+
+    let mut head = TcpStream::connect(address).await.unwrap();
+    let answer = exchange(&mut head, "HEAD /ready HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n"), "{answer}");
+
+    let mut idle = TcpStream::connect(address).await.unwrap();
+    state.drain.advance(Phase::Draining);
+    let mut last = TcpStream::connect(address).await.unwrap();
+    let answer = exchange(&mut last, "GET /ready HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+
+    state.drain.advance(Phase::Ended);
+    server.await.unwrap();
+    assert_eq!(idle.read(&mut [0; 1]).await.unwrap(), 0);
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn many_numbers_fit_through_the_socket() {
+    let state = Arc::new(state());
+    for rule in 0..2000 {
+        state.metrics.rule(&format!("rule-{rule}"));
+    }
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let server = tokio::spawn(serve(listener, state, Surface::Probes));
+    let answer = exchange(&mut stream, "GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.matches("weir_decisions_total{").count() > 16_000);
+    server.abort();
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, request};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 
@@ -29,8 +29,14 @@ const DISCARD_TIME: Duration = Duration::from_secs(1);
 /// A request as far as a refusal has not read it.
 #[derive(Debug)]
 pub(super) struct Unread {
-    pub(super) body: Incoming,
-    pub(super) expectation: Expectation,
+    body: Incoming,
+    expectation: Expectation,
+}
+
+impl Unread {
+    pub(super) fn new(head: &request::Parts, body: Incoming) -> Self {
+        Self { expectation: Expectation::of(&head.headers), body }
+    }
 }
 
 /// A request that we could not pass on without risk; the connection is closed, for we may have misread it.
@@ -40,7 +46,6 @@ pub(super) fn malformed(mut exchange: Exchange, unacceptable: Unacceptable) -> R
         Unacceptable::Method => (StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n"),
         Unacceptable::Coding => (StatusCode::NOT_IMPLEMENTED, "transfer coding not implemented\n"),
     };
-    exchange.count_malformed();
     exchange.activity().must_linger();
     exchange.answers(status, Flag::DownstreamProtocol);
     closing(ours(exchange, status, text))
@@ -112,7 +117,7 @@ fn failed(mut exchange: Exchange, view: &View, failure: &Failure) -> Response<Re
     };
     exchange.answers(status, flag);
     exchange.activity().forgive();
-    let whole = exchange.progress().ended.get();
+    let whole = exchange.request_is_whole();
     if !whole {
         exchange.activity().must_linger();
     }

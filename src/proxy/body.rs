@@ -41,19 +41,13 @@ pub(super) struct Progress {
 
 impl RequestBody {
     /// A body to be streamed; the answer's head is due `answer_timeout` after its last byte.
-    pub(super) fn new(
-        incoming: Incoming,
-        activity: &Rc<Activity>,
-        answer_timeout: Duration,
-        progress: &Rc<Progress>,
-    ) -> Self {
+    pub(super) fn new(incoming: Incoming, exchange: &mut Exchange, answer_timeout: Duration) -> Self {
         if incoming.is_end_stream() {
-            progress.ended.set(true);
-            activity.await_answer(answer_timeout);
+            exchange.activity().await_answer(answer_timeout);
             return Self::default();
         }
-        let upload =
-            Upload { activity: Rc::clone(activity), answer_timeout, progress: Rc::clone(progress) };
+        let progress = exchange.begin_upload();
+        let upload = Upload { activity: Rc::clone(exchange.activity()), answer_timeout, progress };
         Self { incoming: Some(incoming), upload: Some(upload) }
     }
 }

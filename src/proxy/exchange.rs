@@ -6,13 +6,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::header::{HOST, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, request};
+use http::header::{EXPECT, HOST, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, request};
 
 use super::activity::Activity;
 use super::body::Progress;
 use super::connection::Connection;
-use super::headers::X_REQUEST_ID;
+use super::headers::{self, Hop, X_REQUEST_ID};
 use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::limiter::timestamp::Timestamp;
 use crate::telemetry::access_log::Entry;
@@ -69,16 +69,17 @@ pub(super) struct Exchange {
     sent: u64,
     whole: bool,
     flag: Flag,
-    progress: Rc<Progress>,
+    /// How the request's body goes; `None` for a request without one.
+    upload: Option<Rc<Progress>>,
     record: Option<Box<Record>>,
 }
 
 /// What the access log wants to know, copied before the request goes on.
 #[derive(Debug, Default)]
 struct Record {
-    method: String,
+    method: Method,
     target: String,
-    protocol: &'static str,
+    protocol: Version,
     authority: Option<HeaderValue>,
     user_agent: Option<HeaderValue>,
     forwarded_for: Option<HeaderValue>,
@@ -100,9 +101,9 @@ impl Exchange {
         connection.worker.metrics.request_started(connection.listener);
         let record = connection.worker.shared.access_log.as_ref().map(|_| {
             Box::new(Record {
-                method: head.method.to_string(),
+                method: head.method.clone(),
                 target: head.uri.path_and_query().map_or_else(|| head.uri.to_string(), ToString::to_string),
-                protocol: if head.version == http::Version::HTTP_10 { "HTTP/1.0" } else { "HTTP/1.1" },
+                protocol: head.version,
                 ..Record::default()
             })
         });
@@ -113,7 +114,7 @@ impl Exchange {
             sent: 0,
             whole: false,
             flag: Flag::None,
-            progress: Rc::default(),
+            upload: None,
             record,
         }
     }
@@ -122,8 +123,30 @@ impl Exchange {
         &self.connection.activity
     }
 
-    pub(super) fn progress(&self) -> &Rc<Progress> {
-        &self.progress
+    /// The request has a body; answers where its progress is to be noted.
+    pub(super) fn begin_upload(&mut self) -> Rc<Progress> {
+        Rc::clone(self.upload.get_or_insert_default())
+    }
+
+    /// Whether the request's last byte has been read.
+    pub(super) fn request_is_whole(&self) -> bool {
+        self.upload.as_ref().is_none_or(|upload| upload.ended.get())
+    }
+
+    /// Whether the request's body broke off or is none.
+    pub(super) fn request_is_broken(&self) -> bool {
+        self.upload.as_ref().is_some_and(|upload| upload.failed.get())
+    }
+
+    /// A rule refuses the request; for the log, its headers are what the upstream would have seen.
+    pub(super) fn note_refused(&mut self, rule: &str, head: &mut request::Parts, hop: &Hop) {
+        if let Some(record) = &mut self.record {
+            record.rule = Some(rule.into());
+            let expect = head.headers.get(EXPECT).cloned();
+            headers::prepare_request(head, hop);
+            self.note_headers(&head.headers);
+            head.headers.extend(expect.map(|expect| (EXPECT, expect)));
+        }
     }
 
     /// Copies what the log needs of the headers as they are now.
@@ -137,13 +160,6 @@ impl Exchange {
         }
     }
 
-    /// The rule that decided.
-    pub(super) fn note_rule(&mut self, name: &str) {
-        if let Some(record) = &mut self.record {
-            record.rule = Some(name.into());
-        }
-    }
-
     /// The upstream has answered, at `now`.
     pub(super) fn note_upstream(&mut self, address: &dyn std::fmt::Display) {
         if self.record.is_some() {
@@ -153,11 +169,6 @@ impl Exchange {
                 record.upstream_time = Some(took);
             }
         }
-    }
-
-    /// It was malformed.
-    pub(super) fn count_malformed(&self) {
-        self.connection.worker.metrics.malformed_request();
     }
 
     /// The answer's status is decided, and why.
@@ -193,9 +204,9 @@ impl Exchange {
             method: &record.method,
             path: &record.target,
             protocol: record.protocol,
-            status: self.status.as_u16(),
+            status: self.status,
             flags: flag.as_str(),
-            bytes_received: self.progress.received.get(),
+            bytes_received: self.upload.as_ref().map_or(0, |upload| upload.received.get()),
             bytes_sent: self.sent,
             duration,
             upstream_time: record.upstream_time,
@@ -214,7 +225,11 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         let worker = &self.connection.worker;
         let duration = worker.shared.clock.now().since(self.started);
-        worker.metrics.request_finished(self.connection.listener, self.status, duration);
+        if self.whole {
+            worker.metrics.request_finished(self.connection.listener, self.status, duration);
+        } else {
+            worker.metrics.request_reset(self.connection.listener);
+        }
         self.log(duration);
         self.connection.activity.end_exchange();
     }

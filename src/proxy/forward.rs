@@ -33,6 +33,7 @@ pub(super) async fn forward(
     exchange: &Exchange,
     request: Request<RequestBody>,
 ) -> Result<Response<Answer<RequestBody>>, Failure> {
+    view.metrics.upstream_request_started();
     let mut sending = pin!(view.upstream.send(request));
     let activity = exchange.activity();
     let answered = poll_fn(|cx| {
@@ -49,7 +50,7 @@ pub(super) async fn forward(
     .await;
     let answered = match answered {
         // A body that broke off breaks the upstream's connection too; the fault is the client's.
-        Err(Failure::Upstream(_)) if exchange.progress().failed.get() => Err(Failure::BrokenRequest),
+        Err(Failure::Upstream(_)) if exchange.request_is_broken() => Err(Failure::BrokenRequest),
         answered => answered,
     };
     activity.answered();

@@ -90,8 +90,15 @@ pub(super) enum Expectation {
     None,
 }
 
+impl Expectation {
+    /// What the fields of a request say.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        if headers.contains_key(EXPECT) { Self::Continue } else { Self::None }
+    }
+}
+
 /// Turns a client's request into ours: its target in origin-form, its fields without those of the hop.
-pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop) -> Expectation {
+pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop) {
     if head.uri.authority().is_some() {
         to_origin_form(head);
     }
@@ -99,7 +106,7 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop) -> Expectati
     remove_hop_by_hop(&mut head.headers);
     let headers = &mut head.headers;
     // The client has been, or will be, told to continue by us.
-    let expects = headers.remove(EXPECT).is_some();
+    headers.remove(EXPECT);
     headers.remove(X_ENVOY_INTERNAL);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -116,7 +123,6 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop) -> Expectati
     headers.insert(X_ENVOY_EXTERNAL_ADDRESS, address(hop.client.ip));
     head.version = Version::HTTP_11;
     head.extensions.clear();
-    if expects { Expectation::Continue } else { Expectation::None }
 }
 
 /// What is known of the hop a request came by.

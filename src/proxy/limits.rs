@@ -1,12 +1,10 @@
 //! The limits of one request: checked once, then counted and shown.
 
-use smallvec::SmallVec;
-
 use http::HeaderMap;
+use smallvec::SmallVec;
 
 use super::View;
 use crate::limiter::Limiter;
-use crate::limiter::algorithm::Usage;
 use crate::limiter::decision::{Decision, Enforcement};
 use crate::limiter::timestamp::Timestamp;
 use crate::response::rate_limit_headers::{self, Standing};
@@ -80,20 +78,21 @@ impl Limits {
         if !visible && !ietf_headers {
             return;
         }
-        let usages: SmallVec<[Option<Usage>; 2]> =
-            self.decision.verdicts().iter().map(|verdict| verdict.usage(self.at)).collect();
-        let standings = self.selected.iter().zip(self.decision.verdicts()).zip(&usages).filter_map(
-            |((selected, verdict), usage)| {
-                let enforced = verdict.enforcement == Enforcement::Enforced;
-                let name = view.rule_name(selected.rule);
-                Some(Standing { name, quota: verdict.quota()?, usage: (*usage)? }).filter(|_| enforced)
-            },
-        );
+        let standings: SmallVec<[Standing<'_>; 4]> = self
+            .selected
+            .iter()
+            .zip(self.decision.verdicts())
+            .filter(|(_, verdict)| verdict.enforcement == Enforcement::Enforced)
+            .filter_map(|(selected, verdict)| {
+                let usage = verdict.usage(self.at)?;
+                Some(Standing { notation: view.notation(selected)?, usage })
+            })
+            .collect();
         if visible {
-            rate_limit_headers::write_envoy(headers, standings.clone());
+            rate_limit_headers::write_envoy(headers, &standings);
         }
         if ietf_headers {
-            rate_limit_headers::write_ietf(headers, standings);
+            rate_limit_headers::write_ietf(headers, &standings);
         }
     }
 }

@@ -57,24 +57,20 @@ async fn respond(connection: &Rc<Connection>, request: Request<Incoming>) -> Res
         }
         Selection::Denied(rule) => {
             view.record(rule, DecisionOutcome::Denied);
-            exchange.note_rule(view.rule_name(rule));
-            let expectation = headers::prepare_request(&mut head, &hop);
-            exchange.note_headers(&head.headers);
-            return answers::denied(exchange, &view, Unread { body, expectation });
+            exchange.note_refused(view.rule_name(rule), &mut head, &hop);
+            return answers::denied(exchange, &view, Unread::new(&head, body));
         }
         Selection::Limited(selected) => Limits::check(&worker.shared.limiter, selected, now),
     };
-    let action = throttle::resolve(limits.decision());
     limits.record(&view);
-    let expectation = headers::prepare_request(&mut head, &hop);
-    exchange.note_headers(&head.headers);
-    if let Action::Refuse { by, retry_after } = action {
-        exchange.note_rule(view.rule_name(limits.rule(by)));
-        return answers::limited(exchange, &view, (&limits, by), retry_after, Unread { body, expectation });
+    if let Action::Refuse { by, retry_after } = throttle::resolve(limits.decision()) {
+        exchange.note_refused(view.rule_name(limits.rule(by)), &mut head, &hop);
+        return answers::limited(exchange, &view, (&limits, by), retry_after, Unread::new(&head, body));
     }
 
-    let timeout = view.upstream.settings().timeout;
-    let body = RequestBody::new(body, exchange.activity(), timeout, exchange.progress());
+    headers::prepare_request(&mut head, &hop);
+    exchange.note_headers(&head.headers);
+    let body = RequestBody::new(body, &mut exchange, view.upstream.settings().timeout);
     let answered = forward(&view, &exchange, Request::from_parts(head, body)).await;
     let mut response = answers::upstream(exchange, &view, answered);
     limits.write_headers(response.headers_mut(), &view);

@@ -22,44 +22,76 @@ pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// The IETF draft's policy header.
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
+/// How a limit is written, worked out once: nothing about it changes from answer to answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notation {
+    name: Box<str>,
+    count: u32,
+    /// Seconds.
+    window: u64,
+    /// The value of `x-ratelimit-limit` where this limit is the only one.
+    alone: HeaderValue,
+}
+
+impl Notation {
+    /// How a limit of the rule `name` is written. Names are visible ASCII without quotes.
+    pub fn new(name: &str, quota: &Quota) -> Self {
+        let mut notation = Self {
+            name: name.into(),
+            count: quota.limit().count.get(),
+            window: whole_seconds(quota.limit().period.duration()),
+            alone: HeaderValue::from_static(""),
+        };
+        let mut text = Vec::new();
+        push_number(&mut text, notation.count.into());
+        notation.push_policy(&mut text);
+        notation.alone = HeaderValue::from_bytes(&text).unwrap_or(notation.alone);
+        notation
+    }
+
+    fn push_policy(&self, text: &mut Vec<u8>) {
+        text.extend_from_slice(b", ");
+        push_number(text, self.count.into());
+        text.extend_from_slice(b";w=");
+        push_number(text, self.window);
+        text.extend_from_slice(b";name=\"");
+        text.extend_from_slice(self.name.as_bytes());
+        text.push(b'"');
+    }
+}
+
 /// One limit as it stands after a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing<'a> {
-    /// The rule's name.
-    pub name: &'a str,
-    /// What it allows.
-    pub quota: &'a Quota,
+    /// How it is written.
+    pub notation: &'a Notation,
     /// What is left of it.
     pub usage: Usage,
 }
 
 /// Sets Envoy's three headers; does nothing where no limit applies.
-pub fn write_envoy<'a>(headers: &mut HeaderMap, standings: impl Iterator<Item = Standing<'a>> + Clone) {
-    let mut least: Option<Standing<'a>> = None;
-    for standing in standings.clone() {
-        if least.is_none_or(|least| standing.usage.remaining < least.usage.remaining) {
-            least = Some(standing);
+pub fn write_envoy(headers: &mut HeaderMap, standings: &[Standing<'_>]) {
+    // The first of those with the least left: `min_by_key` answers the first of equals.
+    let Some(least) = standings.iter().min_by_key(|standing| standing.usage.remaining) else { return };
+    match standings {
+        [only] => {
+            headers.insert(X_RATELIMIT_LIMIT, only.notation.alone.clone());
+        }
+        standings => {
+            let mut text = Vec::with_capacity(32 * standings.len());
+            push_number(&mut text, least.notation.count.into());
+            for standing in standings {
+                standing.notation.push_policy(&mut text);
+            }
+            insert(headers, X_RATELIMIT_LIMIT, text);
         }
     }
-    let Some(least) = least else { return };
-    let mut text = Vec::with_capacity(48);
-    push_number(&mut text, least.quota.limit().count.get().into());
-    for standing in standings {
-        text.extend_from_slice(b", ");
-        push_number(&mut text, standing.quota.limit().count.get().into());
-        text.extend_from_slice(b";w=");
-        push_number(&mut text, window(standing.quota));
-        text.extend_from_slice(b";name=\"");
-        text.extend_from_slice(standing.name.as_bytes());
-        text.push(b'"');
-    }
-    insert(headers, X_RATELIMIT_LIMIT, text);
-    headers.insert(X_RATELIMIT_REMAINING, HeaderValue::from(least.usage.remaining));
-    headers.insert(X_RATELIMIT_RESET, HeaderValue::from(whole_seconds(least.usage.reset)));
+    headers.insert(X_RATELIMIT_REMAINING, number(least.usage.remaining.into()));
+    headers.insert(X_RATELIMIT_RESET, number(whole_seconds(least.usage.reset)));
 }
 
 /// Sets the IETF draft's two headers; does nothing where no limit applies.
-pub fn write_ietf<'a>(headers: &mut HeaderMap, standings: impl Iterator<Item = Standing<'a>>) {
+pub fn write_ietf(headers: &mut HeaderMap, standings: &[Standing<'_>]) {
     let (mut state, mut policy) = (Vec::new(), Vec::new());
     for standing in standings {
         for text in [&mut state, &mut policy] {
@@ -67,7 +99,7 @@ pub fn write_ietf<'a>(headers: &mut HeaderMap, standings: impl Iterator<Item = S
                 text.extend_from_slice(b", ");
             }
             text.push(b'"');
-            text.extend_from_slice(standing.name.as_bytes());
+            text.extend_from_slice(standing.notation.name.as_bytes());
             text.push(b'"');
         }
         state.extend_from_slice(b";r=");
@@ -75,9 +107,9 @@ pub fn write_ietf<'a>(headers: &mut HeaderMap, standings: impl Iterator<Item = S
         state.extend_from_slice(b";t=");
         push_number(&mut state, whole_seconds(standing.usage.reset));
         policy.extend_from_slice(b";q=");
-        push_number(&mut policy, standing.quota.limit().count.get().into());
+        push_number(&mut policy, standing.notation.count.into());
         policy.extend_from_slice(b";w=");
-        push_number(&mut policy, window(standing.quota));
+        push_number(&mut policy, standing.notation.window);
     }
     if !state.is_empty() {
         insert(headers, RATELIMIT, state);
@@ -90,9 +122,11 @@ pub fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }
 
-/// The window of a quota in seconds; the syntax knows none shorter than one.
-fn window(quota: &Quota) -> u64 {
-    whole_seconds(quota.limit().period.duration())
+/// A number as a header's value. Most are small: those need no memory of their own.
+pub fn number(number: u64) -> HeaderValue {
+    const SMALL: [&str; 11] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"];
+    let small = usize::try_from(number).ok().and_then(|number| SMALL.get(number));
+    small.map_or_else(|| HeaderValue::from(number), |text| HeaderValue::from_static(text))
 }
 
 fn push_number(text: &mut Vec<u8>, number: u64) {
@@ -125,39 +159,48 @@ mod tests {
 
     #[test]
     fn the_tightest_limit_leads_and_all_are_listed() {
-        let (second, hour) = (quota(10, Unit::Second), quota(1000, Unit::Hour));
+        let (fast, slow) =
+            (Notation::new("fast", &quota(10, Unit::Second)), Notation::new("slow", &quota(1000, Unit::Hour)));
         let standings = [
-            Standing { name: "fast", quota: &second, usage: usage(9, Duration::from_millis(100)) },
-            Standing { name: "slow", quota: &hour, usage: usage(3, Duration::from_millis(1_804_001)) },
+            Standing { notation: &fast, usage: usage(9, Duration::from_millis(100)) },
+            Standing { notation: &slow, usage: usage(3, Duration::from_millis(1_804_001)) },
         ];
         let mut headers = HeaderMap::new();
-        write_envoy(&mut headers, standings.iter().copied());
+        write_envoy(&mut headers, &standings);
         assert_eq!(headers[X_RATELIMIT_LIMIT], "1000, 10;w=1;name=\"fast\", 1000;w=3600;name=\"slow\"");
         assert_eq!(headers[X_RATELIMIT_REMAINING], "3");
         assert_eq!(headers[X_RATELIMIT_RESET], "1805");
-        write_ietf(&mut headers, standings.iter().copied());
+        write_ietf(&mut headers, &standings);
         assert_eq!(headers[RATELIMIT], "\"fast\";r=9;t=1, \"slow\";r=3;t=1805");
         assert_eq!(headers[RATELIMIT_POLICY], "\"fast\";q=10;w=1, \"slow\";q=1000;w=3600");
     }
 
     #[test]
     fn the_first_of_equals_leads() {
-        let (a, b) = (quota(10, Unit::Second), quota(20, Unit::Millisecond));
-        let standings = [("a", &a), ("b", &b)].map(|(name, quota)| Standing {
-            name,
-            quota,
-            usage: usage(0, Duration::from_secs(1)),
-        });
+        let notations =
+            [("a", quota(10, Unit::Second)), ("b", quota(20, Unit::Millisecond))].map(|(n, q)| Notation::new(n, &q));
+        let standings =
+            notations.each_ref().map(|notation| Standing { notation, usage: usage(0, Duration::from_secs(1)) });
         let mut headers = HeaderMap::new();
-        write_envoy(&mut headers, standings.iter().copied());
+        write_envoy(&mut headers, &standings);
         assert_eq!(headers[X_RATELIMIT_LIMIT], "10, 10;w=1;name=\"a\", 20;w=1;name=\"b\"");
+    }
+
+    #[test]
+    fn a_limit_alone_is_written_the_same_way() {
+        let notation = Notation::new("per-ip", &quota(10, Unit::Second));
+        let mut headers = HeaderMap::new();
+        write_envoy(&mut headers, &[Standing { notation: &notation, usage: usage(11, Duration::ZERO) }]);
+        assert_eq!(headers[X_RATELIMIT_LIMIT], "10, 10;w=1;name=\"per-ip\"");
+        assert_eq!((&headers[X_RATELIMIT_REMAINING], &headers[X_RATELIMIT_RESET]), (&number(11), &number(0)));
+        assert_eq!((number(11), number(0)), (HeaderValue::from(11), HeaderValue::from(0)));
     }
 
     #[test]
     fn no_limit_no_headers() {
         let mut headers = HeaderMap::new();
-        write_envoy(&mut headers, std::iter::empty());
-        write_ietf(&mut headers, std::iter::empty());
+        write_envoy(&mut headers, &[]);
+        write_ietf(&mut headers, &[]);
         assert!(headers.is_empty());
     }
 }

@@ -6,11 +6,13 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use super::rate_limit_headers::whole_seconds;
+use super::rate_limit_headers::{number, whole_seconds};
 
 /// Envoy's mark on answers that a rate limit gave; its routers do not retry them.
 pub const X_ENVOY_RATELIMITED: HeaderName = HeaderName::from_static("x-envoy-ratelimited");
 
+/// Headers that a refusal gets beside its own: five here, the rest by the server.
+const ROOM: usize = 8;
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// What a rule answers when it refuses (`on_limit`), compiled once.
@@ -44,8 +46,9 @@ impl Refusal {
 
     /// The headers of a refusal by a limit: wait this long, at least a second.
     pub fn limited_headers(&self, retry_after: Duration) -> HeaderMap {
-        let mut headers = self.headers.clone();
-        headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(retry_after).max(1)));
+        let mut headers = HeaderMap::with_capacity(self.headers.len() + ROOM);
+        headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+        headers.insert(RETRY_AFTER, number(whole_seconds(retry_after).max(1)));
         headers.insert(X_ENVOY_RATELIMITED, HeaderValue::from_static("true"));
         headers
     }

@@ -20,7 +20,7 @@ use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuild
 use self::output::{Control, Output};
 use crate::limiter::timestamp::Timestamp;
 
-/// Lines that may wait to be written. With the longest lines possible that is 30 MB; with usual ones, 1 MB.
+/// Lines that may wait to be written. With the longest lines possible that is 40 MB; with usual ones, 1 MB.
 const QUEUED_LINES: usize = 4096;
 
 /// How long the end of the process waits for the last lines.

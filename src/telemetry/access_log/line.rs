@@ -11,6 +11,8 @@ use serde_json::json;
 use super::Entry;
 use crate::telemetry::rfc3339;
 
+/// The longest method written: any token is one (RFC 9110 section 9.1), real ones are short.
+const LONGEST_METHOD: usize = 64;
 /// The longest path written, in bytes after escaping.
 const LONGEST_PATH: usize = 4096;
 /// The longest value of a header, in bytes after escaping.
@@ -24,7 +26,9 @@ const USUAL_LINE: usize = 384;
 pub(super) fn envoy(entry: &Entry<'_>) -> Vec<u8> {
     let mut line = Vec::with_capacity(USUAL_LINE);
     // Writing to a vector cannot fail.
-    let _ = write!(line, "[{}] \"{} ", rfc3339(entry.start), entry.method);
+    let _ = write!(line, "[{}] \"", rfc3339(entry.start));
+    push_escaped(&mut line, entry.method.as_str().as_bytes(), LONGEST_METHOD);
+    line.push(b' ');
     push_escaped(&mut line, entry.path.as_bytes(), LONGEST_PATH);
     let _ = write!(
         line,
@@ -59,7 +63,7 @@ pub(super) fn envoy(entry: &Entry<'_>) -> Vec<u8> {
 pub(super) fn json(entry: &Entry<'_>) -> Vec<u8> {
     let value = json!({
         "start_time": rfc3339(entry.start),
-        "method": entry.method.as_str(),
+        "method": text(entry.method.as_str().as_bytes(), LONGEST_METHOD),
         "path": text(entry.path.as_bytes(), LONGEST_PATH),
         "protocol": protocol(entry.protocol),
         "response_code": entry.status.as_u16(),
@@ -112,13 +116,21 @@ fn push_escaped(line: &mut Vec<u8>, value: &[u8], longest: usize) {
     }
 }
 
-/// The start of a value as text. JSON's own escaping leaves DEL and the C1 controls, to which terminals
-/// listen, so they are replaced.
+/// The start of a value as text, so much that it takes `longest` bytes once escaped. JSON's own escaping leaves
+/// DEL and the C1 controls, to which terminals listen, so they are replaced.
 fn text(value: &[u8], longest: usize) -> String {
     let mut text = String::new();
+    let mut room = longest;
     for char in String::from_utf8_lossy(&value[..value.len().min(longest)]).chars() {
-        let disturbing = matches!(char, '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}');
-        text.push(if disturbing { char::REPLACEMENT_CHARACTER } else { char });
+        let (char, size) = match char {
+            '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' => (char::REPLACEMENT_CHARACTER, 3),
+            '\0'..='\u{1f}' => (char, 6),
+            '"' | '\\' => (char, 2),
+            _ => (char, char.len_utf8()),
+        };
+        let Some(left) = room.checked_sub(size) else { break };
+        room = left;
+        text.push(char);
     }
     text
 }

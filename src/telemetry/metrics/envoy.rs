@@ -220,8 +220,7 @@ impl Scope {
 }
 
 fn http(listener: &ListenerTotals) -> Vec<Stat> {
-    // Dots and colons separate in Envoy's names, so it writes addresses with underscores.
-    let name = listener.name.replace(':', "_");
+    let name = dotted(&listener.name);
     let scope = Scope {
         prefix: format!("http.{name}"),
         family: "envoy_http",
@@ -267,7 +266,7 @@ fn cluster(upstream: &UpstreamTotals) -> Vec<Stat> {
 fn local_rate_limit(rule: &str, decisions: &Decisions) -> Vec<Stat> {
     use DecisionOutcome::{Allowed, Banned, Delayed, Limited, Shadow, Soft};
     let scope = Scope {
-        prefix: format!("{}.http_local_rate_limit", rule.replace(':', "_")),
+        prefix: format!("{}.http_local_rate_limit", dotted(rule)),
         family: "envoy_http_local_rate_limit",
         label: format!("envoy_local_http_ratelimit_prefix=\"{}\"", escaped(rule)),
     };
@@ -280,4 +279,10 @@ fn local_rate_limit(rule: &str, decisions: &Decisions) -> Vec<Stat> {
         scope.counter("enforced", decisions.of_any(&[Limited, Banned])),
         scope.counter("shadow_mode", decisions.of(Shadow)),
     ]
+}
+
+/// A name as part of a dotted one: Envoy writes addresses with underscores for colons, and a name must not
+/// end the line it stands on.
+fn dotted(name: &str) -> String {
+    name.replace(|char: char| char == ':' || char.is_control(), "_")
 }

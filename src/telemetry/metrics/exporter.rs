@@ -164,9 +164,10 @@ fn gauge(recorder: &PrometheusRecorder, family: &Family, labels: Labels<'_>) -> 
 }
 
 fn key(family: &Family, labels: Labels<'_>) -> Key {
-    let labels: Vec<Label> =
-        labels.iter().map(|(name, value)| Label::new(*name, (*value).to_owned())).collect();
-    Key::from_parts(family.name, labels)
+    // The exporter takes a pair of backslashes for one that has been escaped already, and so would give two
+    // names the same series.
+    let label = |(name, value): &(&'static str, &str)| Label::new(*name, value.replace('\\', "\\\\"));
+    Key::from_parts(family.name, labels.iter().map(label).collect::<Vec<_>>())
 }
 
 fn seconds(moment: Timestamp) -> f64 {

@@ -1,1 +1,238 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use http::StatusCode;
+use regex::Regex;
+
+use super::*;
+
+fn scrape() -> Scrape {
+    Scrape {
+        now: Timestamp::from_secs(1_000_071),
+        started: Timestamp::from_secs(1_000_000),
+        state: ServerState::Live,
+        keys: BTreeMap::from([("per-ip".into(), 12)]),
+        entries: 15,
+        capacity: 1000,
+        overflows: 3,
+        access_log_dropped: 2,
+    }
+}
+
+/// One request that was refused and one that was answered on another worker, one that is still running.
+fn busy() -> Arc<Metrics> {
+    let metrics = Metrics::new(&["inbound", "0.0.0.0:8081"]);
+    let (one, other) = (metrics.worker(), metrics.worker());
+    for worker in [&one, &other] {
+        worker.downstream_connection_opened(0);
+        worker.request_started(0);
+    }
+    one.request_finished(0, StatusCode::TOO_MANY_REQUESTS, Duration::from_micros(40));
+    one.downstream_connection_closed(0);
+    other.upstream_connection_opened();
+    other.upstream_request_started();
+    other.upstream_request(UpstreamOutcome::Answered(StatusCode::OK));
+    other.upstream_time(Duration::from_millis(3));
+    other.request_finished(0, StatusCode::OK, Duration::from_millis(4));
+    other.request_started(0);
+    other.malformed_request();
+    metrics.rule("per-ip").record(DecisionOutcome::Allowed);
+    metrics.rule("per-ip").record(DecisionOutcome::Limited);
+    metrics.rule("per-ip").record(DecisionOutcome::Shadow);
+    metrics
+}
+
+/// Series and values of a text, checking the form of every line on the way.
+fn parse(text: &str) -> BTreeMap<String, f64> {
+    let series =
+        Regex::new(r#"^([a-z_:][a-z0-9_:]*)(\{(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*\})? (\S+)$"#).unwrap();
+    let mut values = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let found = series.captures(line).unwrap_or_else(|| panic!("not a series: {line}"));
+        let known = values.insert(line.rsplit_once(' ').unwrap().0.to_owned(), found[3].parse().unwrap());
+        assert!(known.is_none(), "twice: {line}");
+    }
+    values
+}
+
+#[test]
+fn all_workers_add_up() {
+    let text = busy().render(&scrape());
+    let values = parse(&text);
+    let expected = [
+        (r#"weir_requests_total{listener="inbound",code_class="2xx"}"#, 1.0),
+        (r#"weir_requests_total{listener="inbound",code_class="4xx"}"#, 1.0),
+        (r#"weir_requests_total{listener="0.0.0.0:8081",code_class="5xx"}"#, 0.0),
+        (r#"weir_requests_in_flight{listener="inbound"}"#, 1.0),
+        (r#"weir_downstream_connections{listener="inbound"}"#, 1.0),
+        (r#"weir_downstream_connections_total{listener="inbound"}"#, 2.0),
+        (r#"weir_request_duration_seconds_bucket{listener="inbound",le="0.00005"}"#, 1.0),
+        (r#"weir_request_duration_seconds_bucket{listener="inbound",le="0.005"}"#, 2.0),
+        (r#"weir_request_duration_seconds_count{listener="inbound"}"#, 2.0),
+        (r#"weir_request_duration_seconds_sum{listener="inbound"}"#, 0.00404),
+        (r#"weir_upstream_requests_total{outcome="answered"}"#, 1.0),
+        (r#"weir_upstream_responses_total{code_class="2xx"}"#, 1.0),
+        (r#"weir_upstream_request_duration_seconds_bucket{le="+Inf"}"#, 1.0),
+        ("weir_upstream_connections", 1.0),
+        ("weir_requests_malformed_total", 1.0),
+        (r#"weir_decisions_total{rule="per-ip",outcome="limited"}"#, 1.0),
+        (r#"weir_decisions_total{rule="per-ip",outcome="banned"}"#, 0.0),
+        (r#"weir_limiter_keys{rule="per-ip"}"#, 12.0),
+        ("weir_limiter_overflow_total", 3.0),
+        ("weir_access_log_dropped_total", 2.0),
+        ("process_start_time_seconds", 1_000_000.0),
+    ];
+    for (series, value) in expected {
+        assert_eq!(values.get(series), Some(&value), "{series} in\n{text}");
+    }
+}
+
+#[test]
+fn every_metric_has_help_a_type_and_a_conventional_name() {
+    let metrics = busy();
+    metrics.config_started(1, Timestamp::from_secs(1_000_000));
+    let text = metrics.render(&scrape());
+    let of = |prefix| -> BTreeSet<&str> {
+        text.lines().filter_map(|line| line.strip_prefix(prefix)?.split(' ').next()).collect()
+    };
+    let all: BTreeSet<&str> = families::ALL.iter().map(|family| family.name).collect();
+    assert_eq!(of("# HELP "), all);
+    assert_eq!(of("# TYPE "), all);
+    for family in families::ALL {
+        assert_eq!(
+            family.kind == families::Kind::Counter,
+            family.name.ends_with("_total"),
+            "{}",
+            family.name
+        );
+        assert!(family.help.ends_with('.') && !family.help.contains('\n'), "{}", family.name);
+    }
+    for series in parse(&text).keys() {
+        let name = series.split('{').next().unwrap();
+        let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| {
+            let family = name.strip_suffix(suffix)?;
+            all.contains(family).then_some(family)
+        });
+        assert!(all.contains(family.unwrap_or(name)), "{name}");
+    }
+}
+
+#[test]
+fn a_reload_leaves_every_counter_where_it_was() {
+    let metrics = busy();
+    let before = parse(&metrics.render(&scrape()));
+    metrics.rule("per-ip").record(DecisionOutcome::Allowed);
+    metrics.worker().request_started(0);
+    metrics.config_reload(ReloadOutcome::Applied, 2, Timestamp::from_secs(1_000_060));
+    let text = metrics.render(&scrape());
+    let after = parse(&text);
+    for (series, value) in before.iter().filter(|(series, _)| series.contains("_total")) {
+        assert!(after[series] >= *value, "{series}");
+    }
+    assert_eq!(after[r#"weir_decisions_total{rule="per-ip",outcome="allowed"}"#], 2.0);
+}
+
+#[test]
+fn a_rejected_reload_shows_until_one_succeeds() {
+    let metrics = Metrics::new(&["inbound"]);
+    let value = |series: &str| parse(&metrics.render(&scrape()))[series];
+    metrics.config_started(1, Timestamp::from_secs(10));
+    metrics.config_reload(ReloadOutcome::Rejected, 1, Timestamp::from_secs(20));
+    assert_eq!(value("weir_config_last_reload_successful"), 0.0);
+    assert_eq!(value("weir_config_last_reload_success_timestamp_seconds"), 10.0);
+    metrics.config_reload(ReloadOutcome::Applied, 2, Timestamp::from_secs(30));
+    assert_eq!(value("weir_config_last_reload_successful"), 1.0);
+    assert_eq!(value("weir_config_last_reload_success_timestamp_seconds"), 30.0);
+    assert_eq!(value("weir_config_generation"), 2.0);
+    assert_eq!(value(r#"weir_config_reloads_total{outcome="rejected"}"#), 1.0);
+    assert_eq!(value(r#"weir_config_reloads_total{outcome="unchanged"}"#), 0.0);
+}
+
+#[test]
+fn a_rule_that_is_gone_holds_no_keys() {
+    let metrics = busy();
+    metrics.render(&scrape());
+    let scrape = Scrape { keys: BTreeMap::new(), ..scrape() };
+    assert_eq!(parse(&metrics.render(&scrape))[r#"weir_limiter_keys{rule="per-ip"}"#], 0.0);
+}
+
+#[test]
+fn awkward_names_do_not_break_the_format() {
+    let metrics = Metrics::new(&["quote\"back\\slash"]);
+    for name in ["a\"b", "a\\", "a\\\\", "a\\\"", "new\nline", "ключ"] {
+        metrics.rule(name).record(DecisionOutcome::Allowed);
+    }
+    parse(&metrics.render(&scrape()));
+    parse(&metrics.render_envoy(&scrape()));
+}
+
+#[test]
+fn a_request_whose_client_left_is_in_flight_no_more() {
+    let metrics = Metrics::new(&["inbound"]);
+    let worker = metrics.worker();
+    worker.request_started(0);
+    worker.upstream_request_started();
+    worker.upstream_request(UpstreamOutcome::Abandoned);
+    worker.request_reset(0);
+    let values = parse(&metrics.render(&scrape()));
+    assert_eq!(values[r#"weir_requests_in_flight{listener="inbound"}"#], 0.0);
+    assert_eq!(values["weir_upstream_requests_in_flight"], 0.0);
+    assert_eq!(metrics.upstream().failures(), 0);
+}
+
+#[test]
+fn an_unknown_listener_counts_nowhere() {
+    let metrics = Metrics::new(&[]);
+    metrics.worker().request_started(7);
+    metrics.worker().request_finished(7, StatusCode::OK, Duration::ZERO);
+}
+
+#[test]
+fn envoy_names_have_the_same_numbers() {
+    let text = busy().render_envoy(&scrape());
+    let values = parse(&text);
+    let expected = [
+        ("envoy_server_live{}", 1.0),
+        ("envoy_server_uptime{}", 71.0),
+        ("envoy_server_concurrency{}", 2.0),
+        (r#"envoy_http_downstream_rq_total{envoy_http_conn_manager_prefix="inbound"}"#, 3.0),
+        (r#"envoy_http_downstream_rq_active{envoy_http_conn_manager_prefix="inbound"}"#, 1.0),
+        (
+            r#"envoy_http_downstream_rq_xx{envoy_response_code_class="4",envoy_http_conn_manager_prefix="inbound"}"#,
+            1.0,
+        ),
+        (r#"envoy_http_downstream_rq_time_bucket{envoy_http_conn_manager_prefix="inbound",le="0.5"}"#, 1.0),
+        (r#"envoy_http_downstream_rq_time_bucket{envoy_http_conn_manager_prefix="inbound",le="5"}"#, 2.0),
+        (r#"envoy_http_downstream_cx_total{envoy_http_conn_manager_prefix="0.0.0.0_8081"}"#, 0.0),
+        (r#"envoy_cluster_upstream_rq_total{envoy_cluster_name="upstream"}"#, 1.0),
+        (r#"envoy_cluster_upstream_cx_active{envoy_cluster_name="upstream"}"#, 1.0),
+        (r#"envoy_http_local_rate_limit_enabled{envoy_local_http_ratelimit_prefix="per-ip"}"#, 3.0),
+        (r#"envoy_http_local_rate_limit_rate_limited{envoy_local_http_ratelimit_prefix="per-ip"}"#, 2.0),
+        (r#"envoy_http_local_rate_limit_enforced{envoy_local_http_ratelimit_prefix="per-ip"}"#, 1.0),
+    ];
+    for (series, value) in expected {
+        assert_eq!(values.get(series), Some(&value), "{series} in\n{text}");
+    }
+    assert!(!text.contains("# HELP"), "{text}");
+    let types: Vec<_> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
+    assert_eq!(types.iter().collect::<BTreeSet<_>>().len(), types.len(), "each family once");
+}
+
+#[test]
+fn stats_are_sorted_and_filtered() {
+    let metrics = busy();
+    let all = metrics.stats(&scrape(), &StatsFilter::default()).text();
+    let names: Vec<_> = all.lines().map(|line| line.split_once(": ").unwrap().0).collect();
+    assert!(names.is_sorted(), "{all}");
+    assert!(all.contains("http.inbound.downstream_rq_4xx: 1\n"), "{all}");
+    let filter = StatsFilter { name: Some(Regex::new("rate_limit").unwrap()), used: Used::Only };
+    let some = metrics.stats(&scrape(), &filter);
+    assert_eq!(
+        some.text(),
+        "per-ip.http_local_rate_limit.enabled: 3\nper-ip.http_local_rate_limit.enforced: 1\n\
+         per-ip.http_local_rate_limit.ok: 1\nper-ip.http_local_rate_limit.rate_limited: 2\n\
+         per-ip.http_local_rate_limit.shadow_mode: 1\n"
+    );
+    assert_eq!(some.json()["stats"][1]["name"], "per-ip.http_local_rate_limit.enforced");
+    assert_eq!(some.json()["stats"][1]["value"], 1);
+}

@@ -1,0 +1,88 @@
+//! The admin port: bound with everything else, served on a thread of its own.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use super::{Error, Running};
+use crate::admin::{self, KeyCounts, ReloadView, State, Surface};
+use crate::config::{AdminSettings, Config};
+use crate::telemetry::logging::LevelHandle;
+use crate::{listener, worker};
+
+/// The sockets of the admin port.
+pub(super) struct AdminPort {
+    sockets: Vec<(TcpListener, Surface)>,
+}
+
+impl AdminPort {
+    /// Binds what the configuration asks for. Only an address that it names must be free; a process beside
+    /// another one should not fail for a default it did not choose.
+    pub(super) fn bind(settings: &AdminSettings) -> Result<Self, Error> {
+        let mut sockets = Vec::new();
+        let mut bind = |address: SocketAddr, surface| match listener::bind(address, 1) {
+            Ok(bound) => {
+                sockets.extend(bound.into_iter().map(|socket| (socket, surface)));
+                Ok(())
+            }
+            Err(error) if surface == Surface::Full && !settings.explicit => {
+                tracing::warn!(%address, %error, "no admin port: its default address is taken");
+                Ok(())
+            }
+            Err(error) => Err(Error::System(format!("cannot listen on {address}"), error)),
+        };
+        bind(settings.address, Surface::Full)?;
+        settings.probes.map_or(Ok(()), |address| bind(address, Surface::Probes))?;
+        Ok(Self { sockets })
+    }
+
+    /// Serves on a thread of its own until the end.
+    pub(super) fn serve(
+        self,
+        config: &Config,
+        listeners: Vec<(Box<str>, SocketAddr)>,
+        levels: LevelHandle,
+        running: &Running,
+    ) -> Result<(), Error> {
+        let shared = &running.shared;
+        let clock = Arc::clone(&shared.clock);
+        let state = Arc::new(State {
+            metrics: Arc::clone(&shared.metrics),
+            limiter: Arc::clone(&shared.limiter),
+            capacity: config.max_keys,
+            policy: Arc::clone(&shared.policy),
+            drain: Arc::clone(&shared.drain),
+            levels,
+            access_log: shared.access_log.clone(),
+            reload: Box::new(|| ReloadView::default()),
+            config_text: Box::new(String::new),
+            started: clock.now(),
+            now: Box::new(move || clock.now()),
+            workers: config.workers.get(),
+            listeners,
+            upstream: config.upstream.address.to_string().into(),
+            keys: KeyCounts::default(),
+        });
+        let spawned = worker::spawn("admin".to_owned(), move || async move {
+            let serving: Vec<_> = self
+                .sockets
+                .into_iter()
+                .filter_map(|(socket, surface)| serve_one(socket, surface, Arc::clone(&state)))
+                .collect();
+            for serving in serving {
+                let _ = serving.await;
+            }
+        });
+        spawned.map(drop).map_err(Error::system("cannot start the admin port"))
+    }
+}
+
+fn serve_one(socket: TcpListener, surface: Surface, state: Arc<State>) -> Option<tokio::task::JoinHandle<()>> {
+    let name = match surface {
+        Surface::Full => "full",
+        Surface::Probes => "probes",
+    };
+    let address = socket.local_addr().ok()?;
+    let socket = tokio::net::TcpListener::from_std(socket).ok()?;
+    tracing::info!(%address, surface = name, "admin listening");
+    Some(tokio::task::spawn_local(admin::serve(socket, state, surface)))
+}

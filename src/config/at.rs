@@ -1,0 +1,105 @@
+//! Paths into the configuration, e.g. `rules[1].limit`: built on the stack while walking down, written out
+//! only where there is something to say.
+
+use std::fmt;
+
+/// A place in the configuration.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At<'a> {
+    parent: Option<&'a Self>,
+    step: Step<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step<'a> {
+    Root,
+    Key(&'a str),
+    Item(usize),
+    /// A value that stands for a list of itself adds nothing to the path.
+    Same,
+}
+
+impl<'a> At<'a> {
+    /// The whole file.
+    pub(super) const ROOT: Self = Self { parent: None, step: Step::Root };
+
+    /// The value of `key` in the map here.
+    pub(super) const fn key(&'a self, key: &'a str) -> Self {
+        Self { parent: Some(self), step: Step::Key(key) }
+    }
+
+    /// The item at `index` of the list here.
+    pub(super) const fn item(&'a self, index: usize) -> Self {
+        Self { parent: Some(self), step: Step::Item(index) }
+    }
+
+    /// The same place.
+    pub(super) const fn same(&'a self) -> Self {
+        Self { parent: Some(self), step: Step::Same }
+    }
+}
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            parent.fmt(f)?;
+        }
+        match self.step {
+            Step::Root | Step::Same => Ok(()),
+            Step::Item(index) => write_item(f, index),
+            Step::Key(key) => write_key(f, key, self.is_top()),
+        }
+    }
+}
+
+impl At<'_> {
+    /// Whether no other key or item comes before this step.
+    fn is_top(&self) -> bool {
+        let mut above = self.parent;
+        while let Some(at) = above {
+            if matches!(at.step, Step::Key(_) | Step::Item(_)) {
+                return false;
+            }
+            above = at.parent;
+        }
+        true
+    }
+}
+
+/// How a path goes on into a map; other files build the same text from events.
+pub(super) fn write_key(out: &mut impl fmt::Write, key: &str, is_top: bool) -> fmt::Result {
+    if is_plain(key) {
+        let dot = if is_top { "" } else { "." };
+        write!(out, "{dot}{key}")
+    } else {
+        write!(out, "[{}]", super::problem::quoted(key))
+    }
+}
+
+/// How a path goes on into a list.
+pub(super) fn write_item(out: &mut impl fmt::Write, index: usize) -> fmt::Result {
+    write!(out, "[{index}]")
+}
+
+fn is_plain(key: &str) -> bool {
+    !key.is_empty()
+        && key.len() <= 60
+        && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_reads_as_people_write_it() {
+        let root = At::ROOT;
+        let (rules, other) = (root.key("rules"), root.key("a b"));
+        let item = rules.item(1);
+        let same = item.same();
+        assert_eq!(root.to_string(), "");
+        assert_eq!(item.to_string(), "rules[1]");
+        assert_eq!(same.key("limit").to_string(), "rules[1].limit");
+        assert_eq!(other.key("x-y").to_string(), "[\"a b\"].x-y");
+    }
+}

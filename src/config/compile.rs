@@ -1,0 +1,190 @@
+//! From what is written to what it means, with every problem that only meaning shows.
+//!
+//! A part that is wrong leaves a default or a gap behind and the rest is looked at all the same; the result
+//! counts only if nothing was reported.
+
+mod addresses;
+mod limits;
+mod matching;
+mod refusal;
+mod rules;
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use super::at::At;
+use super::parse::{self, nearest};
+use super::problem::{Fault, Report, quoted};
+use super::raw::{self, List};
+use super::{Config, defaults};
+use crate::telemetry::access_log::{self, Format, Sink};
+use crate::{drain, identify, response};
+
+/// The configuration, if all of it makes sense. Files named in it are relative to `file`.
+pub(super) fn compile(raw: &raw::Root, file: &Path, report: &mut Report<'_>) -> Option<Config> {
+    let root = At::ROOT;
+    let addresses = addresses::compile(raw, report);
+    let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
+    let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
+    let identify = identify(raw.client_ip.as_ref(), root.key("client_ip"), report);
+    let response = response(raw, report);
+    let rules =
+        raw.rules.as_ref().map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), report));
+    let (rules, refusals) = rules.into_iter().unzip();
+    let upstream = addresses.upstream.filter(|_| report.is_clean())?;
+    Some(Config {
+        listeners: addresses.listeners,
+        workers: workers(raw.workers),
+        upstream,
+        admin: addresses.admin,
+        access_log,
+        drain,
+        max_keys: max_keys(raw.limiter.as_ref()),
+        identify,
+        response,
+        rules,
+        refusals,
+        notices: Vec::new(),
+    })
+}
+
+/// `available_parallelism` knows the CPU quota of a container.
+fn workers(raw: Option<raw::Workers>) -> NonZeroUsize {
+    let asked = match raw {
+        Some(raw::Workers::Count(count)) => usize::try_from(count).ok().and_then(NonZeroUsize::new),
+        Some(raw::Workers::Auto(_)) | None => available_parallelism().ok(),
+    };
+    asked.unwrap_or(NonZeroUsize::MIN)
+}
+
+fn max_keys(raw: Option<&raw::Limiter>) -> usize {
+    let asked = raw.and_then(|limiter| limiter.max_keys);
+    asked.and_then(|keys| usize::try_from(keys).ok()).unwrap_or(defaults::MAX_KEYS)
+}
+
+fn drain(raw: Option<&raw::Drain>, at: At<'_>, report: &mut Report<'_>) -> drain::Settings {
+    let (delay, timeout) = raw.map_or((None, None), |raw| (raw.delay.as_ref(), raw.timeout.as_ref()));
+    drain::Settings {
+        delay: duration(delay, at.key("delay"), report).unwrap_or(defaults::DRAIN_DELAY),
+        timeout: duration(timeout, at.key("timeout"), report).unwrap_or(defaults::DRAIN_TIMEOUT),
+    }
+}
+
+fn identify(raw: Option<&raw::ClientIp>, at: At<'_>, report: &mut Report<'_>) -> identify::Settings {
+    let trusted = raw.and_then(|raw| raw.trusted_proxies.as_ref());
+    let trusted_proxies = trusted.map_or_else(Vec::new, |trusted| {
+        each(trusted, at.key("trusted_proxies"), |network, at| {
+            let network = report.take(at, parse::network(&network.0))?;
+            if network.prefix_len() == 0 {
+                report.note(
+                    at,
+                    "everybody is trusted, so every client chooses the address it is counted under",
+                );
+            }
+            Some(network)
+        })
+    });
+    let prefix = raw.and_then(|raw| raw.ipv6_prefix).and_then(|prefix| u8::try_from(prefix).ok());
+    identify::Settings {
+        trusted_proxies: trusted_proxies.into_iter().collect(),
+        ipv6_prefix: prefix.unwrap_or(defaults::IPV6_PREFIX),
+    }
+}
+
+fn response(raw: &raw::Root, report: &mut Report<'_>) -> response::Settings {
+    use raw::{RateLimitHeaders as Raw, Visibility as Word};
+    use response::Visibility;
+    let ratelimit_headers = match raw.ratelimit_headers {
+        None | Some(Raw::Visibility(Word::Full)) => Visibility::Full,
+        Some(Raw::Visibility(Word::Limited)) => Visibility::Limited,
+        Some(Raw::Visibility(Word::Off) | Raw::Switch(false)) => Visibility::Off,
+        Some(Raw::Switch(true)) => {
+            let fault = Fault::new("expected one of full, limited, off, got true");
+            report.value(At::ROOT.key("ratelimit_headers"), fault.hint("did you mean `full`?"));
+            Visibility::Full
+        }
+    };
+    response::Settings { ratelimit_headers, ietf_headers: raw.ietf_headers.unwrap_or(false) }
+}
+
+fn access_log(
+    raw: Option<&raw::AccessLog>,
+    file: &Path,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Option<access_log::Settings> {
+    let (path, at, format) = match raw? {
+        raw::AccessLog::Switch(false) => return None,
+        raw::AccessLog::Switch(true) => {
+            let fault = Fault::new("expected `disabled`, `stdout`, `stderr` or a file, got true");
+            report.value(at, fault.hint("did you mean `stdout`?"));
+            return None;
+        }
+        raw::AccessLog::Path(path) if path == "disabled" => return None,
+        raw::AccessLog::Path(path) => (path, at.same(), None),
+        raw::AccessLog::Map(map) => (map.path.as_ref()?, at.key("path"), map.format),
+    };
+    let sink = report.take(at, sink(path, file))?;
+    let format = match format {
+        None => Format::default(),
+        Some(raw::LogFormat::Envoy) => Format::Envoy,
+        Some(raw::LogFormat::Json) => Format::Json,
+    };
+    Some(access_log::Settings { sink, format })
+}
+
+/// A bare word that looks like one of ours, or like a switch, is not taken for the name of a file.
+fn sink(path: &str, file: &Path) -> Result<Sink, Fault> {
+    const SWITCHES: [&str; 7] = ["off", "no", "none", "false", "null", "disable", "disabled"];
+    let refused = || Fault::new(format!("expected `stdout`, `stderr` or a file, got {}", quoted(path)));
+    let is_bare = !path.contains(['/', '.']);
+    match path {
+        "stdout" => Ok(Sink::Stdout),
+        "stderr" => Ok(Sink::Stderr),
+        "" => Err(refused()),
+        "disabled" => Err(refused().hint("write `access_log: disabled`")),
+        _ if path.ends_with('/') => Err(refused().hint("a directory cannot be written to")),
+        _ if is_bare && SWITCHES.contains(&path.to_lowercase().as_str()) => {
+            Err(refused().hint("did you mean `disabled`?"))
+        }
+        _ => match nearest(path, ["stdout", "stderr"]).filter(|_| is_bare) {
+            Some(word) => {
+                Err(refused().hint(format!("did you mean `{word}`? A file may be written `./{path}`")))
+            }
+            None => Ok(Sink::File(beside(file, path))),
+        },
+    }
+}
+
+/// `path` as seen from the file that names it.
+fn beside(file: &Path, path: &str) -> std::path::PathBuf {
+    file.parent().map_or_else(|| path.into(), |directory| directory.join(path))
+}
+
+fn duration(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) -> Option<Duration> {
+    raw.and_then(|raw| report.take(at, parse::duration(&raw.0)))
+}
+
+/// A duration that cannot be zero: nothing would ever be in time.
+fn timeout(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) -> Option<Duration> {
+    let timeout = duration(raw, at, report)?;
+    if timeout.is_zero() {
+        report.value(at, "must be longer than nothing, got 0");
+    }
+    Some(timeout)
+}
+
+/// What `read` makes of each item at its place; items with problems are left out.
+fn each<'l, L: List, T>(
+    list: &'l L,
+    at: At<'_>,
+    mut read: impl FnMut(&'l L::Item, At<'_>) -> Option<T>,
+) -> Vec<T> {
+    let read = |(index, item)| match index {
+        Some(index) => read(item, at.item(index)),
+        None => read(item, at.same()),
+    };
+    list.items().filter_map(read).collect()
+}

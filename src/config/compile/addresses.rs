@@ -1,0 +1,159 @@
+//! Listeners, the upstream and the admin port: who sits where, and that nobody sits on another's place.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::{each, rules, timeout};
+use crate::config::at::At;
+use crate::config::problem::{Fault, Report};
+use crate::config::{AdminSettings, defaults, parse, raw};
+use crate::{listener, upstream};
+
+/// Everything that has an address.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    pub(super) listeners: Vec<listener::Settings>,
+    pub(super) upstream: Option<upstream::Settings>,
+    pub(super) admin: AdminSettings,
+}
+
+/// The addresses that are taken, and by which path.
+#[derive(Debug, Default)]
+struct Taken(Vec<(SocketAddr, String)>);
+
+pub(super) fn compile(raw: &raw::Root, report: &mut Report<'_>) -> Addresses {
+    let root = At::ROOT;
+    let mut taken = Taken::default();
+    let mut listeners: Vec<listener::Settings> = Vec::new();
+    if let Some(raw) = &raw.listeners {
+        each(raw, root.key("listeners"), |raw, at| {
+            let listener = listener(raw, at, &mut taken, report)?;
+            if listeners.iter().any(|other| other.name == listener.name) {
+                report.value(at.key("name"), format!("duplicate listener name `{}`", listener.name));
+            }
+            listeners.push(listener);
+            Some(())
+        });
+    }
+    let admin = admin(raw.admin.as_ref(), &mut taken, report);
+    let upstream = raw.upstream.as_ref().and_then(|raw| upstream(raw, &taken, report));
+    Addresses { listeners, upstream, admin }
+}
+
+fn listener(
+    raw: &raw::Listener,
+    at: At<'_>,
+    taken: &mut Taken,
+    report: &mut Report<'_>,
+) -> Option<listener::Settings> {
+    let (name, address, address_at) = match raw {
+        raw::Listener::Address(address) => (None, Some(address), at.same()),
+        raw::Listener::Map(map) => (map.name.as_ref(), map.address.as_ref(), at.key("address")),
+    };
+    if let Some(name) = name {
+        let checked = rules::check_name(name);
+        report.take(at.key("name"), checked);
+    }
+    let (header, idle) = match raw {
+        raw::Listener::Address(_) => (None, None),
+        raw::Listener::Map(map) => (map.header_timeout.as_ref(), map.idle_timeout.as_ref()),
+    };
+    let header = timeout(header, at.key("header_timeout"), report);
+    let idle = timeout(idle, at.key("idle_timeout"), report);
+    let address = report.take(address_at, parse::listen_address(&address?.0))?;
+    taken.claim(address, address_at, report);
+    Some(listener::Settings {
+        name: name.map_or_else(|| address.to_string(), Clone::clone).into(),
+        address,
+        header_timeout: header.unwrap_or(defaults::HEADER_TIMEOUT),
+        idle_timeout: idle.unwrap_or(defaults::LISTENER_IDLE_TIMEOUT),
+    })
+}
+
+fn admin(raw: Option<&raw::Admin>, taken: &mut Taken, report: &mut Report<'_>) -> AdminSettings {
+    let root = At::ROOT;
+    let at = root.key("admin");
+    let mut read = |raw: Option<&raw::Address>, at: At<'_>| {
+        let address = report.take(at, parse::listen_address(&raw?.0))?;
+        taken.claim(address, at, report);
+        Some(address)
+    };
+    let address = read(raw.and_then(|raw| raw.address.as_ref()), at.key("address"));
+    let probes = read(raw.and_then(|raw| raw.probes.as_ref()), at.key("probes"));
+    let explicit = raw.is_some_and(|raw| raw.address.is_some());
+    if !explicit && let Some(path) = taken.by(defaults::ADMIN_ADDRESS) {
+        let path = path.to_owned();
+        report.note(
+            at,
+            format!("the default address of the admin port is taken by `{path}`: there will be none"),
+        );
+    }
+    if let Some(address) = address.filter(|address| !address.ip().is_loopback()) {
+        let note =
+            Fault::new(format!("the admin port acts on what it is sent, and {address} is not loopback"));
+        report.note(at.key("address"), note.hint("`probes` is the address for others"));
+    }
+    AdminSettings { address: address.unwrap_or(defaults::ADMIN_ADDRESS), probes, explicit }
+}
+
+fn upstream(raw: &raw::Upstream, taken: &Taken, report: &mut Report<'_>) -> Option<upstream::Settings> {
+    let root = At::ROOT;
+    let at = root.key("upstream");
+    let (address, address_at) = match raw {
+        raw::Upstream::Address(address) => (Some(address), at.same()),
+        raw::Upstream::Map(map) => (map.address.as_ref(), at.key("address")),
+    };
+    let (connect, answer, idle) = match raw {
+        raw::Upstream::Address(_) => (None, None, None),
+        raw::Upstream::Map(map) => {
+            (map.connect_timeout.as_ref(), map.timeout.as_ref(), map.idle_timeout.as_ref())
+        }
+    };
+    let connect = timeout(connect, at.key("connect_timeout"), report);
+    let answer = timeout(answer, at.key("timeout"), report);
+    let idle = timeout(idle, at.key("idle_timeout"), report);
+    let address = report.take(address_at, parse::upstream_address(&address?.0))?;
+    if let Some(path) = reaches_us(&address, taken) {
+        report.value(address_at, format!("requests would go in circles, this is the address of `{path}`"));
+    }
+    Some(upstream::Settings {
+        address,
+        connect_timeout: connect.unwrap_or(defaults::CONNECT_TIMEOUT),
+        timeout: answer.unwrap_or(defaults::UPSTREAM_TIMEOUT),
+        idle_timeout: idle.unwrap_or(defaults::UPSTREAM_IDLE_TIMEOUT),
+    })
+}
+
+impl Taken {
+    /// Takes `address`. Two listeners on one address would both be bound, and share what arrives at random.
+    fn claim(&mut self, address: SocketAddr, at: At<'_>, report: &mut Report<'_>) {
+        match self.by(address) {
+            Some(path) => report.value(at, format!("address is taken by `{path}`, got {address}")),
+            None => self.0.push((address, at.to_string())),
+        }
+    }
+
+    fn by(&self, address: SocketAddr) -> Option<&str> {
+        self.0.iter().find(|(taken, _)| overlap(*taken, address)).map(|(_, path)| path.as_str())
+    }
+}
+
+/// Whether both cannot be bound. Port 0 is a new port each time.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let same_family = one.is_ipv4() == other.is_ipv4();
+    let unspecified = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && (one.ip() == other.ip() || (same_family && unspecified))
+}
+
+/// The path of the address of ours that `upstream` leads to, as far as the text tells.
+fn reaches_us<'a>(upstream: &upstream::Address, taken: &'a Taken) -> Option<&'a str> {
+    let upstream::Address::Tcp { host, port } = upstream else { return None };
+    let ip = match &**host {
+        "localhost" => IpAddr::from([127, 0, 0, 1]),
+        host => host.parse().ok()?,
+    };
+    let reached = |taken: &SocketAddr| {
+        let everywhere = taken.ip().is_unspecified() && (ip.is_loopback() || ip.is_unspecified());
+        taken.port() == *port && (taken.ip() == ip || everywhere)
+    };
+    taken.0.iter().find(|(taken, _)| reached(taken)).map(|(_, path)| path.as_str())
+}

@@ -1,0 +1,188 @@
+//! Whom a rule is for, and what it counts apart.
+
+use std::collections::BTreeMap;
+
+use http::{HeaderName, Method};
+
+use super::each;
+use crate::config::at::At;
+use crate::config::parse;
+use crate::config::problem::{Fault, Report, quoted};
+use crate::config::raw;
+use crate::rules::key::{KeyPart, KeyTemplate};
+use crate::rules::matcher::Matcher;
+use crate::rules::pattern::{HeaderPattern, HostPattern, PathPattern};
+
+/// The methods of RFC 9110 and PATCH: in lower case they are surely meant in upper case.
+const USUAL: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+
+/// `match`; nothing, or an empty map, holds for every request.
+pub(super) fn matcher(raw: Option<&raw::Matcher>, at: At<'_>, report: &mut Report<'_>) -> Matcher {
+    let Some(raw) = raw else { return Matcher::default() };
+    let mut matcher = Matcher::default();
+    if let Some(paths) = &raw.path {
+        matcher.paths = each(paths, at.key("path"), |raw, at| report.take(at, path(&raw.0))).into();
+    }
+    if let Some(methods) = &raw.method {
+        matcher.methods = each(methods, at.key("method"), |raw, at| report.take(at, method(&raw.0))).into();
+    }
+    if let Some(hosts) = &raw.host {
+        matcher.hosts = each(hosts, at.key("host"), |raw, at| report.take(at, host(&raw.0))).into();
+    }
+    if let Some(map) = &raw.header {
+        matcher.headers = headers(map, at.key("header"), report).into();
+    }
+    if let Some(networks) = &raw.client_ip {
+        let networks = each(networks, at.key("client_ip"), |raw, at| report.take(at, parse::network(&raw.0)));
+        matcher.client_ip = Some(networks.into_iter().collect());
+    }
+    matcher
+}
+
+/// `except`; an empty one would hold for every request, and the rule never apply.
+pub(super) fn except(raw: &raw::Matcher, at: At<'_>, report: &mut Report<'_>) -> Matcher {
+    let matcher = matcher(Some(raw), at, report);
+    let raw::Matcher { path, method, host, header, client_ip } = raw;
+    let is_empty =
+        path.is_none() && method.is_none() && host.is_none() && header.is_none() && client_ip.is_none();
+    if is_empty && !report.is_faulty(at) {
+        report.value(at, "an empty `except` excepts every request, so the rule would never apply");
+    }
+    matcher
+}
+
+/// Whether nothing is asked of a request.
+pub(super) fn holds_for_all(matcher: &Matcher) -> bool {
+    let Matcher { paths, methods, hosts, headers, client_ip } = matcher;
+    paths.is_empty() && methods.is_empty() && hosts.is_empty() && headers.is_empty() && client_ip.is_none()
+}
+
+/// `key` of the rule at `rule`: in order, each part once, and a route only where the rule looks at paths.
+pub(super) fn key(
+    raw: &raw::ZeroOrMany<raw::KeyPart>,
+    matcher: &Matcher,
+    rule: At<'_>,
+    report: &mut Report<'_>,
+) -> KeyTemplate {
+    let mut seen: Vec<KeyPart> = Vec::new();
+    let no_route = matcher.paths.is_empty() && !report.is_faulty(rule.key("match"));
+    each(raw, rule.key("key"), |raw, at| {
+        let part = part(raw, at, report)?;
+        if part == KeyPart::Route && no_route {
+            let fault = Fault::new("`route` is the pattern of `match.path`, and this rule has none");
+            report.value(at, fault.hint("`path` counts each path apart"));
+        }
+        if seen.contains(&part) {
+            report.value(at, format!("duplicate part `{part}`"));
+        }
+        seen.push(part);
+        Some(())
+    });
+    KeyTemplate(seen.into())
+}
+
+fn part(raw: &raw::KeyPart, at: At<'_>, report: &mut Report<'_>) -> Option<KeyPart> {
+    let named = match raw {
+        raw::KeyPart::Plain(plain) => {
+            return Some(match plain {
+                raw::PlainKey::ClientIp => KeyPart::ClientIp,
+                raw::PlainKey::Route => KeyPart::Route,
+                raw::PlainKey::Path => KeyPart::Path,
+                raw::PlainKey::Method => KeyPart::Method,
+                raw::PlainKey::Host => KeyPart::Host,
+            });
+        }
+        raw::KeyPart::Named(named) => named,
+    };
+    if let Some(header) = &named.header {
+        return report.take(at.key("header"), header_name(header).map(KeyPart::Header));
+    }
+    if let Some(cookie) = &named.cookie {
+        // A cookie's name is a token (RFC 6265 section 4.1.1), and so is a method's.
+        let name = Method::from_bytes(cookie.as_bytes()).map_err(|_| not_a("cookie name", cookie));
+        return report.take(at.key("cookie"), name.map(|_| KeyPart::Cookie(cookie.as_str().into())));
+    }
+    let query = named.query.as_deref()?;
+    let name = if query.is_empty() { Err(not_a("query parameter name", query)) } else { Ok(query.into()) };
+    report.take(at.key("query"), name.map(KeyPart::Query))
+}
+
+fn path(text: &str) -> Result<PathPattern, Fault> {
+    if !text.starts_with('~') && text.contains(['?', '#']) {
+        let fault = Fault::new(format!("a path has no query and no fragment, got {}", quoted(text)));
+        return Err(fault.hint("the query is not matched"));
+    }
+    PathPattern::parse(text).map_err(|error| {
+        let fault = Fault::new(format!("{error}, got {}", quoted(text)));
+        match text.strip_suffix('*') {
+            Some(stem) if text.starts_with('/') && !stem.contains('*') && !stem.ends_with('/') => {
+                fault.hint(format!("`{stem}/*`, or a regex: `~^{stem}`"))
+            }
+            _ if !text.is_empty() && !text.starts_with(['/', '~', '*']) => {
+                fault.hint(format!("did you mean `/{text}`?"))
+            }
+            _ => fault,
+        }
+    })
+}
+
+fn host(text: &str) -> Result<HostPattern, Fault> {
+    if !text.starts_with('~') && text.contains(['/', '@', ' ']) {
+        return Err(Fault::new(format!("a host has no scheme and no path, got {}", quoted(text))));
+    }
+    HostPattern::parse(text).map_err(|error| match error {
+        crate::rules::pattern::PatternError::Star => Fault::new(format!(
+            "`*` may only be the first label, as in `*.example.com`, got {}",
+            quoted(text)
+        )),
+        error => Fault::new(format!("not a host: {error}, got {}", quoted(text))),
+    })
+}
+
+fn method(text: &str) -> Result<Method, Fault> {
+    let upper = text.to_ascii_uppercase();
+    if upper != text && USUAL.contains(&upper.as_str()) {
+        let fault = Fault::new(format!("methods are upper case, got {}", quoted(text)));
+        return Err(fault.hint(format!("did you mean `{upper}`?")));
+    }
+    Method::from_bytes(text.as_bytes()).map_err(|_| not_a("method", text))
+}
+
+type Headers = Vec<(HeaderName, Box<[HeaderPattern]>)>;
+
+fn headers(
+    map: &BTreeMap<String, raw::OneOrMany<raw::HeaderPattern>>,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Headers {
+    let mut headers: Headers = Vec::new();
+    if map.is_empty() && !report.is_faulty(at) {
+        report.value(at, "empty map, expected at least one header");
+    }
+    for (name, patterns) in map {
+        let patterns = each(patterns, at.key(name), |raw, at| {
+            let pattern = HeaderPattern::parse(&raw.0);
+            report.take(at, pattern.map_err(|error| format!("{error}, got {}", quoted(&raw.0))))
+        });
+        match header_name(name) {
+            Err(fault) => report.key(at.key(name), fault),
+            Ok(name) if headers.iter().any(|(other, _)| *other == name) => {
+                report.key(
+                    at.key(name.as_str()),
+                    format!("duplicate header `{name}`: case makes no difference"),
+                );
+            }
+            Ok(name) => headers.push((name, patterns.into())),
+        }
+    }
+    headers
+}
+
+/// A header's name; case makes no difference.
+pub(super) fn header_name(text: &str) -> Result<HeaderName, Fault> {
+    HeaderName::from_bytes(text.as_bytes()).map_err(|_| not_a("header name", text))
+}
+
+fn not_a(what: &str, got: &str) -> Fault {
+    Fault::new(format!("not a {what}, got {}", quoted(got)))
+}

@@ -1,0 +1,128 @@
+//! Rules: what belongs together, what excludes each other, and what could never do anything.
+
+use std::collections::HashMap;
+
+use super::{each, limits, matching, refusal};
+use crate::config::at::At;
+use crate::config::defaults::{COST, LONGEST_NAME};
+use crate::config::problem::{Fault, Report, named, quoted};
+use crate::config::raw;
+use crate::limiter::decision::Enforcement;
+use crate::response::refusal::Refusal;
+use crate::rules::key::KeyTemplate;
+use crate::rules::matcher::Matcher;
+use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
+
+/// All rules in file order, each with what it answers when it refuses.
+pub(super) fn compile(
+    raw: &raw::ZeroOrMany<raw::Rule>,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Vec<(Rule, Refusal)> {
+    let mut lines = HashMap::new();
+    each(raw, at, |raw, at| {
+        let name = raw.name.as_deref().unwrap_or_default();
+        if raw.name.is_some() {
+            let name_at = at.key("name");
+            report.take(name_at, check_name(name));
+            if let Some(first) = lines.insert(name, report.line(name_at)) {
+                let fault = Fault::new(format!("duplicate rule name {}", named(name)));
+                report.value(name_at, fault.hint(format!("first in line {first}")));
+            }
+        }
+        Some(rule(raw, name, at, report))
+    })
+}
+
+/// Names go into metrics, headers and log lines as they are.
+pub(super) fn check_name(name: &str) -> Result<(), Fault> {
+    let bad = name.chars().find(|letter| !letter.is_ascii_graphic() || matches!(letter, '"' | '\\'));
+    if name.is_empty() {
+        return Err(Fault::new("empty name"));
+    }
+    if let Some(bad) = bad {
+        let bad = bad.escape_debug();
+        return Err(Fault::new(format!(
+            "a name is visible ASCII without quotes and backslashes, got {}",
+            quoted(name)
+        ))
+        .hint(format!("without the `{bad}`")));
+    }
+    if name.len() > LONGEST_NAME {
+        return Err(Fault::new(format!("a name has at most {LONGEST_NAME} characters, got {}", name.len())));
+    }
+    Ok(())
+}
+
+fn rule(raw: &raw::Rule, name: &str, at: At<'_>, report: &mut Report<'_>) -> (Rule, Refusal) {
+    let matcher = matching::matcher(raw.matching.as_ref(), at.key("match"), report);
+    let except = raw.except.as_ref().map(|except| matching::except(except, at.key("except"), report));
+    let refusal = refusal::compile(raw.on_limit.as_ref(), name, at.key("on_limit"), report);
+    let action = match raw.action.unwrap_or_default() {
+        raw::Action::Limit if report.is_faulty(at.key("action")) => Action::Deny,
+        raw::Action::Limit => Action::Limit(limiting(raw, &matcher, at, report)),
+        raw::Action::Allow => {
+            only_limits_have(raw, "allow", at, report);
+            Action::Allow
+        }
+        raw::Action::Deny => {
+            only_limits_have(raw, "deny", at, report);
+            Action::Deny
+        }
+    };
+    note_on_everybody(raw, &matcher, at, report);
+    (Rule { name: name.into(), matcher, except, action }, refusal)
+}
+
+fn limiting(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<'_>) -> Limiting {
+    let key =
+        raw.key.as_ref().map_or_else(KeyTemplate::default, |key| matching::key(key, matcher, at, report));
+    let cost = raw.cost.and_then(|cost| u32::try_from(cost).ok()).unwrap_or(COST);
+    let limits = limits::compile(raw, at, report);
+    limits::check_cost(cost, &limits, at.key("cost"), report);
+    Limiting {
+        key,
+        on_missing: match raw.on_missing {
+            None | Some(raw::OnMissing::Skip) => OnMissing::Skip,
+            Some(raw::OnMissing::Shared) => OnMissing::Shared,
+            Some(raw::OnMissing::Deny) => OnMissing::Deny,
+        },
+        limits: limits.into(),
+        cost,
+        enforcement: match raw.throttle {
+            None | Some(raw::Throttle::Hard) => Enforcement::Enforced,
+            Some(raw::Throttle::Shadow) => Enforcement::Shadow,
+        },
+    }
+}
+
+fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Report<'_>) {
+    let given = [
+        ("key", raw.key.is_some()),
+        ("on_missing", raw.on_missing.is_some()),
+        ("limit", raw.limit.is_some()),
+        ("limits", raw.limits.is_some()),
+        ("burst", raw.burst.is_some()),
+        ("algorithm", raw.algorithm.is_some()),
+        ("cost", raw.cost.is_some()),
+        ("throttle", raw.throttle.is_some()),
+        ("on_limit", raw.on_limit.is_some()),
+    ];
+    for (key, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+        report.key(at.key(key), format!("`{key}` has no meaning with `action: {action}`"));
+    }
+}
+
+/// Right only if it is meant: the other rules never get their turn.
+fn note_on_everybody(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<'_>) {
+    if !matching::holds_for_all(matcher) || raw.except.is_some() {
+        return;
+    }
+    match raw.action.unwrap_or_default() {
+        raw::Action::Allow => {
+            report.note(at.key("action"), "exempts every request, so no other rule ever applies")
+        }
+        raw::Action::Deny => report.note(at.key("action"), "refuses every request that no rule allows"),
+        raw::Action::Limit => {}
+    }
+}

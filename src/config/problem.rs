@@ -1,0 +1,261 @@
+//! What is wrong with a configuration, and where.
+//!
+//! A [`Fault`] is what a parser of one value knows; a [`Problem`] adds the file, the place and the path. A
+//! [`Report`] gathers them, so that one run names every mistake. Wording: lowercase, no full stop, the
+//! problem first and the value last, names in backquotes and values in double quotes.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::at::At;
+use super::tree::{Position, Positions};
+
+/// Longer values are cut in messages: the place says where to read on.
+const LONGEST_QUOTE: usize = 60;
+
+/// Whether a remark keeps a configuration from being used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// The configuration is refused.
+    Problem,
+    /// Valid, but worth knowing.
+    Note,
+}
+
+/// One remark about a configuration, e.g. `weir.yaml:14:12: rules[1].limit: unknown unit "fortnight"`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Problem {
+    /// The file as it was named.
+    pub file: PathBuf,
+    /// Line, from 1; 0 where the file as a whole is meant.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// The path of keys, e.g. `rules[1].limit`; empty where the file as a whole is meant.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right.
+    pub hint: Option<String>,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+impl Problem {
+    /// A problem of the file as a whole.
+    pub(super) fn of_file(file: &Path, message: impl Into<String>) -> Self {
+        Self {
+            file: file.to_owned(),
+            line: 0,
+            column: 0,
+            path: String::new(),
+            message: message.into(),
+            hint: None,
+            severity: Severity::Problem,
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if self.line > 0 {
+            write!(f, "{}:{}:", self.line, self.column)?;
+        }
+        if !self.path.is_empty() {
+            write!(f, " {}:", self.path)?;
+        }
+        if self.severity == Severity::Note {
+            f.write_str(" note:")?;
+        }
+        write!(f, " {}", self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with one value, wherever it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What is wrong.
+    pub message: String,
+    /// What would be right.
+    pub hint: Option<String>,
+}
+
+impl Fault {
+    /// A fault without a hint.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None }
+    }
+
+    /// The same with a hint.
+    #[must_use]
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+}
+
+impl<T: Into<String>> From<T> for Fault {
+    fn from(message: T) -> Self {
+        Self::new(message)
+    }
+}
+
+/// `text` in double quotes, in one line, cut where it is long.
+pub(super) fn quoted(text: &str) -> String {
+    enclosed(text, '"')
+}
+
+/// `text` in backquotes, as names are written.
+pub(super) fn named(text: &str) -> String {
+    enclosed(text, '`')
+}
+
+fn enclosed(text: &str, quote: char) -> String {
+    let cut = text.char_indices().nth(LONGEST_QUOTE).map_or(text.len(), |(at, _)| at);
+    let mut enclosed = String::from(quote);
+    for character in text[..cut].chars() {
+        match character {
+            '\n' => enclosed.push_str("\\n"),
+            '\r' => enclosed.push_str("\\r"),
+            '\t' => enclosed.push_str("\\t"),
+            control if control.is_control() => enclosed.extend(control.escape_default()),
+            other => enclosed.push(other),
+        }
+    }
+    if cut < text.len() {
+        enclosed.push('…');
+    }
+    enclosed.push(quote);
+    enclosed
+}
+
+/// `a`, `b` and `c` as `` `a`, `b`, `c` ``.
+pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// All remarks about one file.
+#[derive(Debug)]
+pub(super) struct Report<'a> {
+    file: &'a Path,
+    positions: &'a Positions,
+    problems: Vec<Problem>,
+    notes: Vec<Problem>,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(file: &'a Path, positions: &'a Positions) -> Self {
+        Self { file, positions, problems: Vec::new(), notes: Vec::new() }
+    }
+
+    /// Something is wrong with the value at `at`, or missing from it.
+    pub(super) fn value(&mut self, at: At<'_>, fault: impl Into<Fault>) {
+        self.add(at, self.positions.value(at), fault.into(), Severity::Problem);
+    }
+
+    /// Something is wrong with the key at `at`.
+    pub(super) fn key(&mut self, at: At<'_>, fault: impl Into<Fault>) {
+        self.add(at, self.positions.key(at), fault.into(), Severity::Problem);
+    }
+
+    /// The value at `at` is fine, but worth a remark.
+    pub(super) fn note(&mut self, at: At<'_>, fault: impl Into<Fault>) {
+        self.add(at, self.positions.value(at), fault.into(), Severity::Note);
+    }
+
+    /// The value, unless there was a fault at `at`.
+    pub(super) fn take<T>(&mut self, at: At<'_>, result: Result<T, impl Into<Fault>>) -> Option<T> {
+        result.map_err(|fault| self.value(at, fault)).ok()
+    }
+
+    /// The line on which the value at `at` stands.
+    pub(super) fn line(&self, at: At<'_>) -> usize {
+        self.positions.value(at).line
+    }
+
+    /// Whether something at or below `at` was found wrong, so that what is missing there need not be said.
+    pub(super) fn is_faulty(&self, at: At<'_>) -> bool {
+        let path = at.to_string();
+        self.problems.iter().any(|problem| {
+            problem
+                .path
+                .strip_prefix(&path)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// All problems in the order of the file.
+    pub(super) fn problems(self) -> Vec<Problem> {
+        in_order(self.problems)
+    }
+
+    /// All notes in the order of the file.
+    pub(super) fn notes(self) -> Vec<Problem> {
+        in_order(self.notes)
+    }
+
+    fn add(&mut self, at: At<'_>, position: Position, fault: Fault, severity: Severity) {
+        let remarks = match severity {
+            Severity::Problem => &mut self.problems,
+            Severity::Note => &mut self.notes,
+        };
+        remarks.push(Problem {
+            file: self.file.to_owned(),
+            line: position.line,
+            column: position.column,
+            path: at.to_string(),
+            message: fault.message,
+            hint: fault.hint,
+            severity,
+        });
+    }
+}
+
+/// Sorted by place, each said once.
+pub(super) fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
+    problems.sort();
+    problems.dedup();
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(path: &str) -> Problem {
+        Problem {
+            file: "weir.yaml".into(),
+            line: 14,
+            column: 12,
+            path: path.to_owned(),
+            message: "unknown unit \"fortnight\"".to_owned(),
+            hint: None,
+            severity: Severity::Problem,
+        }
+    }
+
+    #[test]
+    fn a_problem_reads_like_a_compiler_message() {
+        let plain = problem("rules[1].limit");
+        assert_eq!(plain.to_string(), "weir.yaml:14:12: rules[1].limit: unknown unit \"fortnight\"");
+        let hinted = Problem { hint: Some("did you mean `w`?".to_owned()), ..problem("") };
+        assert_eq!(hinted.to_string(), "weir.yaml:14:12: unknown unit \"fortnight\" (did you mean `w`?)");
+        let note = Problem { severity: Severity::Note, ..plain };
+        assert_eq!(note.to_string(), "weir.yaml:14:12: rules[1].limit: note: unknown unit \"fortnight\"");
+        assert_eq!(Problem::of_file(Path::new("x.yaml"), "no such file").to_string(), "x.yaml: no such file");
+    }
+
+    #[test]
+    fn a_quoted_value_stays_on_one_short_line() {
+        assert_eq!(quoted("a\nb\u{7}"), "\"a\\nb\\u{7}\"");
+        assert_eq!(quoted(&"ä".repeat(100)), format!("\"{}…\"", "ä".repeat(60)));
+    }
+}

@@ -1,0 +1,230 @@
+//! The configuration as people write it.
+//!
+//! One definition per key: `serde` decodes by it, and the JSON Schema made of it is what editors are given
+//! and what `shape` checks a file against. No logic; what a value means is `compile`'s business. The comments
+//! are the descriptions in the schema. Required keys are optional to `serde`: what was refused is left out, so
+//! that the rest can be looked at all the same.
+
+mod rules;
+mod values;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+pub use self::rules::{
+    Action, Body, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit, OnMissing, PlainKey, Rule, Throttle,
+};
+pub use self::values::{
+    Address, Algorithm, Duration, HeaderPattern, HostPattern, Json, List, Method, Network, OneOrMany,
+    PathPattern, Rate, UpstreamAddress, ZeroOrMany,
+};
+use super::defaults;
+use super::parse::duration_text as shown;
+
+/// A Weir configuration.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "Weir configuration")]
+pub struct Root {
+    /// Where clients connect.
+    #[schemars(required)]
+    pub listeners: Option<OneOrMany<Listener>>,
+    /// Worker threads; `auto` is one per CPU the process may use, by the quota of its container if it has one.
+    #[schemars(extend("default" = "auto"))]
+    pub workers: Option<Workers>,
+    /// The service beside us.
+    #[schemars(required)]
+    pub upstream: Option<Upstream>,
+    /// The operators' entrance.
+    pub admin: Option<Admin>,
+    /// One line per request.
+    #[schemars(extend("default" = "disabled"))]
+    pub access_log: Option<AccessLog>,
+    /// How the process ends.
+    pub drain: Option<Drain>,
+    /// Whom to believe about the client's address.
+    pub client_ip: Option<ClientIp>,
+    /// When clients are sent `x-ratelimit-*`: on all answers, on refusals only, or never.
+    #[schemars(extend("default" = "full"))]
+    pub ratelimit_headers: Option<RateLimitHeaders>,
+    /// Whether clients are sent the IETF draft's `RateLimit` and `RateLimit-Policy` too.
+    #[schemars(extend("default" = false))]
+    pub ietf_headers: Option<bool>,
+    /// The table of counters.
+    pub limiter: Option<Limiter>,
+    /// What is limited, allowed and denied; every rule that matches applies.
+    #[schemars(required)]
+    pub rules: Option<ZeroOrMany<Rule>>,
+}
+
+/// One place where clients connect.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Listener {
+    /// Only its address.
+    Address(Address),
+    /// With more to say.
+    Map(ListenerMap),
+}
+
+/// One place where clients connect.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListenerMap {
+    /// Its name in metrics and logs; its address unless given.
+    pub name: Option<String>,
+    /// Where it listens; port 0 lets the system choose.
+    #[schemars(required)]
+    pub address: Option<Address>,
+    /// From a request's first byte to the end of its head.
+    #[schemars(extend("default" = shown(defaults::HEADER_TIMEOUT)))]
+    pub header_timeout: Option<Duration>,
+    /// How long a connection may stay without a request.
+    #[schemars(extend("default" = shown(defaults::LISTENER_IDLE_TIMEOUT)))]
+    pub idle_timeout: Option<Duration>,
+}
+
+/// Worker threads.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Workers {
+    /// This many.
+    Count(#[schemars(range(min = 1, max = 1024))] u64),
+    /// As many as there are CPUs.
+    Auto(Auto),
+}
+
+/// The word `auto`.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Auto {
+    /// By the machine.
+    Auto,
+}
+
+/// The service beside us.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Upstream {
+    /// Only its address.
+    Address(UpstreamAddress),
+    /// With more to say.
+    Map(UpstreamMap),
+}
+
+/// The service beside us.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpstreamMap {
+    /// Where it is.
+    #[schemars(required)]
+    pub address: Option<UpstreamAddress>,
+    /// Until a connection stands.
+    #[schemars(extend("default" = shown(defaults::CONNECT_TIMEOUT)))]
+    pub connect_timeout: Option<Duration>,
+    /// From the request's last byte to the answer's headers; a body may then flow as long as it moves.
+    #[schemars(extend("default" = shown(defaults::UPSTREAM_TIMEOUT)))]
+    pub timeout: Option<Duration>,
+    /// How long a body may stand still, and an unused connection is kept.
+    #[schemars(extend("default" = shown(defaults::UPSTREAM_IDLE_TIMEOUT)))]
+    pub idle_timeout: Option<Duration>,
+}
+
+/// The operators' entrance.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Admin {
+    /// Everything. Its POSTs act, so keep it on loopback.
+    #[schemars(extend("default" = defaults::ADMIN_ADDRESS.to_string()))]
+    pub address: Option<Address>,
+    /// A second address that serves only `GET /ready` and `/metrics`, for the kubelet and Prometheus.
+    pub probes: Option<Address>,
+}
+
+/// One line per request.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum AccessLog {
+    /// `false`, as programs that write YAML 1.1 say `off`.
+    Switch(#[schemars(extend("const" = false))] bool),
+    /// `disabled`, `stdout`, `stderr` or a file.
+    Path(String),
+    /// With more to say.
+    Map(AccessLogMap),
+}
+
+/// One line per request.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AccessLogMap {
+    /// `stdout`, `stderr` or a file.
+    #[schemars(required)]
+    pub path: Option<String>,
+    /// What a line looks like.
+    #[schemars(extend("default" = "envoy"))]
+    pub format: Option<LogFormat>,
+}
+
+/// What a line of the access log looks like.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Envoy's default format string.
+    Envoy,
+    /// One JSON object.
+    Json,
+}
+
+/// How the process ends.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// Between failing readiness and closing the listeners: time for endpoints to be told.
+    #[schemars(extend("default" = shown(defaults::DRAIN_DELAY)))]
+    pub delay: Option<Duration>,
+    /// For what is still in flight after that.
+    #[schemars(extend("default" = shown(defaults::DRAIN_TIMEOUT)))]
+    pub timeout: Option<Duration>,
+}
+
+/// Whom to believe about the client's address.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClientIp {
+    /// Peers whose X-Forwarded-For is believed; nobody unless given.
+    pub trusted_proxies: Option<ZeroOrMany<Network>>,
+    /// Leading bits of an IPv6 address that make one client.
+    #[schemars(range(min = 1, max = 128), extend("default" = defaults::IPV6_PREFIX))]
+    pub ipv6_prefix: Option<u64>,
+}
+
+/// When clients are sent `x-ratelimit-*`.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum RateLimitHeaders {
+    /// `false`, as programs that write YAML 1.1 say `off`.
+    Switch(#[schemars(extend("const" = false))] bool),
+    /// A word.
+    Visibility(Visibility),
+}
+
+/// On which answers rate-limit headers are sent.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Visibility {
+    /// On every answer to a limited request.
+    Full,
+    /// On refusals only.
+    Limited,
+    /// Never.
+    Off,
+}
+
+/// The table of counters.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Limiter {
+    /// Counters the table has room for. What is over shares counters, and metrics say so.
+    #[schemars(range(min = 16, max = 1_000_000_000), extend("default" = defaults::MAX_KEYS))]
+    pub max_keys: Option<u64>,
+}

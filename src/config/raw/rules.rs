@@ -1,0 +1,189 @@
+//! Rules as people write them.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::values::{
+    Algorithm, HeaderPattern, HostPattern, Json, Method, Network, OneOrMany, PathPattern, Rate, ZeroOrMany,
+};
+use crate::config::defaults;
+
+/// What is limited, allowed or denied.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Unique; names it in metrics and headers, and is the identity of its counters across reloads.
+    #[schemars(required)]
+    pub name: Option<String>,
+    /// Whom it is for: every field must hold. Without it, every request.
+    #[serde(rename = "match")]
+    pub matching: Option<Matcher>,
+    /// Where all of these hold too, the rule does not apply.
+    pub except: Option<Matcher>,
+    /// What is counted apart; nothing, or an empty list, is one counter for all.
+    pub key: Option<ZeroOrMany<KeyPart>>,
+    /// What to do where a part of the key is absent.
+    #[schemars(extend("default" = "skip"))]
+    pub on_missing: Option<OnMissing>,
+    /// So many per time.
+    pub limit: Option<Rate>,
+    /// Several limits: all must have room, and a refused request is charged to none.
+    pub limits: Option<OneOrMany<Limit>>,
+    /// The most that may pass at once; the limit's count unless given. Not for windows.
+    #[schemars(range(min = 1, max = 4_294_967_295_u64))]
+    pub burst: Option<u64>,
+    /// How it is counted.
+    #[schemars(extend("default" = "gcra"))]
+    pub algorithm: Option<Algorithm>,
+    /// Units each request costs.
+    #[schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::COST))]
+    pub cost: Option<u64>,
+    /// Whether it refuses, or only counts and reports.
+    #[schemars(extend("default" = "hard"))]
+    pub throttle: Option<Throttle>,
+    /// What it does.
+    #[schemars(extend("default" = "limit"))]
+    pub action: Option<Action>,
+    /// What a refused request is answered with.
+    pub on_limit: Option<OnLimit>,
+}
+
+/// Fields that must all hold; a list means any of its items.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Matcher {
+    /// The normalised path.
+    pub path: Option<OneOrMany<PathPattern>>,
+    /// The method.
+    pub method: Option<OneOrMany<Method>>,
+    /// The host, without port.
+    pub host: Option<OneOrMany<HostPattern>>,
+    /// Headers by name.
+    pub header: Option<BTreeMap<String, OneOrMany<HeaderPattern>>>,
+    /// The client's address.
+    pub client_ip: Option<OneOrMany<Network>>,
+}
+
+/// One thing that is counted apart.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum KeyPart {
+    /// By its kind alone.
+    Plain(PlainKey),
+    /// With a name.
+    Named(NamedKey),
+}
+
+/// A part of a key that needs no name.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PlainKey {
+    /// The client's address, an IPv6 client by its network.
+    ClientIp,
+    /// The pattern of the rule's `match.path` that matched.
+    Route,
+    /// The normalised path.
+    Path,
+    /// The method.
+    Method,
+    /// The host.
+    Host,
+}
+
+/// A part of a key that has a name; exactly one of these.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
+pub struct NamedKey {
+    /// The values of this header.
+    pub header: Option<String>,
+    /// The first cookie of this name.
+    pub cookie: Option<String>,
+    /// The first query parameter of this name.
+    pub query: Option<String>,
+}
+
+/// What to do where a part of the key is absent.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnMissing {
+    /// The rule does not apply.
+    Skip,
+    /// All such requests share one counter.
+    Shared,
+    /// Refuse with 403.
+    Deny,
+}
+
+/// One of several limits.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Limit {
+    /// So many per time.
+    Rate(Rate),
+    /// With more to say.
+    Map(LimitMap),
+}
+
+/// One of several limits.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitMap {
+    /// So many per time.
+    #[schemars(required)]
+    pub limit: Option<Rate>,
+    /// The most that may pass at once; the rule's, or else the limit's count, unless given. Not for windows.
+    #[schemars(range(min = 1, max = 4_294_967_295_u64))]
+    pub burst: Option<u64>,
+    /// How it is counted; as the rule says unless given.
+    pub algorithm: Option<Algorithm>,
+}
+
+/// Whether a rule refuses.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Throttle {
+    /// Over the limit is refused.
+    Hard,
+    /// Counted and reported, never refused.
+    Shadow,
+}
+
+/// What a rule does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// Exempts from every other rule.
+    Allow,
+    /// Refuses with 403.
+    Deny,
+    /// Counts, and refuses what is over.
+    #[default]
+    Limit,
+}
+
+/// What a refused request is answered with.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OnLimit {
+    /// The status.
+    #[schemars(range(min = 400, max = 599), extend("default" = defaults::REFUSAL_STATUS))]
+    pub status: Option<u64>,
+    /// The body.
+    pub body: Option<Body>,
+    /// Headers by name; `{rule}` in a value is the rule's name.
+    pub headers: Option<BTreeMap<String, String>>,
+}
+
+/// A body; exactly one of these.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
+pub struct Body {
+    /// A text.
+    pub text: Option<String>,
+    /// A JSON value.
+    pub json: Option<Json>,
+}

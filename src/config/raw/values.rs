@@ -1,0 +1,148 @@
+//! The kinds of values that configuration is made of. The schema says what each looks like, with an example
+//! that error messages use too; what a text means is read by [`crate::config::parse`].
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+
+use crate::limiter::algorithm::Algorithm as Counting;
+
+/// A list with at least one item; a single value stands for a list of itself. Refused items leave gaps.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+pub enum OneOrMany<T> {
+    /// A list.
+    Many(#[schemars(length(min = 1))] Vec<Option<T>>),
+    /// One value.
+    One(T),
+}
+
+/// A list that may be empty; a single value stands for a list of itself. Refused items leave gaps.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+pub enum ZeroOrMany<T> {
+    /// A list.
+    Many(Vec<Option<T>>),
+    /// One value.
+    One(T),
+}
+
+/// What [`OneOrMany`] and [`ZeroOrMany`] have in common.
+pub trait List {
+    /// What is in the list.
+    type Item;
+
+    /// All items with their index, which an item that stands for the list has not.
+    fn items(&self) -> impl Iterator<Item = (Option<usize>, &Self::Item)>;
+}
+
+impl<T> List for OneOrMany<T> {
+    type Item = T;
+
+    fn items(&self) -> impl Iterator<Item = (Option<usize>, &T)> {
+        match self {
+            Self::Many(items) => indexed(items, None),
+            Self::One(item) => indexed(&[], Some(item)),
+        }
+    }
+}
+
+impl<T> List for ZeroOrMany<T> {
+    type Item = T;
+
+    fn items(&self) -> impl Iterator<Item = (Option<usize>, &T)> {
+        match self {
+            Self::Many(items) => indexed(items, None),
+            Self::One(item) => indexed(&[], Some(item)),
+        }
+    }
+}
+
+fn indexed<'a, T>(many: &'a [Option<T>], one: Option<&'a T>) -> impl Iterator<Item = (Option<usize>, &'a T)> {
+    let many = many.iter().enumerate().filter_map(|(index, item)| Some((Some(index), item.as_ref()?)));
+    one.into_iter().map(|item| (None, item)).chain(many)
+}
+
+/// A time with its unit: ms, s, m or min, h, d or w.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "duration", "examples" = ["5s", "250ms"]))]
+pub struct Duration(pub String);
+
+/// So many per time, `N/PERIOD`. Periods: ms, s, m or min, h, d, w, month, year, or the word in full, with a
+/// count before it if need be.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "rate", "examples" = ["100/s", "10/30s", "10 per minute"]))]
+pub struct Rate(pub String);
+
+/// An IP address, or `localhost`, and a port.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "address", "examples" = ["0.0.0.0:8080", "[::]:8080"]))]
+pub struct Address(pub String);
+
+/// Where requests go: `host:port`, `http://host:port`, or `echo` for a built-in answerer.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "upstream address", "examples" = ["127.0.0.1:3000", "echo"]))]
+pub struct UpstreamAddress(pub String);
+
+/// An address or a network.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "network", "examples" = ["10.0.0.0/8", "192.0.2.7", "2001:db8::/32"]))]
+pub struct Network(pub String);
+
+/// `/exact`, `/prefix/*`, `/users/{id}` or `~regex`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "path", "examples" = ["/login", "/api/*", "/users/{id}", "~\\.php$"]))]
+pub struct PathPattern(pub String);
+
+/// `api.example.com`, `*.example.com` or `~regex`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "host", "examples" = ["api.example.com", "*.example.com"]))]
+pub struct HostPattern(pub String);
+
+/// A value, `*` for any value, `!present` for none, or `~regex`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "header pattern", "examples" = ["exact value", "*", "!present", "~regex"]))]
+pub struct HeaderPattern(pub String);
+
+/// A request method, in upper case.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "method", "examples" = ["GET", "POST"]))]
+pub struct Method(pub String);
+
+/// How a limit is counted: by the names that the limiter itself uses.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(transparent)]
+pub struct Algorithm(pub String);
+
+impl Algorithm {
+    /// The algorithm of this name; the schema lets no other through.
+    pub fn counting(&self) -> Counting {
+        Counting::ALL.into_iter().find(|counting| counting.as_str() == self.0).unwrap_or_default()
+    }
+}
+
+impl JsonSchema for Algorithm {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Algorithm".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let names = Counting::ALL.map(Counting::as_str);
+        json_schema!({ "type": "string", "enum": names, "description": "How a limit is counted." })
+    }
+}
+
+/// Any JSON value.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Json(pub serde_json::Value);

@@ -1,0 +1,182 @@
+//! Whether a file has the shape that the schema describes: every unknown key, every value of the wrong type,
+//! every missing key, all at once.
+//!
+//! It reads as much of JSON Schema as [`super::raw`] produces, so that a key is defined once. What it lets
+//! through, `serde` decodes without complaint.
+
+mod alternatives;
+
+use std::collections::HashSet;
+
+use serde_json::Value as Schema;
+use serde_yaml::{Mapping, Number, Value};
+
+use self::alternatives::{Alternatives, describe, resolve};
+use super::at::At;
+use super::parse::{nearest, suggestion};
+use super::problem::{Fault, Report, listed, named};
+use super::schema::schema;
+
+/// Checks `value`, turns text that stands wholly for a variable (`references`) into the number or the boolean
+/// that is wanted in its place, and takes out what is wrong: keys are removed, items of lists become null.
+/// Answers whether anything is left.
+pub(super) fn check(value: &mut Value, references: &HashSet<String>, report: &mut Report<'_>) -> bool {
+    Check { references, report }.value(value, schema(), At::ROOT)
+}
+
+struct Check<'a, 'r> {
+    references: &'a HashSet<String>,
+    report: &'a mut Report<'r>,
+}
+
+impl Check<'_, '_> {
+    /// Whether the value can stay.
+    fn value(&mut self, value: &mut Value, schema: &Schema, at: At<'_>) -> bool {
+        let alternatives = Alternatives::of(schema);
+        if alternatives.any() {
+            return self.anything(value, at);
+        }
+        if let Value::String(text) = value
+            && self.references.contains(&at.to_string())
+            && let Some(plain) = alternatives.plain(text)
+        {
+            *value = plain;
+        }
+        if let Value::String(text) = value
+            && let Some(fault) = alternatives.refuses_word(text)
+        {
+            return self.refuse(at, fault);
+        }
+        match (alternatives.one(kind_of(value)), value) {
+            (None, value) => self.refuse(at, alternatives.mismatch(value)),
+            (Some(schema), Value::Mapping(map)) => self.map(map, schema, at),
+            (Some(schema), Value::Sequence(items)) => self.list(items, schema, at),
+            (Some(schema), Value::Number(number)) => self.range(number, schema, at),
+            (Some(_), Value::String(_) | Value::Bool(_) | Value::Null | Value::Tagged(_)) => true,
+        }
+    }
+
+    fn refuse(&mut self, at: At<'_>, fault: impl Into<Fault>) -> bool {
+        self.report.value(at, fault);
+        false
+    }
+
+    fn list(&mut self, items: &mut [Value], schema: &Schema, at: At<'_>) -> bool {
+        if items.is_empty() && schema.get("minItems").and_then(Schema::as_u64) > Some(0) {
+            return self.refuse(at, "empty list, expected at least one item");
+        }
+        let schema = schema.get("items").unwrap_or(&Schema::Bool(true));
+        for (index, item) in items.iter_mut().enumerate() {
+            if !self.value(item, schema, at.item(index)) {
+                *item = Value::Null;
+            }
+        }
+        true
+    }
+
+    fn range(&mut self, number: &Number, schema: &Schema, at: At<'_>) -> bool {
+        let bound = |name| schema.get(name).and_then(Schema::as_u64);
+        let least = bound("minimum").unwrap_or(0);
+        let most = bound("maximum").unwrap_or(u64::MAX);
+        let fits = number.as_u64().is_some_and(|number| (least..=most).contains(&number));
+        fits || self.refuse(at, format!("expected a number from {least} to {most}, got {number}"))
+    }
+
+    fn map(&mut self, map: &mut Mapping, schema: &Schema, at: At<'_>) -> bool {
+        self.count(map, schema, at);
+        self.missing(map, schema, at);
+        let properties = schema.get("properties").and_then(Schema::as_object);
+        let others = schema.get("additionalProperties").filter(|others| !others.is_boolean());
+        map.retain(|key, value| {
+            let Value::String(key) = key else {
+                return self.refuse(at, format!("a key must be text, got {}", describe(key)));
+            };
+            match properties.and_then(|properties| properties.get(key)).or(others) {
+                Some(schema) => self.value(value, schema, at.key(key)),
+                None => self.unknown(key, schema, at),
+            }
+        });
+        true
+    }
+
+    fn unknown(&mut self, key: &str, schema: &Schema, at: At<'_>) -> bool {
+        let Some(properties) = schema.get("properties").and_then(Schema::as_object) else { return false };
+        let known = properties.keys().map(String::as_str);
+        let hint = match (nearest(key, known.clone()), parent_of(key, properties)) {
+            (None, Some(parent)) => format!("it belongs in `{parent}`"),
+            _ => suggestion(key, known),
+        };
+        self.report.key(at.key(key), Fault::new(format!("unknown key {}", named(key))).hint(hint));
+        false
+    }
+
+    fn missing(&mut self, map: &Mapping, schema: &Schema, at: At<'_>) {
+        let Some(required) = schema.get("required").and_then(Schema::as_array) else { return };
+        for key in required.iter().filter_map(Schema::as_str).filter(|key| !map.contains_key(*key)) {
+            self.report.value(at.key(key), format!("missing, {} is required", named(key)));
+        }
+    }
+
+    fn count(&mut self, map: &Mapping, schema: &Schema, at: At<'_>) {
+        let bound = |name| schema.get(name).and_then(Schema::as_u64);
+        let given = u64::try_from(map.len()).unwrap_or(u64::MAX);
+        if bound("maxProperties").is_some_and(|most| given > most)
+            || bound("minProperties").is_some_and(|least| given < least)
+        {
+            let properties = schema.get("properties").and_then(Schema::as_object);
+            let known = listed(properties.into_iter().flatten().map(|(key, _)| key.as_str()));
+            self.report.value(at, format!("expected exactly one of {known}, got {given} keys"));
+        }
+    }
+
+    /// JSON takes all values but not all keys, not all numbers, and no tags.
+    fn anything(&mut self, value: &mut Value, at: At<'_>) -> bool {
+        match value {
+            Value::Mapping(map) => map.iter_mut().all(|(key, value)| match key {
+                Value::String(key) => self.anything(value, at.key(key)),
+                _ => self.refuse(at, format!("a key must be text, got {}", describe(key))),
+            }),
+            Value::Sequence(items) => {
+                items.iter_mut().enumerate().all(|(index, item)| self.anything(item, at.item(index)))
+            }
+            Value::Number(number) if number.as_f64().is_some_and(|number| !number.is_finite()) => {
+                self.refuse(at, format!("not a JSON number, got {number}"))
+            }
+            Value::Tagged(_) => self.refuse(at, format!("expected plain YAML, got {}", describe(value))),
+            Value::String(text) => {
+                if self.references.contains(&at.to_string())
+                    && let Some(plain) = alternatives::plain_scalar(text)
+                {
+                    *value = plain;
+                }
+                true
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => true,
+        }
+    }
+}
+
+/// The schema's name of a value's type; none for what no schema of ours allows.
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Mapping(_) => "object",
+        Value::Sequence(_) => "array",
+        Value::String(_) => "string",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_u64() || number.is_i64() => "integer",
+        Value::Number(_) => "number",
+        Value::Null | Value::Tagged(_) => "",
+    }
+}
+
+/// The only key here under which `key` is known.
+fn parent_of<'a>(key: &str, properties: &'a serde_json::Map<String, Schema>) -> Option<&'a str> {
+    let mut parents = properties.iter().filter(|(_, schema)| {
+        let object = Alternatives::of(resolve(schema)).one("object");
+        object.is_some_and(|object| object.get("properties").is_some_and(|known| known.get(key).is_some()))
+    });
+    match (parents.next(), parents.next()) {
+        (Some((parent, _)), None) => Some(parent),
+        _ => None,
+    }
+}

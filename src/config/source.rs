@@ -1,0 +1,163 @@
+//! Where the text comes from: a file and the environment.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use serde_yaml::Value;
+
+use super::at::At;
+use super::defaults::LARGEST_FILE;
+use super::problem::{Fault, Problem, Report, quoted};
+
+/// A variable of the environment; the only place that reads it.
+#[expect(clippy::disallowed_methods, reason = "the one reader of the environment; tests pass a map instead")]
+pub(super) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// The text of a file.
+pub(super) fn read(path: &Path) -> Result<String, Problem> {
+    let problem = |message: String| Problem::of_file(path, message);
+    let bytes = read_bytes(path).map_err(|error| problem(unreadable(path, &error)))?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > LARGEST_FILE {
+        return Err(problem("larger than 1 MiB".to_owned()));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let valid = String::from_utf8_lossy(valid);
+        let line = valid.rsplit('\n').next().unwrap_or_default();
+        Problem {
+            line: valid.matches('\n').count() + 1,
+            column: line.chars().count() + 1,
+            ..problem("not UTF-8 text".to_owned())
+        }
+    })
+}
+
+/// One byte more than is allowed is enough to know that it is too much; a device may have no end.
+fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    if fs::metadata(path)?.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(LARGEST_FILE + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound if path.is_symlink() => "the link leads nowhere".to_owned(),
+        io::ErrorKind::NotFound => "no such file".to_owned(),
+        io::ErrorKind::IsADirectory => "a directory, expected a file".to_owned(),
+        io::ErrorKind::PermissionDenied => "not readable: permission denied".to_owned(),
+        _ => format!("not readable: {error}"),
+    }
+}
+
+/// Replaces `${NAME}` and `${NAME:-default}` in all texts of `value`, and answers the paths of those that are
+/// one reference and nothing else.
+///
+/// This happens to values, not to the text of the file: what stands in a variable cannot add keys, and lines
+/// and columns stay what they are.
+pub(super) fn substitute(
+    value: &mut Value,
+    environment: &dyn Fn(&str) -> Option<String>,
+    report: &mut Report<'_>,
+) -> HashSet<String> {
+    let mut substitution = Substitution { environment, report, whole: HashSet::new() };
+    substitution.walk(value, At::ROOT);
+    substitution.whole
+}
+
+struct Substitution<'a, 'r> {
+    environment: &'a dyn Fn(&str) -> Option<String>,
+    report: &'a mut Report<'r>,
+    whole: HashSet<String>,
+}
+
+impl Substitution<'_, '_> {
+    fn walk(&mut self, value: &mut Value, at: At<'_>) {
+        match value {
+            Value::String(text) if text.contains("${") => match expand(text, self.environment) {
+                Ok(expanded) => {
+                    if expanded.is_whole {
+                        self.whole.insert(at.to_string());
+                    }
+                    *text = expanded.text;
+                }
+                Err(fault) => self.report.value(at, fault),
+            },
+            Value::Sequence(items) => {
+                items.iter_mut().enumerate().for_each(|(index, item)| self.walk(item, at.item(index)));
+            }
+            Value::Mapping(map) => {
+                for (key, value) in map.iter_mut() {
+                    self.walk(value, at.key(key.as_str().unwrap_or_default()));
+                }
+            }
+            Value::Tagged(tagged) => self.walk(&mut tagged.value, at.same()),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Expanded {
+    text: String,
+    /// One reference was all there was.
+    is_whole: bool,
+}
+
+fn expand(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Expanded, Fault> {
+    let mut expanded = String::with_capacity(text.len());
+    let mut rest = text;
+    let mut is_whole = false;
+    while let Some(at) = rest.find("${") {
+        let (before, reference) = rest.split_at(at);
+        if let Some(before) = before.strip_suffix('$') {
+            expanded.push_str(before);
+            expanded.push_str("${");
+            rest = &reference[2..];
+            continue;
+        }
+        let Some(end) = reference.find('}') else {
+            return Err(Fault::new(format!("`${{` without `}}` in {}", quoted(text)))
+                .hint("write `$${` for a literal `${`"));
+        };
+        is_whole = reference.len() == text.len() && end + 1 == text.len();
+        expanded.push_str(before);
+        expanded.push_str(&look_up(&reference[2..end], environment)?);
+        rest = &reference[end + 1..];
+    }
+    expanded.push_str(rest);
+    Ok(Expanded { text: expanded, is_whole })
+}
+
+/// What `NAME` or `NAME:-default` stands for. As in a shell, the default holds for an empty variable too.
+fn look_up(reference: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<String, Fault> {
+    let (name, default) = match reference.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (reference, None),
+    };
+    let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+    if !is_name {
+        return Err(Fault::new(format!("not a variable's name, got {}", quoted(name)))
+            .hint("write `$${` for a literal `${`"));
+    }
+    if default.is_some_and(|default| default.contains("${")) {
+        return Err(Fault::new(format!("a default cannot refer to a variable, got {}", quoted(reference))));
+    }
+    match (environment(name), default) {
+        (Some(value), None) => Ok(value),
+        (Some(value), Some(_)) if !value.is_empty() => Ok(value),
+        (_, Some(default)) => Ok(default.to_owned()),
+        (None, None) => Err(Fault::new(format!("environment variable `{name}` is not set"))
+            .hint(format!("`${{{name}:-default}}` names a default"))),
+    }
+}
+
+#[cfg(test)]
+mod tests;
