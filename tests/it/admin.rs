@@ -126,9 +126,11 @@ fn stats_have_envoys_names() {
     let weir = seasoned(&origin);
     let text = weir.admin_get("/stats").body.text();
     assert!(text.lines().all(|line| line.is_empty() || line.contains(": ")), "{text}");
-    for name in ["server.live", "server.uptime", "downstream_rq_2xx", "downstream_rq_4xx", "ratelimit"] {
+    for name in ["server.live", "server.uptime", "downstream_rq_2xx", "downstream_rq_4xx", "upstream_rq_2xx"]
+    {
         assert!(text.contains(name), "no {name} in {text}");
     }
+    assert!(text.contains("per-path.http_local_rate_limit.rate_limited: 2"), "{text}");
     let text = weir.admin_get("/stats/prometheus").body.text();
     assert!(text.lines().any(|line| line.starts_with("envoy_")), "{text}");
 }

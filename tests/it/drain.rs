@@ -116,8 +116,10 @@ fn a_request_in_flight_is_finished() {
         weir.terminate();
         until_refused(weir.address());
         assert!(weir.is_running());
-        for client in &mut clients {
+        for _ in &clients {
             release.send(()).unwrap();
+        }
+        for client in &mut clients {
             let answer = client.answer("GET");
             assert_eq!((answer.status, answer.body.text().as_str()), (200, "hello"));
             assert!(answer.head.lists("connection", "close"), "{:#?}", answer.head);

@@ -191,9 +191,9 @@ impl Weir {
         let lines = self.log();
         let events = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         events
-            .filter(|event| event["fields"]["message"] == message)
+            .filter(|event| event["message"] == message)
             .map(|event| {
-                let text = |name: &str| event["fields"][name].as_str().unwrap_or_default().to_owned();
+                let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
                 (text(field), text("address").parse().expect("no address in the event"))
             })
             .collect()
