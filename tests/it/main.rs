@@ -1,1 +1,3 @@
+//! Tests of the whole, through the library and the binary.
 
+mod config_mistakes;
