@@ -1,8 +1,8 @@
 //! One pass over the events of a YAML text: places, duplicate keys, depth, size, number of documents.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
 use super::positions::{Position, Positions, Spot};
 use super::{DEEPEST, MOST_VALUES, TOO_DEEP};
@@ -14,8 +14,8 @@ use crate::config::problem::named;
 pub(super) struct Scan {
     pub(super) positions: Positions,
     pub(super) faults: Vec<ScanFault>,
-    /// The events end early: the text is not YAML, or this parser does not know it.
-    pub(super) failed: bool,
+    /// Where and why the events end early: the text is not YAML, or this parser does not know it.
+    pub(super) failed: Option<(Position, String)>,
 }
 
 /// What is wrong before any value is looked at.
@@ -24,6 +24,7 @@ pub(super) struct ScanFault {
     pub(super) at: Position,
     pub(super) path: String,
     pub(super) message: String,
+    pub(super) hint: Option<String>,
 }
 
 /// A map or a list that is still open.
@@ -41,7 +42,7 @@ struct Open {
 #[derive(Debug)]
 enum Kind {
     List { next: usize },
-    Map { keys: HashSet<String>, pending: Option<Position> },
+    Map { keys: HashMap<String, usize>, pending: Option<Position> },
 }
 
 #[derive(Debug, Default)]
@@ -65,22 +66,29 @@ pub(super) fn scan(text: &str) -> Scan {
     while let Some(next) = parser.next_event() {
         match next {
             Ok((event, span)) => walk.step(&event, span),
-            Err(_) => walk.scan.failed = true,
+            Err(error) => {
+                walk.scan.failed = Some((position(error.marker()), error.info().to_owned()));
+            }
         }
-        if walk.scan.failed || walk.stop {
+        if walk.scan.failed.is_some() || walk.stop {
             return walk.scan;
         }
     }
-    if walk.documents == 0 && !walk.scan.failed {
+    if walk.documents == 0 {
         let message = if text.trim().is_empty() { "the file is empty" } else { "the file has only comments" };
-        walk.fault(Position::START, message.to_owned());
+        walk.fault(Position::START, message.to_owned(), None);
     }
     walk.scan
 }
 
+/// Markers count lines from 1 and columns from 0.
+fn position(marker: &Marker) -> Position {
+    Position { line: marker.line().max(1), column: marker.col() + 1 }
+}
+
 impl Walk {
     fn step(&mut self, event: &Event<'_>, span: Span) {
-        let at = Position { line: span.start.line().max(1), column: span.start.col() + 1 };
+        let at = position(&span.start);
         match event {
             Event::DocumentStart(_) => self.document(at),
             Event::Scalar(text, style, anchor, _) => self.scalar((text, *style), *anchor, at),
@@ -92,7 +100,7 @@ impl Walk {
                 self.leaf(at, values);
             }
             Event::MappingStart(anchor, _) => {
-                self.enter(*anchor, Kind::Map { keys: HashSet::new(), pending: None }, at);
+                self.enter(*anchor, Kind::Map { keys: HashMap::new(), pending: None }, at);
             }
             Event::SequenceStart(anchor, _) => self.enter(*anchor, Kind::List { next: 0 }, at),
             Event::MappingEnd | Event::SequenceEnd => self.leave(),
@@ -129,11 +137,11 @@ impl Walk {
             return;
         };
         *pending = Some(at);
-        let is_new = keys.insert(text.to_owned());
+        let first = keys.insert(text.to_owned(), at.line);
         // Writing to a string cannot fail.
         let _ = write_key(&mut self.path, text, *path_length == 0);
-        if !is_new {
-            self.fault(at, format!("duplicate key {}", named(text)));
+        if let Some(first) = first {
+            self.fault(at, format!("duplicate key {}", named(text)), Some(format!("first in line {first}")));
         }
     }
 
@@ -157,6 +165,7 @@ impl Walk {
         self.begin(at);
         self.open.push(Open { anchor, at, path_length: self.path.len(), values: 1, kind });
         if self.open.len() > DEEPEST {
+            self.path.clear();
             self.fatal(at, TOO_DEEP);
         }
     }
@@ -203,12 +212,12 @@ impl Walk {
         }
     }
 
-    fn fault(&mut self, at: Position, message: String) {
-        self.scan.faults.push(ScanFault { at, path: self.path.clone(), message });
+    fn fault(&mut self, at: Position, message: String, hint: Option<String>) {
+        self.scan.faults.push(ScanFault { at, path: self.path.clone(), message, hint });
     }
 
     fn fatal(&mut self, at: Position, message: &str) {
-        self.fault(at, message.to_owned());
+        self.fault(at, message.to_owned(), None);
         self.stop = true;
     }
 }
