@@ -1,4 +1,4 @@
-//! Where counters are kept: a sharded table of fixed size, shared by all workers.
+//! Where counters are kept: a sharded table of bounded size, shared by all workers.
 //!
 //! A shard is a short critical section under its own lock; the checks of one request lock all their shards in
 //! ascending order, so they are decided and charged as one and never deadlock. Quotas live beside the
@@ -18,15 +18,15 @@ use super::quota::Quota;
 use super::timestamp::Timestamp;
 
 /// Keys per slot with the table full: beyond this, searches grow long.
-const FILL: f64 = 0.85;
+const FILL: f64 = 0.88;
 /// The same in the fullest shard, since keys do not spread evenly.
 const FULLEST: f64 = 0.93;
-/// The fewer keys a shard has, the more room must be set aside for uneven spread.
-const KEYS_PER_SHARD: usize = 2048;
-const MOST_SHARDS: usize = 256;
-/// In a small table there is memory to waste but few locks to share: this many shards all the same.
-const FEW_SHARDS: usize = 8;
-const FEWEST_KEYS_PER_SHARD: usize = 128;
+/// From two to four mebibytes of slots: the allocator rounds smaller arrays up by more, and larger ones take
+/// longer to replace when the shard grows.
+const KEYS_PER_SHARD: usize = 48_000;
+/// In a small table locks are too few before keys are: up to so many shards, with so many keys each.
+const FEW_SHARDS: usize = 16;
+const FEWEST_KEYS_PER_SHARD: usize = 100;
 
 /// One limit of one rule, for as long as the rule keeps its name and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,8 +73,8 @@ pub(super) type Held<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
 impl Store {
     /// A table for `keys` counters.
     pub(super) fn new(keys: usize) -> Self {
-        let shards = (keys / KEYS_PER_SHARD).min(MOST_SHARDS);
-        let shards = (keys / FEWEST_KEYS_PER_SHARD).clamp(1, FEW_SHARDS).max(shards).next_power_of_two();
+        let shards = (keys / KEYS_PER_SHARD).max((keys / FEWEST_KEYS_PER_SHARD).clamp(1, FEW_SHARDS));
+        let shards = 1 << shards.ilog2();
         let mean = keys as f64 / shards as f64;
         // Four standard deviations: one shard in thirty thousand would need more before the table is full.
         let most = if shards == 1 { mean } else { mean + 4.0 * mean.sqrt() };

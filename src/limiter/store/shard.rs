@@ -1,4 +1,5 @@
-//! One shard: a fixed array of 32-byte slots, kept in the order of their fingerprints.
+//! One shard: an array of 32-byte slots, kept in the order of their fingerprints. It grows with its entries up to
+//! a size fixed at the start, so that a table with few keys costs little memory and stays in the cache.
 //!
 //! An ordered hash table (Amble and Knuth 1974): a fingerprint, read as a number, says how far down the array
 //! its entry belongs, entries stand in falling order from there on, and a search ends at the first entry
@@ -29,14 +30,22 @@ const GROUP: usize = 4;
 const FREE: Slot = [0; 4];
 /// Groups after the last that entries belong to, for those that are pushed on from there.
 const SPARE_GROUPS: usize = 8;
+/// An array that has grown too small is replaced by one so many times its size. Much, since allocators are
+/// slow to give back what it leaves behind, and what they keep must stay small beside the table.
+const GROWTH: usize = 32;
+/// Arrays smaller than this are not worth starting with.
+const FEWEST_GROUPS: usize = 8;
 
 /// A part of the table under one lock.
 #[derive(Debug)]
 pub(in crate::limiter) struct Shard {
     groups: Box<[Group]>,
     live: usize,
-    most: usize,
+    /// Entries it takes before it grows or, at its full size, is full.
+    room: usize,
     hand: usize,
+    full_groups: usize,
+    most: usize,
     quotas: Quotas,
     overflow: BTreeMap<MeterId, State>,
 }
@@ -60,16 +69,24 @@ pub(in crate::limiter) enum Kept {
 }
 
 impl Shard {
-    /// `slots` slots, some more for reserve, of which at most `most` are filled.
+    /// Up to `slots` slots, some more for reserve, of which at most `most` are filled.
     pub(in crate::limiter) fn new(slots: usize, most: usize) -> Self {
-        Self {
-            groups: free(slots.div_ceil(GROUP) + SPARE_GROUPS),
+        let mut shard = Self {
+            groups: Box::default(),
             live: 0,
-            most: most.min(slots),
+            room: 0,
             hand: 0,
+            full_groups: slots.div_ceil(GROUP),
+            most: most.min(slots),
             quotas: Quotas::new(&[]),
             overflow: BTreeMap::new(),
+        };
+        let mut groups = shard.full_groups;
+        while groups >= FEWEST_GROUPS * GROWTH {
+            groups = groups.div_ceil(GROWTH);
         }
+        shard.resize(groups);
+        shard
     }
 
     pub(in crate::limiter) fn quota(&self, meter: MeterId) -> Option<&Quota> {
@@ -145,9 +162,7 @@ impl Shard {
             _ => None,
         };
         // Into a fresh array: removals in place would shift entries past the cursor and convert them twice.
-        let free = free(self.groups.len());
-        let entries = std::mem::replace(&mut self.groups, free);
-        self.live = 0;
+        let entries = self.resize(self.home_groups());
         for entry in entries.as_flattened().iter().filter(|entry| !is_free(entry)) {
             let meter = meter_of(entry);
             if let Some(state) = convert(meter, state_of(entry)) {
@@ -177,19 +192,45 @@ impl Shard {
 
     fn insert(&mut self, key: Fingerprint, meter: MeterId, state: State, now: Timestamp) -> Kept {
         self.sweep(SWEPT_PER_INSERT, now);
-        if self.live >= self.most {
+        let entry = slot(key, meter, state);
+        while !self.place(entry) {
+            if self.home_groups() < self.full_groups {
+                self.grow();
+                continue;
+            }
             self.sweep(SWEPT_WHEN_FULL, now);
+            if self.place(entry) {
+                break;
+            }
+            self.overflow.insert(meter, state);
+            return Kept::Shared;
         }
-        if self.live < self.most && self.place(slot(key, meter, state)) {
-            return Kept::Own;
+        Kept::Own
+    }
+
+    fn grow(&mut self) {
+        let entries = self.resize((self.home_groups() * GROWTH).min(self.full_groups));
+        for entry in entries.as_flattened().iter().filter(|entry| !is_free(entry)) {
+            // Fits: the more groups there are, the less entries push each other on.
+            self.place(*entry);
         }
-        self.overflow.insert(meter, state);
-        Kept::Shared
+    }
+
+    /// Makes an empty array in which entries belong to `groups` groups, and answers the one before.
+    fn resize(&mut self, groups: usize) -> Box<[Group]> {
+        let free = vec![[FREE; GROUP]; groups + SPARE_GROUPS].into_boxed_slice();
+        let slots = groups * GROUP;
+        self.room = if groups < self.full_groups { slots - slots / 5 } else { self.most };
+        (self.live, self.hand) = (0, 0);
+        std::mem::replace(&mut self.groups, free)
     }
 
     /// Puts an entry that is not there yet where the order wants it, moving lesser ones on; whether there was
-    /// room to move them.
+    /// room for it and them.
     fn place(&mut self, entry: Slot) -> bool {
+        if self.live >= self.room {
+            return false;
+        }
         let wanted = ordinal_of(&entry);
         let home = self.home(entry[0]) * GROUP;
         let slots = self.groups.as_flattened_mut();
@@ -214,7 +255,7 @@ impl Shard {
                 self.hand = if index + 1 == self.slots().len() { 0 } else { index + 1 };
             }
         }
-        if !self.overflow.is_empty() && self.live < self.most {
+        if !self.overflow.is_empty() && self.live < self.room {
             let quotas = &self.quotas;
             self.overflow.retain(|meter, state| {
                 quotas.get(*meter).is_some_and(|quota| !algorithm::is_unused(*state, quota, now))
@@ -240,9 +281,13 @@ impl Shard {
     /// The group in which an entry with this first word would be if the table were empty; the greater the
     /// word, the earlier.
     fn home(&self, first: u64) -> usize {
-        let groups = (self.groups.len() - SPARE_GROUPS) as u128;
+        let groups = self.home_groups() as u128;
         // The top bit is always set and says nothing.
         ((u128::from(!(first << 1)) * groups) >> 64) as usize
+    }
+
+    fn home_groups(&self) -> usize {
+        self.groups.len() - SPARE_GROUPS
     }
 
     fn slots(&self) -> &[Slot] {
@@ -252,10 +297,6 @@ impl Shard {
     fn slots_mut(&mut self) -> &mut [Slot] {
         self.groups.as_flattened_mut()
     }
-}
-
-fn free(groups: usize) -> Box<[Group]> {
-    vec![[FREE; GROUP]; groups].into_boxed_slice()
 }
 
 /// What entries are ordered by; zero for a free slot, so that free ones come after all others.
