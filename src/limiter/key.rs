@@ -58,3 +58,11 @@ impl Fingerprint {
         (self.0[0] as usize) & (shards - 1)
     }
 }
+
+#[cfg(test)]
+impl Fingerprint {
+    /// For tests that care where in a table an entry belongs.
+    pub(super) const fn of([first, second]: [u64; 2]) -> Self {
+        Self([first | 1 << 63, second])
+    }
+}
