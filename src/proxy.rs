@@ -188,7 +188,7 @@ impl Worker {
 
     /// A private peer that forwards for others but is not trusted is most likely an ingress: then per-address
     /// limits count the ingress. Said once.
-    fn warn_of_untrusted_proxy(&self, hop: &Hop, headers: &HeaderMap) {
+    fn warn_of_untrusted_proxy(&self, hop: &Hop<'_>, headers: &HeaderMap) {
         if hop.client.peer_is_trusted || !headers.contains_key(X_FORWARDED_FOR) {
             return;
         }

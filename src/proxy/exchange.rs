@@ -128,6 +128,11 @@ impl Exchange {
         Rc::clone(self.upload.get_or_insert_default())
     }
 
+    /// Whether the drain has begun, so that the connection is to be closed after the answer.
+    pub(super) fn is_draining(&self) -> bool {
+        self.connection.worker.slow_clock.is_draining()
+    }
+
     /// Whether the request's last byte has been read.
     pub(super) fn request_is_whole(&self) -> bool {
         self.upload.as_ref().is_none_or(|upload| upload.ended.get())
@@ -139,7 +144,7 @@ impl Exchange {
     }
 
     /// A rule refuses the request; for the log, its headers are what the upstream would have seen.
-    pub(super) fn note_refused(&mut self, rule: &str, head: &mut request::Parts, hop: &Hop) {
+    pub(super) fn note_refused(&mut self, rule: &str, head: &mut request::Parts, hop: &Hop<'_>) {
         if let Some(record) = &mut self.record {
             record.rule = Some(rule.into());
             let expect = head.headers.get(EXPECT).cloned();
