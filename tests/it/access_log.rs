@@ -1,0 +1,148 @@
+//! One line per request, in a file.
+
+use std::path::PathBuf;
+use std::{fs, io};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::origin::refusing;
+use crate::support::{Client, Origin, Request, Weir, config, get, wait};
+
+const RULES: &str = "rules: [{ name: once, match: { path: /limited }, key: [], limit: 1/d }, { name: no, match: { path: /no }, action: deny }]";
+
+struct Log {
+    _directory: TempDir,
+    path: PathBuf,
+}
+
+impl Log {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("access.log");
+        Self { _directory: directory, path }
+    }
+
+    fn setting(&self, format: &str) -> String {
+        format!("access_log: {{ path: {}, format: {format} }}\n{RULES}", self.path.display())
+    }
+
+    /// The whole lines, once there are so many.
+    fn lines(&self, count: usize) -> Vec<String> {
+        wait::until("the lines", || {
+            let text = match fs::read_to_string(&self.path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+                text => text.unwrap(),
+            };
+            let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+            (lines.len() >= count && text.ends_with('\n')).then_some(lines)
+        })
+    }
+}
+
+/// Whether any value in `line`, however deep, is `wanted`.
+fn holds(line: &Value, wanted: &Value) -> bool {
+    match line {
+        Value::Object(map) => map.values().any(|value| holds(value, wanted)),
+        Value::Array(list) => list.iter().any(|value| holds(value, wanted)),
+        value => value == wanted,
+    }
+}
+
+#[test]
+fn envoys_format_is_envoys() {
+    let (log, origin) = (Log::new(), Origin::hello());
+    let weir = Weir::start(&config(origin.address(), &log.setting("envoy")));
+    let mut client = Client::connect(weir.address());
+    client.ask(&Request::post("/free?a=b", "1234567").header("user-agent", "tester/1.0"));
+    client.get("/limited");
+    client.get("/limited");
+    let lines = log.lines(3);
+    assert_eq!(lines.len(), 3);
+    assert!(lines[0].starts_with('['), "{}", lines[0]);
+    assert!(lines[0].contains("Z] \"POST /free?a=b HTTP/1.1\" 200 - 7 5 "), "{}", lines[0]);
+    let id = origin.seen()[0].head.get("x-request-id").unwrap().to_owned();
+    let end = format!("\"tester/1.0\" \"{id}\" \"test.local\" \"{}\"", origin.address());
+    assert!(lines[0].ends_with(&end), "{}", lines[0]);
+    assert!(lines[1].contains("\"GET /limited HTTP/1.1\" 200 - 0 5 "), "{}", lines[1]);
+    assert!(lines[2].contains("\"GET /limited HTTP/1.1\" 429 RL 0 "), "{}", lines[2]);
+    assert!(lines[2].contains("\"test.local\" \"-\""), "no upstream was asked: {}", lines[2]);
+    assert!(lines[2].contains("once"), "the rule is not told: {}", lines[2]);
+}
+
+#[test]
+fn an_upstream_that_is_away_has_its_flag() {
+    let log = Log::new();
+    let (_socket, address) = refusing();
+    let weir = Weir::start(&config(address, &log.setting("envoy")));
+    assert_eq!(get(weir.address(), "/").status, 503);
+    let lines = log.lines(1);
+    assert!(lines[0].contains("\"GET / HTTP/1.1\" 503 UF"), "{}", lines[0]);
+}
+
+#[test]
+fn json_lines_are_json_and_name_the_rule() {
+    let (log, origin) = (Log::new(), Origin::hello());
+    let weir = Weir::start(&config(origin.address(), &log.setting("json")));
+    let mut client = Client::connect(weir.address());
+    for target in ["/free", "/limited", "/limited", "/no"] {
+        client.get(target);
+    }
+    let lines: Vec<Value> = log.lines(4).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (line, target, status) in
+        [(0, "/free", 200), (1, "/limited", 200), (2, "/limited", 429), (3, "/no", 403)]
+    {
+        for wanted in [target.into(), status.into(), "GET".into(), "127.0.0.1".into()] {
+            assert!(holds(&lines[line], &wanted), "no {wanted} in {:#}", lines[line]);
+        }
+    }
+    assert!(holds(&lines[2], &"RL".into()) && holds(&lines[2], &"once".into()), "{:#}", lines[2]);
+    assert!(holds(&lines[3], &"no".into()), "{:#}", lines[3]);
+    assert!(!holds(&lines[0], &"RL".into()), "{:#}", lines[0]);
+}
+
+#[test]
+fn nobody_can_write_a_line_of_their_own() {
+    for format in ["envoy", "json"] {
+        let (log, origin) = (Log::new(), Origin::hello());
+        let weir = Weir::start(&config(origin.address(), &log.setting(format)));
+        let mut client = Client::connect(weir.address());
+        client.send(
+            b"GET /%0d%0aforged HTTP/1.1\r\nhost: test.local\r\nuser-agent: a\" \"b\\ \x1b[31m\xff\r\n\r\n",
+        );
+        // Some refuse an escape character in a header with 400; what is claimed is about the log.
+        client.answer("GET");
+        get(weir.address(), "/last");
+        let lines = log.lines(1);
+        assert!(lines.len() <= 2 && lines.iter().all(|line| !line.starts_with("forged")), "{lines:?}");
+        assert!(lines.iter().all(|line| !line.contains('\u{1b}')), "{lines:?}");
+    }
+}
+
+#[test]
+fn lines_survive_a_drain() {
+    let log = Log::new();
+    let mut weir = Weir::start(&config("echo", &log.setting("envoy")));
+    let mut client = Client::connect(weir.address());
+    for _ in 0..100 {
+        client.get("/");
+    }
+    weir.terminate();
+    assert_eq!(weir.wait_exit().code(), Some(0));
+    assert_eq!(fs::read_to_string(&log.path).unwrap().lines().count(), 100);
+}
+
+#[test]
+fn a_plain_path_will_do() {
+    let log = Log::new();
+    let weir = Weir::start(&config("echo", &format!("access_log: {}\n", log.path.display())));
+    get(weir.address(), "/");
+    assert!(log.lines(1)[0].contains("\"GET / HTTP/1.1\" 200 - "));
+}
+
+#[test]
+fn without_a_word_about_it_there_is_none() {
+    let weir = Weir::start(&config("echo", ""));
+    assert_eq!(get(weir.address(), "/a-path-to-look-for").status, 200);
+    assert!(weir.log().iter().all(|line| !line.contains("/a-path-to-look-for")));
+}

@@ -1,0 +1,237 @@
+//! What an operator sees.
+
+use crate::support::{Client, Origin, Request, Weir, ask, config, get, metrics};
+
+const POSTS: [&str; 5] =
+    ["/healthcheck/fail", "/healthcheck/ok", "/drain_listeners", "/logging", "/quitquitquit"];
+
+/// A proxy that has answered 200 three times and refused twice.
+fn seasoned(origin: &Origin) -> Weir {
+    let rules = "rules: [{ name: per-path, key: [path], limit: 3/d }]";
+    let weir = Weir::start(&config(origin.address(), rules));
+    let mut client = Client::connect(weir.address());
+    let statuses: Vec<_> = (0..5).map(|_| client.get("/used").status).collect();
+    assert_eq!(statuses, [200, 200, 200, 429, 429]);
+    weir
+}
+
+#[test]
+fn what_acts_takes_post_only() {
+    let mut weir = Weir::start(&config("echo", ""));
+    for path in POSTS {
+        let answer = weir.admin_get(path);
+        assert_eq!(answer.status, 405, "{path}");
+        assert!(answer.head.lists("allow", "POST"), "{path} does not say what it takes");
+    }
+    assert_eq!(weir.admin_get("/ready").status, 200);
+    assert!(weir.is_running());
+}
+
+#[test]
+fn what_shows_takes_no_post() {
+    let weir = Weir::start(&config("echo", ""));
+    for path in ["/ready", "/metrics", "/server_info", "/limits"] {
+        assert_eq!(weir.admin_post(path).status, 405, "{path}");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_a_404() {
+    let weir = Weir::start(&config("echo", ""));
+    for path in ["/nowhere", "/metricsx", "/ready/", "/../etc/passwd"] {
+        assert_eq!(weir.admin_get(path).status, 404, "{path}");
+    }
+    assert_eq!(weir.admin_post("/nowhere").status, 404);
+}
+
+#[test]
+fn ready_says_live() {
+    let weir = Weir::start(&config("echo", ""));
+    let answer = weir.admin_get("/ready");
+    assert_eq!((answer.status, answer.body.text().trim()), (200, "LIVE"));
+    let head = ask(weir.admin_surface("full"), &Request::new("HEAD", "/ready"));
+    assert_eq!(head.status, 200);
+}
+
+#[test]
+fn server_info_names_version_state_and_generation() {
+    let weir = Weir::start(&config("echo", ""));
+    let info = weir.admin_json("/server_info");
+    assert!(
+        info["version"].as_str().is_some_and(|version| version.contains(env!("CARGO_PKG_VERSION"))),
+        "{info:#}"
+    );
+    assert_eq!(info["state"], "LIVE");
+    assert_eq!(info["config"]["generation"], 1);
+    weir.reload(&config("echo", "rules: [{ name: no, action: deny }]"));
+    assert_eq!(weir.admin_json("/server_info")["config"]["generation"], 2);
+}
+
+#[test]
+fn metrics_count_requests_decisions_and_keys() {
+    let origin = Origin::hello();
+    let weir = seasoned(&origin);
+    let answer = weir.admin_get("/metrics");
+    assert_eq!(answer.status, 200);
+    assert!(answer.header("content-type").starts_with("text/plain"));
+    let text = answer.body.text();
+    let requests =
+        |class| metrics::sum(&text, "weir_requests_total", &[("listener", "inbound"), ("code_class", class)]);
+    assert_eq!((requests("2xx"), requests("4xx"), requests("5xx")), (3.0, 2.0, 0.0));
+    let decided =
+        |outcome| metrics::sum(&text, "weir_decisions_total", &[("rule", "per-path"), ("outcome", outcome)]);
+    assert_eq!((decided("allowed"), decided("limited")), (3.0, 2.0));
+    assert_eq!(metrics::sum(&text, "weir_limiter_keys", &[("rule", "per-path")]), 1.0);
+    assert_eq!(metrics::sum(&text, "weir_request_duration_seconds_count", &[]), 5.0);
+    assert!(metrics::has(&text, "weir_config_reloads_total"));
+    assert!(text.lines().any(|line| line.starts_with("weir_upstream_")), "{text}");
+}
+
+#[test]
+fn metrics_are_well_formed() {
+    let origin = Origin::hello();
+    let weir = seasoned(&origin);
+    for path in ["/metrics", "/stats/prometheus"] {
+        let text = weir.admin_get(path).body.text();
+        let mut types = std::collections::HashSet::new();
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let name = rest.split(' ').next().unwrap();
+                assert!(types.insert(name.to_owned()), "{path}: {name} has its type twice");
+            } else if !line.starts_with('#') {
+                let (_, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{path}: {line}"));
+                assert!(value.parse::<f64>().is_ok(), "{path}: {line}");
+            }
+        }
+        assert!(!types.is_empty(), "{path} has no types");
+    }
+}
+
+#[test]
+fn no_client_grows_a_metric() {
+    let weir = Weir::start(&config("echo", "rules: [{ name: a, key: [path], limit: 3/d }]"));
+    let mut client = Client::connect(weir.address());
+    client.get("/warm-up");
+    let lines = || weir.admin_get("/metrics").body.text().lines().count();
+    let before = lines();
+    for n in 0..100 {
+        client.ask(&Request::new(&format!("METHOD{n}"), &format!("/{n}")).host(&format!("host-{n}.test")));
+    }
+    assert_eq!(lines(), before);
+}
+
+#[test]
+fn stats_have_envoys_names() {
+    let origin = Origin::hello();
+    let weir = seasoned(&origin);
+    let text = weir.admin_get("/stats").body.text();
+    assert!(text.lines().all(|line| line.is_empty() || line.contains(": ")), "{text}");
+    for name in ["server.live", "server.uptime", "downstream_rq_2xx", "downstream_rq_4xx", "upstream_rq_2xx"]
+    {
+        assert!(text.contains(name), "no {name} in {text}");
+    }
+    assert!(text.contains("per-path.http_local_rate_limit.rate_limited: 2"), "{text}");
+    let text = weir.admin_get("/stats/prometheus").body.text();
+    assert!(text.lines().any(|line| line.starts_with("envoy_")), "{text}");
+}
+
+#[test]
+fn clusters_listeners_and_certs_say_where_traffic_goes() {
+    let origin = Origin::hello();
+    let weir = seasoned(&origin);
+    let clusters = weir.admin_get("/clusters").body.text();
+    assert!(clusters.contains(&origin.address().to_string()), "{clusters}");
+    let listeners = weir.admin_get("/listeners").body.text();
+    assert!(listeners.contains("inbound") && listeners.contains(&weir.address().to_string()), "{listeners}");
+    assert_eq!(weir.admin_get("/certs").status, 200);
+}
+
+#[test]
+fn limits_show_each_rule_and_what_it_did() {
+    let origin = Origin::hello();
+    let weir = seasoned(&origin);
+    let limits = weir.admin_get("/limits").body.text();
+    assert!(limits.contains("per-path") && limits.contains("3/d"), "{limits}");
+}
+
+#[test]
+fn the_page_is_there_for_people() {
+    let weir = Weir::start(&config("echo", "rules: [{ name: per-path, key: [path], limit: 3/d }]"));
+    let answer = weir.admin_get("/");
+    assert_eq!(answer.status, 200);
+    assert!(answer.header("content-type").starts_with("text/html"));
+    assert!(answer.body.text().to_ascii_lowercase().contains("weir"));
+}
+
+#[test]
+fn the_log_level_can_be_changed() {
+    let weir = Weir::start(&config("echo", ""));
+    assert_eq!(weir.admin_post("/logging?level=debug").status, 200);
+    assert_eq!(weir.admin_post("/logging?level=noisy").status, 400);
+}
+
+#[test]
+fn the_probes_address_serves_probes_only() {
+    let probes = "{ address: 127.0.0.1:0, probes: 127.0.0.1:0 }";
+    let yaml =
+        config("echo", "").replace("{ address: 127.0.0.1:0 }\nupstream", &format!("{probes}\nupstream"));
+    assert!(yaml.contains("probes"), "{yaml}");
+    let mut weir = Weir::start(&yaml);
+    let address = weir.admin_surface("probes");
+    assert_eq!(get(address, "/ready").status, 200);
+    assert!(metrics::has(&get(address, "/metrics").body.text(), "weir_config_reloads_total"));
+    for path in ["/", "/server_info", "/config_dump", "/limits", "/stats"] {
+        assert_eq!(get(address, path).status, 404, "{path}");
+    }
+    for path in POSTS {
+        let status = ask(address, &Request::post(path, "")).status;
+        assert!([404, 405].contains(&status), "{path}: {status}");
+    }
+    assert_eq!(weir.admin_get("/ready").status, 200);
+    assert!(weir.is_running());
+}
+
+#[test]
+fn the_configuration_is_shown_without_its_secrets() {
+    let rules = "rules: [{ name: per-path, key: [path], limit: 3/d, on_limit: { headers: { x-help: \"https://user:hunter2@example.com/\" } } }]";
+    let weir = Weir::start(&config("echo", rules));
+    let answer = weir.admin_get("/config_dump");
+    assert_eq!(answer.status, 200);
+    let dump = answer.body.text();
+    assert!(dump.contains("per-path") && dump.contains("example.com"), "{dump}");
+    assert!(!dump.contains("hunter2"), "{dump}");
+}
+
+#[test]
+fn the_admin_port_is_not_for_web_pages_elsewhere() {
+    // A page in an operator's browser can make it POST to loopback; DNS rebinding gives the page's own host.
+    let mut weir = Weir::start(&config("echo", ""));
+    let foreign = Request::post("/quitquitquit", "").header("origin", "https://evil.example");
+    let status = ask(weir.admin_surface("full"), &foreign).status;
+    assert!([400, 403].contains(&status), "{status}");
+    assert!(weir.is_running());
+}
+
+#[test]
+fn the_admin_port_survives_garbage() {
+    let weir = Weir::start(&config("echo", ""));
+    let mut client = Client::connect(weir.admin_surface("full"));
+    let _ = client.wire.send(b"\x80\x81\xff\xfe\r\n\r\n");
+    client.wire.drain();
+    assert!(client.is_closed());
+    assert_eq!(weir.admin_get("/ready").status, 200);
+}
+
+#[test]
+fn probes_are_answered_while_the_workers_are_busy() {
+    let origin = Origin::start(|turn| {
+        turn.wire.drain();
+        Ok(crate::support::Then::Close)
+    });
+    let weir = Weir::start(&config(origin.address(), ""));
+    let waiting: Vec<_> = (0..200).map(|_| Client::connect(weir.address())).collect();
+    for client in &waiting {
+        client.send(Request::get("/").bytes());
+    }
+    assert_eq!(weir.admin_get("/ready").status, 200);
+}

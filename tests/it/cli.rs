@@ -1,0 +1,223 @@
+//! The command line: what it prints and how it exits.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::{env, fs};
+
+use tempfile::TempDir;
+
+use crate::support::config;
+use crate::support::weir::run;
+
+/// Has a problem on line 8 (a unit), one on line 9 (a key) and one on line 10 (an address).
+const THREE_PROBLEMS: &str = "\
+listeners:
+  - address: 127.0.0.1:0
+upstream:
+  address: 127.0.0.1:3000
+rules:
+  - name: a
+    key: [client_ip]
+    limit: 10/fortnight
+    brust: 5
+    match: { client_ip: 1.2.3.400 }
+";
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn all_of(output: &Output) -> String {
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+fn file(directory: &TempDir, name: &str, yaml: &str) -> String {
+    let path = directory.path().join(name);
+    fs::write(&path, yaml).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// `FILE:LINE:COL: PATH: …` for this file, as lines.
+fn problems(output: &Output, file: &str) -> Vec<(u32, String)> {
+    let place = |line: &str| {
+        let rest = line.strip_prefix(file)?.strip_prefix(':')?;
+        let (line, rest) = rest.split_once(':')?;
+        let (column, rest) = rest.split_once(": ")?;
+        column.parse::<u32>().ok()?;
+        Some((line.parse().ok()?, rest.to_owned()))
+    };
+    all_of(output).lines().filter_map(place).collect()
+}
+
+#[test]
+fn help_names_the_commands() {
+    let output = run(["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    for command in ["run", "check"] {
+        assert!(text(&output.stdout).contains(command));
+    }
+    assert_eq!(run(["run", "--help"]).status.code(), Some(0));
+}
+
+#[test]
+fn version_is_the_crates() {
+    let output = run(["--version"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(text(&output.stdout).trim(), format!("weir {}", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn bad_usage_exits_2() {
+    let bad: [&[&str]; 5] =
+        [&[], &["swim"], &["run", "--deep"], &["check"], &["run", "-c", "x", "--log-format", "morse"]];
+    for arguments in bad {
+        let output = run(arguments.iter().copied());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?} says nothing");
+    }
+}
+
+#[test]
+fn check_is_silent_on_stderr_and_exits_0_for_a_good_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let good =
+        file(&directory, "good.yaml", &config("echo", "rules: [{ name: a, key: [client_ip], limit: 10/s }]"));
+    let output = run(["check", &good]);
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn check_names_every_problem_with_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let bad = file(&directory, "bad.yaml", THREE_PROBLEMS);
+    let output = run(["check", &bad]);
+    assert_eq!(output.status.code(), Some(2));
+    let problems = problems(&output, &bad);
+    let lines: Vec<_> = problems.iter().map(|(line, _)| *line).collect();
+    assert_eq!(lines, [8, 9, 10], "{}", all_of(&output));
+    assert!(
+        problems[0].1.starts_with("rules[0].limit: ") && problems[0].1.contains("fortnight"),
+        "{problems:?}"
+    );
+    assert!(problems[1].1.contains("brust") && problems[1].1.contains("burst"), "no hint: {problems:?}");
+    assert!(problems[2].1.starts_with("rules[0].match.client_ip"), "{problems:?}");
+}
+
+#[test]
+fn check_takes_several_files_and_reports_each() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = file(&directory, "good.yaml", &config("echo", ""));
+    let bad = file(&directory, "bad.yaml", THREE_PROBLEMS);
+    let worse = file(&directory, "worse.yaml", "listeners: {\n");
+    let output = run(["check", &good, &bad, &worse, "/nonexistent/weir.yaml"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(problems(&output, &good).len(), 0);
+    assert_eq!(problems(&output, &bad).len(), 3);
+    assert!(!problems(&output, &worse).is_empty(), "{}", all_of(&output));
+    assert!(all_of(&output).contains("/nonexistent/weir.yaml"), "{}", all_of(&output));
+}
+
+#[test]
+fn run_refuses_a_bad_configuration_with_all_its_problems() {
+    let directory = tempfile::tempdir().unwrap();
+    let bad = file(&directory, "bad.yaml", THREE_PROBLEMS);
+    let output = run(["run", "-c", &bad]);
+    assert_eq!(output.status.code(), Some(2));
+    for word in ["fortnight", "brust", "1.2.3.400"] {
+        assert!(all_of(&output).contains(word), "{word} is not told: {}", all_of(&output));
+    }
+}
+
+#[test]
+fn a_missing_file_exits_2_and_is_named() {
+    for command in [["run", "-c"].as_slice(), &["check"]] {
+        let output = run(command.iter().copied().chain(["/nonexistent/weir.yaml"]));
+        assert_eq!(output.status.code(), Some(2), "{command:?}");
+        assert!(all_of(&output).contains("/nonexistent/weir.yaml"), "{}", all_of(&output));
+    }
+}
+
+#[test]
+fn a_port_in_use_exits_1_and_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    // Held for the whole test: the address must stay taken.
+    let holder = TcpListener::bind(taken.unwrap()).unwrap();
+    let address = holder.local_addr().unwrap().to_string();
+    let yaml = config("echo", "");
+    for taken in [
+        yaml.replacen("127.0.0.1:0", &address, 1),
+        yaml.replace("admin: { address: 127.0.0.1:0", &format!("admin: {{ address: \"{address}\"")),
+    ] {
+        let path = file(&directory, "weir.yaml", &taken);
+        let output = run(["run", "-c", &path]);
+        assert_eq!(output.status.code(), Some(1), "{}", all_of(&output));
+        assert!(all_of(&output).contains(&address), "{}", all_of(&output));
+        assert!(!all_of(&output).contains("panicked"), "{}", all_of(&output));
+    }
+}
+
+#[test]
+fn environment_variables_stand_in_values() {
+    let directory = tempfile::tempdir().unwrap();
+    let yaml = config("echo", "rules: [{ name: a, key: [], limit: \"${WEIR_TEST_LIMIT:-10/s}\" }]");
+    let path = file(&directory, "weir.yaml", &yaml);
+    assert_eq!(run(["check", &path]).status.code(), Some(0));
+    let output =
+        crate::support::weir::command(["check", &path]).env("WEIR_TEST_LIMIT", "10/fortnight").output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(all_of(&output).contains("fortnight"), "{}", all_of(&output));
+}
+
+#[test]
+fn nothing_printed_depends_on_a_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    let bad = file(&directory, "bad.yaml", THREE_PROBLEMS);
+    for output in [run(["check", &bad]), run(["run", "-c", &bad]), run(["--help"])] {
+        assert!(!all_of(&output).contains('\u{1b}'), "escape sequences in a pipe");
+    }
+}
+
+#[test]
+fn every_example_passes_its_own_check() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let directory = tempfile::tempdir().unwrap();
+    let mut examples: Vec<PathBuf> = yaml_files(&root.join("config"));
+    for manifest in yaml_files(&root.join("deploy")) {
+        for (index, yaml) in embedded(&fs::read_to_string(&manifest).unwrap()).into_iter().enumerate() {
+            let name = format!("{}-{index}.yaml", manifest.file_stem().unwrap().to_string_lossy());
+            examples.push(file(&directory, &name, &yaml).into());
+        }
+    }
+    assert!(examples.len() >= 2, "{examples:?}");
+    for example in examples {
+        let output = run(["check", example.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{example:?}: {}", all_of(&output));
+    }
+}
+
+fn yaml_files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect()
+}
+
+/// The `weir.yaml: |` blocks of a manifest, without their indentation.
+fn embedded(manifest: &str) -> Vec<String> {
+    let mut blocks = Vec::new();
+    let mut lines = manifest.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line.trim() != "weir.yaml: |" {
+            continue;
+        }
+        let depth = line.len() - line.trim_start().len() + 2;
+        let mut block = String::new();
+        while let Some(line) = lines.next_if(|line| line.is_empty() || line.starts_with(&" ".repeat(depth))) {
+            block.push_str(line.get(depth..).unwrap_or_default());
+            block.push('\n');
+        }
+        blocks.push(block);
+    }
+    blocks
+}

@@ -1,0 +1,249 @@
+//! The end of the process, as clients and the kubelet live through it.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use crate::support::{Client, Origin, Request, Then, Weir, at_once, config, get, wait};
+
+const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+
+/// An upstream that answers `/slow` when told to, and a way to tell it.
+fn slow_origin() -> (Origin, mpsc::Sender<()>) {
+    let (release, released) = mpsc::channel();
+    let released = Mutex::new(released);
+    let origin = Origin::start(move |turn| {
+        if turn.head.word(1) == "/slow" {
+            released.lock().unwrap().recv().map_err(io::Error::other)?;
+        }
+        turn.send(HELLO)?;
+        Ok(Then::Keep)
+    });
+    (origin, release)
+}
+
+fn until_refused(address: SocketAddr) {
+    wait::until_true("new connections to be refused", || TcpStream::connect(address).is_err());
+}
+
+fn assert_success(status: ExitStatus) {
+    assert_eq!(status.code(), Some(0), "{status}");
+}
+
+/// Asks until told that the connection ends; answers what went wrong.
+fn keep_asking(address: SocketAddr, served: &AtomicUsize) -> Result<(), String> {
+    let mut client = Client::connect(address);
+    for n in 0.. {
+        match client.try_ask(&Request::get("/")) {
+            Ok(answer) if answer.status != 200 => return Err(format!("request {n}: {}", answer.status)),
+            Ok(answer) if answer.head.lists("connection", "close") => return Ok(()),
+            Ok(_) => served.fetch_add(1, Ordering::SeqCst),
+            Err(error) => return Err(format!("request {n}: {error}")),
+        };
+    }
+    Ok(())
+}
+
+/// SIGTERM while eight connections are never idle.
+fn assert_no_request_is_lost(settings: &str) {
+    let origin = Origin::hello();
+    let mut weir = Weir::start(&config(origin.address(), settings));
+    let (address, served) = (weir.address(), AtomicUsize::new(0));
+    let terminated = AtomicBool::new(false);
+    let outcomes = thread::scope(|scope| {
+        let load = scope.spawn(|| at_once(8, |_| keep_asking(address, &served)));
+        wait::until_true("load", || served.load(Ordering::SeqCst) > 200);
+        weir.terminate();
+        terminated.store(true, Ordering::SeqCst);
+        load.join().unwrap()
+    });
+    assert!(terminated.load(Ordering::SeqCst));
+    assert_eq!(outcomes, vec![Ok(()); 8]);
+    assert_success(weir.wait_exit());
+}
+
+#[test]
+fn sigterm_under_load_loses_no_request() {
+    assert_no_request_is_lost("drain: { delay: 0s, timeout: 10s }");
+}
+
+#[test]
+fn sigterm_under_load_loses_no_request_with_two_workers() {
+    assert_no_request_is_lost("workers: 2\ndrain: { delay: 0s, timeout: 10s }");
+}
+
+#[test]
+fn sigterm_under_load_loses_no_request_after_a_delay() {
+    assert_no_request_is_lost("workers: 2\ndrain: { delay: 300ms, timeout: 10s }");
+}
+
+#[test]
+fn readiness_fails_at_once_and_service_goes_on_for_the_delay() {
+    let origin = Origin::hello();
+    let mut weir = Weir::start(&config(origin.address(), "drain: { delay: 1s, timeout: 5s }"));
+    let mut client = Client::connect(weir.address());
+    assert_eq!(client.get("/").status, 200);
+    weir.terminate();
+    wait::until_true("readiness to fail", || weir.admin_get("/ready").status == 503);
+    assert_eq!(get(weir.address(), "/").status, 200, "a new connection within the delay");
+    assert_eq!(client.get("/").status, 200, "an old connection within the delay");
+    until_refused(weir.address());
+    assert_success(weir.wait_exit());
+}
+
+#[test]
+fn sigint_ends_as_sigterm_does() {
+    let mut weir = Weir::start(&config("echo", ""));
+    weir.signal("INT");
+    assert_success(weir.wait_exit());
+}
+
+#[test]
+fn a_request_in_flight_is_finished() {
+    for workers in 1..=2 {
+        let (origin, release) = slow_origin();
+        let mut weir =
+            Weir::start(&config(origin.address(), &format!("workers: {workers}\ndrain: {{ timeout: 10s }}")));
+        let mut clients: Vec<_> = (0..4).map(|_| Client::connect(weir.address())).collect();
+        for client in &clients {
+            client.send(Request::get("/slow").bytes());
+        }
+        wait::until_true("the requests", || origin.seen().len() == 4);
+        weir.terminate();
+        until_refused(weir.address());
+        assert!(weir.is_running());
+        for _ in &clients {
+            release.send(()).unwrap();
+        }
+        for client in &mut clients {
+            let answer = client.answer("GET");
+            assert_eq!((answer.status, answer.body.text().as_str()), (200, "hello"));
+            assert!(answer.head.lists("connection", "close"), "{:#?}", answer.head);
+            assert!(client.is_closed());
+        }
+        assert_success(weir.wait_exit());
+    }
+}
+
+#[test]
+fn an_upload_in_flight_is_finished() {
+    let origin = Origin::hello();
+    let mut weir = Weir::start(&config(origin.address(), "drain: { timeout: 10s }"));
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nhost: test.local\r\ncontent-length: 10\r\n\r\nfirst");
+    origin.until("the first half", |seen| seen.body.length == 5);
+    weir.terminate();
+    until_refused(weir.address());
+    client.send("later");
+    assert_eq!(client.answer("POST").status, 200);
+    assert_eq!(origin.only().body.text(), "firstlater");
+    assert_success(weir.wait_exit());
+}
+
+#[test]
+fn what_never_ends_is_cut_at_the_timeout() {
+    let (origin, _release) = slow_origin();
+    let mut weir = Weir::start(&config(origin.address(), "drain: { delay: 0s, timeout: 500ms }"));
+    let mut client = Client::connect(weir.address());
+    client.send(Request::get("/slow").bytes());
+    origin.until("the request", |seen| seen.head.word(1) == "/slow");
+    weir.terminate();
+    assert_success(weir.wait_exit());
+    assert!(client.try_answer("GET").map_or(true, |answer| answer.status >= 500));
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let (origin, _release) = slow_origin();
+    let mut weir = Weir::start(&config(origin.address(), "drain: { delay: 60s, timeout: 60s }"));
+    let client = Client::connect(weir.address());
+    client.send(Request::get("/slow").bytes());
+    origin.until("the request", |seen| seen.head.word(1) == "/slow");
+    weir.terminate();
+    wait::until_true("readiness to fail", || weir.admin_get("/ready").status == 503);
+    weir.terminate();
+    weir.wait_exit();
+}
+
+#[test]
+fn idle_connections_are_closed_and_hold_nobody_up() {
+    let mut weir = Weir::start(&config("echo", "drain: { delay: 0s, timeout: 60s }"));
+    let mut clients: Vec<_> = (0..10).map(|_| Client::connect(weir.address())).collect();
+    // Half of them have never sent anything.
+    for client in &mut clients[..5] {
+        assert_eq!(client.get("/").status, 200);
+    }
+    weir.terminate();
+    for client in &mut clients {
+        assert!(client.is_closed());
+    }
+    assert_success(weir.wait_exit());
+}
+
+#[test]
+fn an_idle_process_ends_without_waiting_for_its_timeout() {
+    let mut weir = Weir::start(&config("echo", "workers: 2\ndrain: { delay: 0s, timeout: 60s }"));
+    weir.terminate();
+    assert_success(weir.wait_exit());
+}
+
+#[test]
+fn quitquitquit_ends_as_sigterm_does() {
+    let (origin, release) = slow_origin();
+    let mut weir = Weir::start(&config(origin.address(), "drain: { timeout: 10s }"));
+    let mut client = Client::connect(weir.address());
+    client.send(Request::get("/slow").bytes());
+    origin.until("the request", |seen| seen.head.word(1) == "/slow");
+    assert_eq!(weir.admin_post("/quitquitquit").status, 200);
+    until_refused(weir.address());
+    release.send(()).unwrap();
+    assert_eq!(client.answer("GET").status, 200);
+    assert_success(weir.wait_exit());
+}
+
+#[test]
+fn an_operator_can_fail_readiness_while_traffic_is_served() {
+    let weir = Weir::start(&config("echo", ""));
+    for _ in 0..2 {
+        assert_eq!(weir.admin_post("/healthcheck/fail").status, 200);
+        assert_eq!(weir.admin_get("/ready").status, 503);
+        assert_eq!(get(weir.address(), "/").status, 200);
+        assert_eq!(weir.admin_post("/healthcheck/ok").status, 200);
+        assert_eq!(weir.admin_get("/ready").status, 200);
+    }
+}
+
+#[test]
+fn drain_listeners_closes_them_and_the_process_stays() {
+    let mut weir = Weir::start(&config("echo", ""));
+    assert_eq!(get(weir.address(), "/").status, 200);
+    assert_eq!(weir.admin_post("/drain_listeners").status, 200);
+    until_refused(weir.address());
+    wait::throughout(Duration::from_millis(300), || {
+        assert_eq!(weir.admin_get("/server_info").status, 200);
+        assert!(weir.is_running());
+    });
+    weir.terminate();
+    assert_success(weir.wait_exit());
+}
+
+#[test]
+fn a_connection_in_the_accept_queue_is_served() {
+    // Many connect at once and SIGTERM follows on their heels: whoever was accepted by the kernel is answered.
+    let mut weir = Weir::start(&config("echo", "drain: { delay: 0s, timeout: 10s }"));
+    let mut clients: Vec<_> = (0..100)
+        .map(|_| {
+            let client = Client::connect(weir.address());
+            client.send(Request::get("/").header("connection", "close").bytes());
+            client
+        })
+        .collect();
+    weir.terminate();
+    let answered = clients.iter_mut().filter_map(|client| client.try_answer("GET").ok());
+    assert_eq!(answered.filter(|answer| answer.status == 200).count(), 100);
+    assert_success(weir.wait_exit());
+}

@@ -1,0 +1,199 @@
+//! What is added to heads on the way, what is taken away, and what must never be touched.
+
+use std::collections::HashSet;
+
+use super::through;
+use crate::support::{Client, Origin, Request, Weir, ask, config, get};
+
+fn trusting(origin: &Origin, networks: &str) -> Weir {
+    Weir::start(&config(origin.address(), &format!("client_ip: {{ trusted_proxies: [{networks}] }}")))
+}
+
+fn is_uuid(text: &str) -> bool {
+    let lengths: Vec<_> = text.split('-').map(str::len).collect();
+    lengths == [8, 4, 4, 4, 12] && text.chars().all(|c| c == '-' || c.is_ascii_hexdigit())
+}
+
+#[test]
+fn hop_by_hop_headers_of_a_request_stay_here() {
+    let origin = Origin::hello();
+    let weir = through(&origin);
+    let request = Request::post("/", "body")
+        .header("connection", "keep-alive, X-Named")
+        .header("x-named", "between us")
+        .header("keep-alive", "timeout=5")
+        .header("proxy-connection", "keep-alive")
+        .header("proxy-authorization", "Basic c2VjcmV0")
+        .header("te", "gzip")
+        .header("upgrade", "websocket")
+        .header("x-end-to-end", "stays");
+    assert_eq!(ask(weir.address(), &request).status, 200);
+    let seen = origin.only();
+    for gone in ["x-named", "keep-alive", "proxy-connection", "proxy-authorization", "te", "upgrade"] {
+        assert_eq!(seen.head.get(gone), None, "{gone} was passed on");
+    }
+    assert!(!seen.head.lists("connection", "x-named"));
+    assert_eq!(seen.head.get("x-end-to-end"), Some("stays"));
+}
+
+#[test]
+fn hop_by_hop_headers_of_an_answer_stay_here() {
+    let origin = Origin::answering(
+        "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: X-Named\r\nx-named: between us\r\n\
+         keep-alive: timeout=5\r\nproxy-connection: keep-alive\r\nupgrade: h2c\r\n\
+         x-end-to-end: stays\r\n\r\nhello",
+    );
+    let weir = through(&origin);
+    let answer = get(weir.address(), "/");
+    for gone in ["x-named", "keep-alive", "proxy-connection", "upgrade"] {
+        assert_eq!(answer.head.get(gone), None, "{gone} was passed on");
+    }
+    assert!(!answer.head.lists("connection", "x-named"));
+    assert_eq!((answer.header("x-end-to-end"), answer.body.text().as_str()), ("stays", "hello"));
+}
+
+#[test]
+fn connection_cannot_name_away_what_the_message_needs() {
+    let origin = Origin::hello();
+    let weir = through(&origin);
+    let request = Request::post("/", "body")
+        .header("connection", "host, content-length, x-forwarded-for, x-request-id");
+    assert_eq!(ask(weir.address(), &request).status, 200);
+    let seen = origin.only();
+    assert_eq!((seen.head.get("host"), seen.body.text().as_str()), (Some("test.local"), "body"));
+    assert_eq!(seen.head.all("x-forwarded-for"), ["127.0.0.1"]);
+    assert!(seen.head.get("x-request-id").is_some());
+}
+
+#[test]
+fn repeated_and_odd_headers_pass_as_they_are() {
+    let origin = Origin::answering(
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nset-cookie: a=1\r\nset-cookie: b=2\r\n\r\n",
+    );
+    let weir = through(&origin);
+    let request = Request::get("/").header("cookie", "a=1").header("x-a", "one").header("x-a", "two, three");
+    let answer = ask(weir.address(), &request);
+    assert_eq!(answer.head.all("set-cookie"), ["a=1", "b=2"]);
+    let seen = origin.only();
+    assert_eq!(seen.head.all("x-a"), ["one", "two, three"]);
+    assert_eq!(seen.head.get("cookie"), Some("a=1"));
+    assert_eq!(seen.head.all("host"), ["test.local"]);
+}
+
+#[test]
+fn octets_beyond_ascii_pass_in_header_values() {
+    let origin = Origin::hello();
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send(b"GET / HTTP/1.1\r\nhost: test.local\r\nx-text: gr\xc3\xbc\xc3\x9fe\r\n\r\n");
+    assert_eq!(client.answer("GET").status, 200);
+    assert_eq!(origin.only().head.get("x-text"), Some("grüße"));
+}
+
+#[test]
+fn a_request_says_where_it_came_from() {
+    let origin = Origin::hello();
+    let weir = through(&origin);
+    let mut client = Client::connect_from("127.0.0.7", weir.address());
+    assert_eq!(client.get("/").status, 200);
+    let head = origin.only().head;
+    assert_eq!(head.all("x-forwarded-for"), ["127.0.0.7"]);
+    assert_eq!(head.all("x-forwarded-proto"), ["http"]);
+    assert_eq!(head.all("x-envoy-external-address"), ["127.0.0.7"]);
+}
+
+#[test]
+fn the_peer_is_appended_to_what_the_request_says_of_its_way() {
+    let origin = Origin::hello();
+    let weir = trusting(&origin, "127.0.0.1");
+    let request = Request::get("/").from("192.0.2.9").from("198.51.100.4");
+    assert_eq!(ask(weir.address(), &request).status, 200);
+    let head = origin.only().head;
+    let hops: Vec<_> =
+        head.all("x-forwarded-for").join(",").split(',').map(|hop| hop.trim().to_owned()).collect();
+    assert_eq!(hops, ["192.0.2.9", "198.51.100.4", "127.0.0.1"]);
+    assert_eq!(head.all("x-envoy-external-address"), ["198.51.100.4"]);
+}
+
+#[test]
+fn every_request_gets_an_id_of_its_own() {
+    let origin = Origin::hello();
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    for _ in 0..50 {
+        assert_eq!(client.get("/").status, 200);
+    }
+    let ids: Vec<_> = origin.seen().iter().map(|seen| seen.head.all("x-request-id").join("|")).collect();
+    assert!(ids.iter().all(|id| is_uuid(id)), "{ids:?}");
+    assert_eq!(ids.iter().collect::<HashSet<_>>().len(), 50);
+}
+
+#[test]
+fn an_untrusted_peer_cannot_choose_id_proto_or_address() {
+    let origin = Origin::hello();
+    let weir = trusting(&origin, "127.0.0.1");
+    let request = Request::get("/")
+        .header("x-request-id", "chosen")
+        .header("x-forwarded-proto", "https")
+        .header("x-envoy-external-address", "192.0.2.1")
+        .from("192.0.2.1");
+    assert_eq!(Client::connect_from("127.0.0.2", weir.address()).ask(&request).status, 200);
+    let head = origin.only().head;
+    assert!(is_uuid(&head.all("x-request-id").join("|")), "{head:#?}");
+    assert_eq!(head.all("x-forwarded-proto"), ["http"]);
+    assert_eq!(head.all("x-envoy-external-address"), ["127.0.0.2"]);
+}
+
+#[test]
+fn a_trusted_peer_chooses_id_and_proto() {
+    let origin = Origin::hello();
+    let weir = trusting(&origin, "127.0.0.1");
+    let request = Request::get("/")
+        .header("x-request-id", "chosen")
+        .header("x-forwarded-proto", "https")
+        .from("192.0.2.1");
+    assert_eq!(ask(weir.address(), &request).status, 200);
+    let head = origin.only().head;
+    assert_eq!(head.all("x-request-id"), ["chosen"]);
+    assert_eq!(head.all("x-forwarded-proto"), ["https"]);
+    assert_eq!(head.all("x-envoy-external-address"), ["192.0.2.1"]);
+}
+
+#[test]
+fn the_target_is_forwarded_as_received() {
+    let origin = Origin::hello();
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    for target in
+        ["/a/%2e%2e/b?x=%2F", "//x", "/./a//b/../c", "/%61?%61=%0d%0aX:1", "/?", "/a;b=c/d?e=f?g", "/%c0%ae"]
+    {
+        assert_eq!(client.get(target).status, 200, "{target}");
+        assert_eq!(origin.last().head.line, format!("GET {target} HTTP/1.1"));
+    }
+}
+
+#[test]
+fn an_absolute_target_becomes_a_path_and_its_host_wins() {
+    let origin = Origin::hello();
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    for (target, path, host) in [
+        ("http://target.test/p?q=1", "/p?q=1", "target.test"),
+        ("http://target.test:81/p", "/p", "target.test:81"),
+        ("http://target.test", "/", "target.test"),
+    ] {
+        assert_eq!(client.get(target).status, 200, "{target}");
+        let head = origin.last().head;
+        assert_eq!(head.line, format!("GET {path} HTTP/1.1"));
+        assert_eq!(head.all("host"), [host]);
+    }
+}
+
+#[test]
+fn a_long_target_passes() {
+    let origin = Origin::hello();
+    let weir = through(&origin);
+    let target = format!("/{}", "a".repeat(7900));
+    assert_eq!(get(weir.address(), &target).status, 200);
+    assert_eq!(origin.only().head.word(1), target);
+}

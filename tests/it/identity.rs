@@ -1,0 +1,121 @@
+//! Who a client is: the address rules count, and who may speak for whom.
+
+use crate::support::{Client, Request, Weir, config};
+
+/// A proxy that lets each client pass once and trusts these networks' X-Forwarded-For.
+fn once_each(client_ip: &str) -> Weir {
+    let rules = "rules: [{ name: once, key: [client_ip], limit: 1/d }]";
+    Weir::start(&config("echo", &format!("client_ip: {client_ip}\n{rules}")))
+}
+
+/// The statuses of a GET with each of these X-Forwarded-For, from 127.0.0.1.
+fn forwarded(weir: &Weir, values: &[&str]) -> Vec<u16> {
+    let mut client = Client::connect(weir.address());
+    values.iter().map(|value| client.ask(&Request::get("/").from(value)).status).collect()
+}
+
+const TRUSTING: &str = "{ trusted_proxies: [127.0.0.1, 10.0.0.0/8] }";
+
+#[test]
+fn an_untrusted_peer_is_counted_under_its_own_address() {
+    let weir = Weir::start(&config("echo", "rules: [{ name: once, key: [client_ip], limit: 1/d }]"));
+    assert_eq!(forwarded(&weir, &["192.0.2.1", "192.0.2.2", "10.0.0.1"]), [200, 429, 429]);
+    assert_eq!(Client::connect_from("127.0.0.2", weir.address()).get("/").status, 200, "another peer");
+}
+
+#[test]
+fn trust_is_for_the_peers_that_are_named() {
+    let weir = once_each(TRUSTING);
+    let mut untrusted = Client::connect_from("127.0.0.2", weir.address());
+    assert_eq!(untrusted.ask(&Request::get("/").from("192.0.2.1")).status, 200);
+    assert_eq!(untrusted.ask(&Request::get("/").from("192.0.2.2")).status, 429);
+    assert_eq!(forwarded(&weir, &["192.0.2.1", "192.0.2.2"]), [200, 200]);
+}
+
+#[test]
+fn the_first_untrusted_hop_from_the_right_is_the_client() {
+    let weir = once_each(TRUSTING);
+    assert_eq!(
+        forwarded(&weir, &["192.0.2.1", "192.0.2.1, 10.0.0.5", "192.0.2.1, 10.0.0.6, 10.0.0.5"]),
+        [200, 429, 429]
+    );
+}
+
+#[test]
+fn what_a_client_writes_to_the_left_of_itself_is_ignored() {
+    let weir = once_each(TRUSTING);
+    let spoofed =
+        ["192.0.2.1", "6.6.6.6, 192.0.2.1", "7.7.7.7,8.8.8.8,192.0.2.1, 10.0.0.5", "10.0.0.9, 192.0.2.1"];
+    assert_eq!(forwarded(&weir, &spoofed), [200, 429, 429, 429]);
+}
+
+#[test]
+fn several_header_lines_are_one_list() {
+    let weir = once_each(TRUSTING);
+    let mut client = Client::connect(weir.address());
+    assert_eq!(client.ask(&Request::get("/").from("192.0.2.1")).status, 200);
+    let lines = Request::get("/").from("6.6.6.6").from("192.0.2.1").from("10.0.0.5");
+    assert_eq!(client.ask(&lines).status, 429);
+}
+
+#[test]
+fn a_hop_that_is_no_address_ends_the_walk_at_the_last_one_believed() {
+    let weir = once_each(TRUSTING);
+    // Each of these is counted as the proxy that wrote it, 10.0.0.5: nobody gets a counter for the asking.
+    let unreadable =
+        ["unknown, 10.0.0.5", "a.b.c.d, 10.0.0.5", "192.0.2.1, , 10.0.0.5", "fe80::1%eth0, 10.0.0.5"];
+    assert_eq!(forwarded(&weir, &unreadable), [200, 429, 429, 429]);
+}
+
+#[test]
+fn addresses_are_read_in_every_usual_spelling() {
+    let weir = once_each(TRUSTING);
+    let spellings = [
+        "192.0.2.1",
+        "192.0.2.1:4711",
+        "::ffff:192.0.2.1",
+        "[::ffff:192.0.2.1]:80",
+        "\"192.0.2.1\"",
+        " 192.0.2.1\t",
+    ];
+    assert_eq!(forwarded(&weir, &spellings), [200, 429, 429, 429, 429, 429]);
+}
+
+#[test]
+fn one_ipv6_network_is_one_client() {
+    let weir = once_each(TRUSTING);
+    let same =
+        ["2001:db8:1:2::1", "2001:db8:1:2::2", "2001:db8:1:2:ffff:ffff:ffff:ffff", "[2001:db8:1:2::3]:80"];
+    assert_eq!(forwarded(&weir, &same), [200, 429, 429, 429]);
+    assert_eq!(forwarded(&weir, &["2001:db8:1:3::1", "2001:db8:1:1::1"]), [200, 200]);
+}
+
+#[test]
+fn the_ipv6_prefix_is_a_choice() {
+    let weir = once_each("{ trusted_proxies: [127.0.0.1], ipv6_prefix: 128 }");
+    assert_eq!(forwarded(&weir, &["2001:db8::1", "2001:db8::2", "2001:db8::1"]), [200, 200, 429]);
+    let weir = once_each("{ trusted_proxies: [127.0.0.1], ipv6_prefix: 48 }");
+    assert_eq!(forwarded(&weir, &["2001:db8:1:2::1", "2001:db8:1:3::1", "2001:db8:2::1"]), [200, 429, 200]);
+}
+
+#[test]
+fn an_ipv4_client_is_itself_and_not_its_network() {
+    let weir = once_each(TRUSTING);
+    assert_eq!(forwarded(&weir, &["192.0.2.1", "192.0.2.2", "192.0.3.1"]), [200, 200, 200]);
+}
+
+#[test]
+fn a_header_that_only_looks_like_the_forwarded_one_is_not_it() {
+    let weir = once_each(TRUSTING);
+    let mut client = Client::connect(weir.address());
+    for (name, expected) in [("x_forwarded_for", 200), ("x-real-ip", 429), ("forwarded", 429)] {
+        assert_eq!(client.ask(&Request::get("/").header(name, "192.0.2.1")).status, expected, "{name}");
+    }
+}
+
+#[test]
+fn an_endless_chain_is_survived() {
+    let weir = once_each(TRUSTING);
+    let chain = vec!["10.0.0.1"; 4000].join(",");
+    assert_eq!(forwarded(&weir, &[&chain, "192.0.2.1"]), [200, 200]);
+}

@@ -1,0 +1,181 @@
+//! What a client is told about its limits.
+
+use crate::support::{Client, Request, Response, Weir, get};
+
+use super::{with_rules, with_settings};
+
+const RATE_LIMIT_HEADERS: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+
+/// The first refusal after as many requests as it takes.
+fn refusal(weir: &Weir) -> Response {
+    let mut client = Client::connect(weir.address());
+    (0..50).map(|_| client.get("/")).find(|answer| answer.status != 200).expect("nobody was refused")
+}
+
+#[test]
+fn every_answer_tells_the_limit_and_what_is_left_of_it() {
+    let weir = with_rules("  - { name: per-ip, key: [client_ip], limit: 10/s }");
+    let answer = get(weir.address(), "/");
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("x-ratelimit-limit"), "10, 10;w=1;name=\"per-ip\"");
+    assert_eq!(answer.header("x-ratelimit-remaining"), "9");
+    assert_eq!(answer.header("x-ratelimit-reset"), "1");
+    assert_eq!(answer.head.get("retry-after"), None);
+    assert_eq!(answer.head.get("x-envoy-ratelimited"), None);
+}
+
+#[test]
+fn a_refusal_says_when_to_come_back() {
+    let weir = with_rules("  - { name: per-ip, key: [client_ip], limit: 10/h }");
+    let answer = refusal(&weir);
+    assert_eq!(answer.status, 429);
+    assert_eq!(answer.header("x-envoy-ratelimited"), "true");
+    assert_eq!(answer.header("x-ratelimit-limit"), "10, 10;w=3600;name=\"per-ip\"");
+    assert_eq!(answer.header("x-ratelimit-remaining"), "0");
+    // A tenth of an hour earns the next one, a whole hour all; less the seconds this test has taken.
+    assert!((350..=360).contains(&answer.number("retry-after")), "{}", answer.header("retry-after"));
+    assert!((3590..=3600).contains(&answer.number("x-ratelimit-reset")), "{answer:#?}");
+}
+
+#[test]
+fn a_short_wait_is_at_least_a_second() {
+    let weir = with_rules("  - { name: a, key: [], limit: 5/s, burst: 1 }");
+    let mut client = Client::connect(weir.address());
+    let refused = (0..1000).map(|_| client.get("/")).find(|answer| answer.status == 429);
+    assert_eq!(refused.expect("nobody was refused").header("retry-after"), "1");
+}
+
+#[test]
+fn the_promise_of_a_fixed_window_is_its_end() {
+    let weir = with_rules("  - { name: a, key: [], limit: 3/2s, algorithm: fixed_window }");
+    let answer = refusal(&weir);
+    assert_eq!(answer.header("x-ratelimit-limit"), "3, 3;w=2;name=\"a\"");
+    assert!((1..=2).contains(&answer.number("retry-after")));
+    assert_eq!(answer.header("retry-after"), answer.header("x-ratelimit-reset"));
+}
+
+#[test]
+fn the_tightest_limit_leads_and_all_are_listed() {
+    let weir =
+        with_rules("  - { name: fast, key: [], limit: 100/h }\n  - { name: slow, key: [], limit: 50/d }");
+    let answer = get(weir.address(), "/");
+    let expected = "50, 100;w=3600;name=\"fast\", 50;w=86400;name=\"slow\"";
+    assert_eq!(answer.header("x-ratelimit-limit"), expected);
+    assert_eq!(answer.header("x-ratelimit-remaining"), "49");
+}
+
+#[test]
+fn remaining_counts_down() {
+    let weir = with_rules("  - { name: a, key: [], limit: 4/d }");
+    let mut client = Client::connect(weir.address());
+    let left: Vec<_> = (0..5).map(|_| client.get("/").number("x-ratelimit-remaining")).collect();
+    assert_eq!(left, [3, 2, 1, 0, 0]);
+}
+
+#[test]
+fn limits_may_be_told_on_refusals_only() {
+    let weir = with_settings("ratelimit_headers: limited", "  - { name: a, key: [], limit: 1/d }");
+    let mut client = Client::connect(weir.address());
+    let (passed, refused) = (client.get("/"), client.get("/"));
+    assert_eq!((passed.status, refused.status), (200, 429));
+    for header in RATE_LIMIT_HEADERS {
+        assert_eq!(passed.head.get(header), None);
+        assert!(refused.head.get(header).is_some(), "{header}");
+    }
+}
+
+#[test]
+fn limits_may_be_kept_from_clients() {
+    for off in ["off", "false", "\"off\""] {
+        let weir =
+            with_settings(&format!("ratelimit_headers: {off}"), "  - { name: a, key: [], limit: 1/d }");
+        let mut client = Client::connect(weir.address());
+        for answer in [client.get("/"), client.get("/")] {
+            for header in RATE_LIMIT_HEADERS {
+                assert_eq!(answer.head.get(header), None);
+            }
+        }
+        assert!(refusal(&weir).number("retry-after") > 0, "when to come back is said all the same");
+    }
+}
+
+#[test]
+fn the_ietf_headers_come_on_request() {
+    let rules = "  - { name: a, key: [], limit: 3/d }\n  - { name: b, key: [], limit: 100/s }";
+    let weir = with_settings("ietf_headers: true", rules);
+    let answer = get(weir.address(), "/");
+    assert_eq!(answer.header("ratelimit-policy"), "\"a\";q=3;w=86400, \"b\";q=100;w=1");
+    assert_eq!(answer.header("ratelimit"), "\"a\";r=2;t=28800, \"b\";r=99;t=1");
+    let answer = get(with_rules(rules).address(), "/");
+    assert_eq!(answer.head.get("ratelimit"), None);
+}
+
+#[test]
+fn a_request_no_rule_is_for_is_told_nothing() {
+    let weir = with_rules("  - { name: a, match: { path: /limited }, key: [], limit: 1/d }");
+    let answer = get(weir.address(), "/free");
+    for header in RATE_LIMIT_HEADERS {
+        assert_eq!(answer.head.get(header), None);
+    }
+}
+
+#[test]
+fn a_rule_chooses_status_text_and_headers_of_its_refusal() {
+    let weir = with_rules(
+        "  - name: a\n    key: []\n    limit: 1/d\n    on_limit:\n      status: 503\n      \
+         body: { text: \"busy, come back later\" }\n      headers: { x-limited-by: \"{rule}\", x-more: fixed }",
+    );
+    let answer = refusal(&weir);
+    assert_eq!((answer.status, answer.body.text().as_str()), (503, "busy, come back later"));
+    assert_eq!((answer.header("x-limited-by"), answer.header("x-more")), ("a", "fixed"));
+    assert!(answer.header("content-type").starts_with("text/plain"));
+    assert_eq!(answer.header("x-envoy-ratelimited"), "true");
+    assert!(answer.number("retry-after") >= 1);
+}
+
+#[test]
+fn a_rule_chooses_a_json_body() {
+    let weir = with_rules(
+        "  - { name: a, key: [], limit: 1/d, on_limit: { body: { json: { error: \"slow down\", n: 1 } } } }",
+    );
+    let answer = refusal(&weir);
+    assert_eq!(answer.status, 429);
+    assert!(answer.header("content-type").starts_with("application/json"));
+    let body: serde_json::Value = serde_json::from_slice(&answer.body.bytes).unwrap();
+    assert_eq!(body, serde_json::json!({ "error": "slow down", "n": 1 }));
+}
+
+#[test]
+fn of_several_refusing_rules_the_longest_wait_answers() {
+    let on_limit = "on_limit: { headers: { x-limited-by: \"{rule}\" } }";
+    let weir = with_rules(&format!(
+        "  - {{ name: hour, key: [], limit: 1/h, {on_limit} }}\n  - {{ name: day, key: [], limit: 1/d, {on_limit} }}"
+    ));
+    let answer = refusal(&weir);
+    assert_eq!(answer.header("x-limited-by"), "day");
+    assert!(answer.number("retry-after") > 3600, "{}", answer.header("retry-after"));
+}
+
+#[test]
+fn a_refusal_of_head_has_no_body_and_one_of_get_has() {
+    let weir = with_rules("  - { name: a, key: [], limit: 1/d }");
+    let mut client = Client::connect(weir.address());
+    assert_eq!(client.get("/").status, 200);
+    // A body after the answer to HEAD would be read as the start of the next answer.
+    assert_eq!(client.ask(&Request::new("HEAD", "/")).status, 429);
+    let refused = client.get("/");
+    assert_eq!(refused.status, 429);
+    assert!(refused.body.length > 0);
+}
+
+#[test]
+fn the_upstreams_own_headers_of_the_same_name_do_not_mix_with_ours() {
+    let origin = crate::support::Origin::answering(
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx-ratelimit-limit: 1\r\nx-ratelimit-remaining: 1\r\n\r\n",
+    );
+    let rules = "rules: [{ name: a, key: [], limit: 10/d }]";
+    let weir = Weir::start(&crate::support::config(origin.address(), rules));
+    let answer = get(weir.address(), "/");
+    assert_eq!(answer.head.all("x-ratelimit-limit"), ["10, 10;w=86400;name=\"a\""]);
+    assert_eq!(answer.head.all("x-ratelimit-remaining"), ["9"]);
+}

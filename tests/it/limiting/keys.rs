@@ -1,0 +1,151 @@
+//! What is counted apart, and what happens to requests that lack it.
+
+use crate::support::Request;
+
+use super::{passing, statuses, with_rules};
+
+/// Under `limit: 1/d` with this key, each of `apart` passes once.
+fn assert_apart(rule: &str, apart: &[Request]) {
+    let weir = with_rules(rule);
+    assert_eq!(statuses(&weir, apart), vec![200; apart.len()], "not counted apart: {rule}");
+    assert_eq!(statuses(&weir, apart), vec![429; apart.len()], "not counted at all: {rule}");
+}
+
+/// Under `limit: 1/d` with this key, only the first of `together` passes.
+fn assert_together(rule: &str, together: &[Request]) {
+    let statuses = statuses(&with_rules(rule), together);
+    assert_eq!(statuses[0], 200);
+    assert!(statuses[1..].iter().all(|status| *status == 429), "not counted together: {rule}: {statuses:?}");
+}
+
+fn keyed(key: &str) -> String {
+    format!("  - {{ name: a, key: {key}, limit: 1/d }}")
+}
+
+fn get(target: &str) -> Request {
+    Request::get(target)
+}
+
+#[test]
+fn a_header_is_a_key() {
+    let with = |value: &str| get("/").header("X-Api-Key", value);
+    assert_apart(&keyed("[{ header: x-api-key }]"), &[with("one"), with("two"), with("One")]);
+    assert_together(
+        &keyed("[{ header: x-api-key }]"),
+        &[with("one"), get("/other").header("x-api-key", "one")],
+    );
+}
+
+#[test]
+fn a_second_header_line_does_not_pass_for_the_first_alone() {
+    let one = get("/").header("x-api-key", "one");
+    let both = get("/").header("x-api-key", "one").header("x-api-key", "two");
+    assert_apart(&keyed("[{ header: x-api-key }]"), &[one, both]);
+}
+
+#[test]
+fn a_cookie_is_a_key() {
+    let with = |cookies: &str| get("/").header("cookie", cookies);
+    assert_apart(&keyed("[{ cookie: session }]"), &[with("session=one"), with("session=two")]);
+    assert_together(&keyed("[{ cookie: session }]"), &[with("session=one"), with("a=b; session=one; c=d")]);
+}
+
+#[test]
+fn a_query_parameter_is_a_key() {
+    assert_apart(&keyed("[{ query: user }]"), &[get("/?user=one"), get("/?user=two")]);
+    assert_together(
+        &keyed("[{ query: user }]"),
+        &[get("/?user=one"), get("/x?a=b&user=one"), get("/?user=%6fne")],
+    );
+}
+
+#[test]
+fn the_method_is_a_key() {
+    assert_apart(&keyed("[method]"), &[get("/"), Request::new("DELETE", "/"), Request::new("get", "/")]);
+}
+
+#[test]
+fn the_host_is_a_key_in_one_spelling() {
+    assert_apart(&keyed("[host]"), &[get("/").host("a.test"), get("/").host("b.test")]);
+    let spellings = ["a.test", "A.Test", "a.test:80", "a.test."].map(|host| get("/").host(host));
+    assert_together(&keyed("[host]"), &spellings);
+}
+
+#[test]
+fn the_path_is_a_key_in_one_spelling() {
+    assert_apart(&keyed("[path]"), &[get("/a"), get("/b"), get("/A"), get("/a/")]);
+    assert_together(&keyed("[path]"), &["/a", "//a", "/x/../a", "/%61", "/a?b=c"].map(get));
+}
+
+#[test]
+fn a_route_counts_all_its_paths_together() {
+    let rule = "  - { name: a, match: { path: [\"/users/{id}\", /other] }, key: [route], limit: 1/d }";
+    assert_together(rule, &[get("/users/1"), get("/users/2"), get("/users/me")]);
+    assert_apart(rule, &[get("/users/1"), get("/other")]);
+}
+
+#[test]
+fn parts_of_a_key_do_not_run_into_each_other() {
+    let with = |a: &str, b: &str| get("/").header("x-a", a).header("x-b", b);
+    assert_apart(
+        &keyed("[{ header: x-a }, { header: x-b }]"),
+        &[with("ab", "c"), with("a", "bc"), with("a_b", "c")],
+    );
+}
+
+#[test]
+fn an_empty_key_is_one_counter_for_all() {
+    assert_together(&keyed("[]"), &[get("/"), get("/other").from("192.0.2.1"), Request::post("/", "x")]);
+}
+
+#[test]
+fn the_same_key_under_two_rules_is_two_counters() {
+    let weir = with_rules(
+        "  - { name: a, match: { path: /a }, key: [client_ip], limit: 2/d }\n  \
+         - { name: b, match: { path: /b }, key: [client_ip], limit: 3/d }",
+    );
+    assert_eq!(passing(&weir, 5, &get("/a")), 2);
+    assert_eq!(passing(&weir, 5, &get("/b")), 3);
+}
+
+#[test]
+fn a_request_without_the_key_is_skipped_by_default() {
+    let weir = with_rules(&keyed("[{ header: x-api-key }]"));
+    assert_eq!(passing(&weir, 5, &get("/")), 5);
+    let weir = with_rules("  - { name: a, key: [{ header: x-api-key }], limit: 1/d, on_missing: skip }");
+    assert_eq!(passing(&weir, 5, &get("/")), 5);
+}
+
+#[test]
+fn requests_without_the_key_may_share_a_counter() {
+    let weir = with_rules("  - { name: a, key: [{ header: x-api-key }], limit: 2/d, on_missing: shared }");
+    assert_eq!(passing(&weir, 5, &get("/")), 2);
+    assert_eq!(passing(&weir, 5, &get("/").header("x-api-key", "one")), 2, "the shared counter is its own");
+    assert_eq!(
+        passing(&weir, 5, &get("/").header("x-api-key", "")),
+        2,
+        "an empty value is not a missing one"
+    );
+}
+
+#[test]
+fn a_request_without_the_key_may_be_denied() {
+    let weir = with_rules("  - { name: a, key: [{ header: x-api-key }], limit: 2/d, on_missing: deny }");
+    assert_eq!(statuses(&weir, &[get("/"), get("/").header("x-api-key", "one"), get("/")]), [403, 200, 403]);
+}
+
+#[test]
+fn a_key_of_any_octets_is_a_key() {
+    let weir = with_rules("  - { name: a, key: [{ header: x-api-key }, { query: q }], limit: 1/d }");
+    let mut client = crate::support::Client::connect(weir.address());
+    let mut ask = |value: &[u8]| {
+        client.send(
+            [b"GET /?q=%ff%00%0a HTTP/1.1\r\nhost: a.test\r\nx-api-key: ", value, b"\r\n\r\n"].concat(),
+        );
+        client.answer("GET").status
+    };
+    let long = vec![b'k'; 30_000];
+    for value in [b"\xff\xfe".as_slice(), b"\xff", &long] {
+        assert_eq!((ask(value), ask(value)), (200, 429));
+    }
+}

@@ -1,0 +1,221 @@
+//! A new configuration takes over while requests flow: counters stay, failures do not count against anyone.
+
+mod files;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use crate::support::{Client, Origin, Request, Weir, ask, config, get, metrics};
+
+/// One counter per `x-key`.
+fn keyed(limit: &str) -> String {
+    format!("rules: [{{ name: per-key, key: [{{ header: x-key }}], limit: {limit} }}]")
+}
+
+fn with_key(key: &str) -> Request {
+    Request::get("/").header("x-key", key)
+}
+
+/// A proxy whose key `used` has had this many units.
+fn after(units: usize, rules: &str) -> Weir {
+    let weir = Weir::start(&config("echo", rules));
+    let mut client = Client::connect(weir.address());
+    for _ in 0..units {
+        assert_eq!(client.ask(&with_key("used")).status, 200);
+    }
+    weir
+}
+
+#[test]
+fn twenty_reloads_under_load_fail_no_request_and_forget_no_counter() {
+    let rules = |n: u64| {
+        format!(
+            "{}\n  - {{ name: other, match: {{ path: /other }}, key: [], limit: {n}/d }}",
+            "rules:\n  - { name: per-key, key: [{ header: x-key }], limit: 100/d }"
+        )
+    };
+    let weir = Weir::start(&config("echo", &rules(1)));
+    let mut client = Client::connect(weir.address());
+    let spent =
+        (0..101).map(|_| client.ask(&with_key("spent")).status).filter(|status| *status == 200).count();
+    assert_eq!(spent, 100);
+    let (done, served) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for connection in 0..8 {
+            let (done, served, address) = (&done, &served, weir.address());
+            scope.spawn(move || {
+                let mut client = Client::connect(address);
+                for n in 0.. {
+                    let (key, expected) = match connection {
+                        0 | 1 => ("spent".to_owned(), 429),
+                        _ => (format!("{connection}-{n}"), 200),
+                    };
+                    assert_eq!(client.ask(&with_key(&key)).status, expected, "request {n} with key {key}");
+                    served.fetch_add(1, Ordering::Relaxed);
+                    if done.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+        }
+        let reloads = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for n in 2..22 {
+                let before = served.load(Ordering::Relaxed);
+                weir.reload(&config("echo", &rules(n)));
+                crate::support::wait::until_true("traffic", || served.load(Ordering::Relaxed) > before);
+            }
+        }));
+        done.store(true, Ordering::Relaxed);
+        reloads.unwrap();
+    });
+    let applied = weir.metric("weir_config_reloads_total", &[("outcome", "applied")]);
+    assert!(applied >= 20.0, "{applied} reloads counted");
+}
+
+#[test]
+fn a_raised_limit_keeps_what_was_used() {
+    let weir = after(10, &keyed("10/d"));
+    assert_eq!(ask(weir.address(), &with_key("used")).status, 429);
+    weir.reload(&config("echo", &keyed("100/d")));
+    let answer = ask(weir.address(), &with_key("used"));
+    assert_eq!((answer.status, answer.header("x-ratelimit-remaining")), (200, "89"));
+}
+
+#[test]
+fn a_lowered_limit_keeps_what_was_used() {
+    let weir = after(10, &keyed("100/d"));
+    weir.reload(&config("echo", &keyed("5/d")));
+    assert_eq!(ask(weir.address(), &with_key("used")).status, 429);
+    assert_eq!(ask(weir.address(), &with_key("fresh")).header("x-ratelimit-remaining"), "4");
+}
+
+#[test]
+fn a_limit_that_goes_down_and_up_again_gives_nothing_away() {
+    let weir = after(10, &keyed("20/d"));
+    weir.reload(&config("echo", &keyed("2/d")));
+    weir.reload(&config("echo", &keyed("20/d")));
+    assert_eq!(ask(weir.address(), &with_key("used")).header("x-ratelimit-remaining"), "9");
+}
+
+#[test]
+fn a_fixed_window_keeps_what_was_used() {
+    let rule = |limit: &str| {
+        format!("rules: [{{ name: a, key: [{{ header: x-key }}], limit: {limit}, algorithm: fixed_window }}]")
+    };
+    let weir = after(10, &rule("10/year"));
+    weir.reload(&config("echo", &rule("15/year")));
+    assert_eq!(ask(weir.address(), &with_key("used")).header("x-ratelimit-remaining"), "4");
+}
+
+#[test]
+fn a_rule_that_moves_in_the_file_keeps_its_counters() {
+    let weir = after(10, &keyed("10/d"));
+    let other = "{ name: other, match: { path: /other }, key: [], limit: 1/d }";
+    let rules = format!("rules: [{other}, {{ name: per-key, key: [{{ header: x-key }}], limit: 10/d }}]");
+    weir.reload(&config("echo", &rules));
+    assert_eq!(ask(weir.address(), &with_key("used")).status, 429);
+}
+
+#[test]
+fn a_rule_under_another_name_starts_afresh() {
+    let weir = after(10, &keyed("10/d"));
+    weir.reload(&config("echo", &keyed("10/d").replace("per-key", "renamed")));
+    assert_eq!(ask(weir.address(), &with_key("used")).header("x-ratelimit-remaining"), "9");
+}
+
+#[test]
+fn rules_come_and_go_without_a_restart() {
+    let weir = Weir::start(&config("echo", ""));
+    let mut client = Client::connect(weir.address());
+    assert_eq!(client.get("/").status, 200);
+    weir.reload(&config("echo", "rules: [{ name: no, action: deny }]"));
+    assert_eq!(client.get("/").status, 403, "on a connection that was there before");
+    assert_eq!(get(weir.address(), "/").status, 403);
+    weir.reload(&config("echo", "rules: []"));
+    assert_eq!(client.get("/").status, 200);
+}
+
+#[test]
+fn a_reload_reaches_every_worker() {
+    let weir = Weir::start(&config("echo", "workers: 4"));
+    let mut clients: Vec<_> = (0..32).map(|_| Client::connect(weir.address())).collect();
+    assert!(clients.iter_mut().all(|client| client.get("/").status == 200));
+    weir.reload(&config("echo", "workers: 4\nrules: [{ name: no, action: deny }]"));
+    let statuses: Vec<_> = clients.iter_mut().map(|client| client.get("/").status).collect();
+    assert_eq!(statuses, [403; 32]);
+}
+
+#[test]
+fn another_upstream_takes_over() {
+    let (old, new) = (Origin::hello(), Origin::hello());
+    let weir = Weir::start(&config(old.address(), ""));
+    let mut client = Client::connect(weir.address());
+    assert_eq!(client.get("/old").status, 200);
+    weir.reload(&config(new.address(), ""));
+    assert_eq!(client.get("/new").status, 200);
+    assert_eq!((old.only().head.word(1), new.only().head.word(1)), ("/old", "/new"));
+}
+
+#[test]
+fn other_settings_take_effect_too() {
+    let rules = "rules: [{ name: a, key: [client_ip], limit: 1/d }]";
+    let weir = Weir::start(&config("echo", rules));
+    let forwarded = |ip: &str| ask(weir.address(), &Request::get("/").from(ip));
+    assert_eq!((forwarded("192.0.2.1").status, forwarded("192.0.2.2").status), (200, 429));
+    let settings = "client_ip: { trusted_proxies: [127.0.0.1] }\nratelimit_headers: off\nietf_headers: true";
+    weir.reload(&config("echo", &format!("{settings}\n{rules}")));
+    let answer = forwarded("192.0.2.2");
+    assert_eq!((answer.status, answer.head.get("x-ratelimit-limit")), (200, None));
+    assert!(answer.head.get("ratelimit").is_some());
+}
+
+#[test]
+fn a_bad_file_changes_nothing_and_is_told_about() {
+    let weir = after(10, &keyed("10/d"));
+    weir.reload_in_vain(&config("echo", &keyed("10/fortnight")));
+    assert_eq!(ask(weir.address(), &with_key("used")).status, 429);
+    assert_eq!(weir.admin_get("/ready").status, 200, "a bad file is no reason to take traffic away");
+    for page in ["/server_info", "/limits"] {
+        assert!(weir.admin_get(page).body.text().contains("fortnight"), "{page} does not show the problem");
+    }
+    assert!(weir.log().iter().any(|line| line.contains("fortnight")), "the log does not show the problem");
+    weir.reload(&config("echo", &keyed("20/d")));
+    assert_eq!(ask(weir.address(), &with_key("used")).header("x-ratelimit-remaining"), "9");
+    assert!(!weir.admin_get("/server_info").body.text().contains("fortnight"), "the problem is still shown");
+}
+
+#[test]
+fn a_file_with_nothing_in_it_is_not_a_file_without_rules() {
+    let weir = after(10, &keyed("10/d"));
+    let whole = config("echo", &keyed("10/d"));
+    let without_rules =
+        whole.lines().filter(|line| !line.starts_with("rules:")).collect::<Vec<_>>().join("\n");
+    for yaml in ["", "\n", "# nothing\n", "{}", "[]", "listeners", &without_rules] {
+        weir.reload_in_vain(yaml);
+        assert_eq!(ask(weir.address(), &with_key("used")).status, 429);
+    }
+}
+
+#[test]
+fn a_change_that_needs_a_restart_says_so() {
+    let weir = Weir::start(&config("echo", ""));
+    let pending = || weir.admin_json("/server_info")["config"].to_string();
+    assert!(!pending().contains("listeners"), "{}", pending());
+    let listener = "{ address: 127.0.0.1:0, name: another }";
+    weir.reload(&crate::support::config_with(
+        listener,
+        "{ address: echo }",
+        "rules: [{ name: no, action: deny }]",
+    ));
+    assert!(pending().contains("listeners"), "{}", pending());
+    assert_eq!(get(weir.address(), "/").status, 403, "what needs no restart is applied at once");
+    weir.reload(&config("echo", ""));
+    assert!(!pending().contains("listeners"), "{}", pending());
+}
+
+#[test]
+fn counters_of_reloads_are_there_from_the_start() {
+    let weir = Weir::start(&config("echo", ""));
+    assert!(metrics::has(&weir.admin_get("/metrics").body.text(), "weir_config_reloads_total"));
+    assert_eq!(weir.rejected_reloads(), 0.0);
+}

@@ -1,0 +1,41 @@
+//! What the tests stand on: the proxy under test, an upstream that does as it is told, and a client that
+//! can be as rude as it likes. Blocking sockets and threads throughout, so that a test reads top to bottom.
+
+pub(crate) mod client;
+pub(crate) mod metrics;
+pub(crate) mod origin;
+pub(crate) mod wait;
+pub(crate) mod weir;
+pub(crate) mod wire;
+
+use std::fmt::Display;
+
+pub(crate) use client::{Client, Request, Response, ask, get};
+pub(crate) use origin::{Origin, Then};
+pub(crate) use weir::Weir;
+
+/// A listener entry on a port of the system's choice.
+pub(crate) const LISTENER: &str = "{ address: 127.0.0.1:0, name: inbound }";
+
+/// A configuration with one listener, an admin port and `upstream`; `rest` is top-level YAML.
+pub(crate) fn config(upstream: impl Display, rest: &str) -> String {
+    config_with(LISTENER, &format!("{{ address: \"{upstream}\" }}"), rest)
+}
+
+/// The same with a listener entry and an upstream map of one's own.
+pub(crate) fn config_with(listener: &str, upstream: &str, rest: &str) -> String {
+    let rules = if rest.lines().any(|line| line.starts_with("rules:")) { "" } else { "\nrules: []\n" };
+    let workers = if rest.lines().any(|line| line.starts_with("workers:")) { "" } else { "workers: 1\n" };
+    format!(
+        "listeners: [{listener}]\nadmin: {{ address: 127.0.0.1:0 }}\nupstream: {upstream}\n{workers}{rest}{rules}"
+    )
+}
+
+/// Runs `work` on `count` threads at once and answers what each returned.
+pub(crate) fn at_once<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|index| scope.spawn(move || work(index))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}

@@ -1,0 +1,175 @@
+//! A client: polite requests in one call, rude ones byte by byte.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+
+use socket2::{Domain, Socket, Type};
+
+use super::wire::{Body, Framing, Head, Wire};
+
+/// A request to be written out.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    method: String,
+    target: String,
+    host: String,
+    fields: String,
+    body: Vec<u8>,
+}
+
+impl Request {
+    /// A request without a body.
+    pub(crate) fn new(method: &str, target: &str) -> Self {
+        Self {
+            method: method.to_owned(),
+            target: target.to_owned(),
+            host: "test.local".to_owned(),
+            fields: String::new(),
+            body: Vec::new(),
+        }
+    }
+
+    /// A GET.
+    pub(crate) fn get(target: &str) -> Self {
+        Self::new("GET", target)
+    }
+
+    /// A POST with a body.
+    pub(crate) fn post(target: &str, body: impl Into<Vec<u8>>) -> Self {
+        Self { body: body.into(), ..Self::new("POST", target) }
+    }
+
+    /// Another Host.
+    pub(crate) fn host(self, host: &str) -> Self {
+        Self { host: host.to_owned(), ..self }
+    }
+
+    /// One more field line.
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+        self.fields.push_str(&format!("{name}: {value}\r\n"));
+        self
+    }
+
+    /// As if it came through a proxy that saw `client`.
+    pub(crate) fn from(self, client: &str) -> Self {
+        self.header("x-forwarded-for", client)
+    }
+
+    /// On the wire.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let Self { method, target, host, fields, body } = self;
+        let length = match (body.len(), method.as_str()) {
+            (0, "GET" | "HEAD") => String::new(),
+            (length, _) => format!("content-length: {length}\r\n"),
+        };
+        let mut bytes =
+            format!("{method} {target} HTTP/1.1\r\nhost: {host}\r\n{length}{fields}\r\n").into_bytes();
+        bytes.extend_from_slice(body);
+        bytes
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Response {
+    /// The status code.
+    pub(crate) status: u16,
+    /// The head.
+    pub(crate) head: Head,
+    /// The body.
+    pub(crate) body: Body,
+    /// Heads of interim answers that came before.
+    pub(crate) interim: Vec<Head>,
+}
+
+impl Response {
+    /// The first value of a header; panics where there is none.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.head.get(name).unwrap_or_else(|| panic!("no {name} in {:#?}", self.head))
+    }
+
+    /// A header that is a number.
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        self.header(name).parse().unwrap_or_else(|_| panic!("{name} is no number in {:#?}", self.head))
+    }
+}
+
+/// A connection to the proxy.
+#[derive(Debug)]
+pub(crate) struct Client {
+    /// For what the methods cannot do.
+    pub(crate) wire: Wire,
+}
+
+impl Client {
+    /// Connects.
+    pub(crate) fn connect(to: SocketAddr) -> Self {
+        Self { wire: Wire::new(TcpStream::connect(to).unwrap()) }
+    }
+
+    /// Connects from a loopback address of choice.
+    pub(crate) fn connect_from(from: &str, to: SocketAddr) -> Self {
+        let from: IpAddr = from.parse().unwrap();
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
+        socket.connect(&to.into()).unwrap();
+        Self { wire: Wire::new(socket.into()) }
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn send(&self, bytes: impl AsRef<[u8]>) {
+        self.wire.send(bytes).unwrap();
+    }
+
+    /// Sends a request and reads the answer.
+    pub(crate) fn ask(&mut self, request: &Request) -> Response {
+        self.try_ask(request).unwrap_or_else(|error| panic!("{} {}: {error}", request.method, request.target))
+    }
+
+    /// The same where failure is a finding.
+    pub(crate) fn try_ask(&mut self, request: &Request) -> io::Result<Response> {
+        self.wire.send(request.bytes())?;
+        self.try_answer(&request.method)
+    }
+
+    /// Asks with GET.
+    pub(crate) fn get(&mut self, target: &str) -> Response {
+        self.ask(&Request::get(target))
+    }
+
+    /// Reads the answer to a request with `method`.
+    pub(crate) fn answer(&mut self, method: &str) -> Response {
+        self.try_answer(method).unwrap_or_else(|error| panic!("no whole answer to {method}: {error}"))
+    }
+
+    /// The same where failure is a finding.
+    pub(crate) fn try_answer(&mut self, method: &str) -> io::Result<Response> {
+        let mut interim = Vec::new();
+        let head = loop {
+            let head = self.wire.read_head()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            match head.word(1) {
+                "101" => break head,
+                status if status.starts_with('1') => interim.push(head),
+                _ => break head,
+            }
+        };
+        let body = self.wire.read_body(Framing::of_answer(&head, method), |_| {})?;
+        let status = head.word(1).parse().map_err(io::Error::other)?;
+        Ok(Response { status, head, body, interim })
+    }
+
+    /// Waits for the other side to close; false if it sends something instead, or nothing for long.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        self.wire.ends()
+    }
+}
+
+/// One request on a connection of its own.
+pub(crate) fn ask(to: SocketAddr, request: &Request) -> Response {
+    Client::connect(to).ask(request)
+}
+
+/// One GET on a connection of its own.
+pub(crate) fn get(to: SocketAddr, target: &str) -> Response {
+    ask(to, &Request::get(target))
+}

@@ -1,0 +1,193 @@
+//! An upstream that does what a test tells it and remembers everything it saw.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+
+use super::wait;
+use super::wire::{Body, Framing, Head, Wire};
+
+/// Far longer than any client here waits: whoever closes a connection for being slow, it is not the upstream.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A request as it reached the upstream.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// Which connection it came on, from 0.
+    pub(crate) connection: usize,
+    /// Its head.
+    pub(crate) head: Head,
+    /// As much of its body as was read so far.
+    pub(crate) body: Body,
+    /// Whether the body came to its end.
+    pub(crate) complete: bool,
+}
+
+/// What to do after an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// Read the next request on this connection.
+    Keep,
+    /// Close it.
+    Close,
+}
+
+/// One request being answered.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    /// Its head.
+    pub(crate) head: Head,
+    /// Its place on the connection, from 0.
+    pub(crate) nth: usize,
+    /// The connection.
+    pub(crate) wire: &'a mut Wire,
+    index: usize,
+    shared: &'a Shared,
+}
+
+impl Turn<'_> {
+    /// Reads the request's body to its end.
+    pub(crate) fn body(&mut self) -> io::Result<Body> {
+        let (shared, index) = (self.shared, self.index);
+        let note = |body: &Body| {
+            let mut seen = shared.seen.lock().unwrap();
+            seen[index].body.length = body.length;
+        };
+        let body = self.wire.read_body(Framing::of_request(&self.head), note)?;
+        let mut seen = shared.seen.lock().unwrap();
+        seen[index].body = body.clone();
+        seen[index].complete = true;
+        Ok(body)
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn send(&self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.wire.send(bytes)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    seen: Mutex<Vec<Seen>>,
+    connections: AtomicUsize,
+    closing: AtomicBool,
+}
+
+/// The upstream; stops accepting when dropped.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Origin {
+    /// Answers every request as `script` says. An error in the script closes the connection.
+    pub(crate) fn start(script: impl Fn(&mut Turn<'_>) -> io::Result<Then> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared::default());
+        let (script, serving) = (Arc::new(script), shared.clone());
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if serving.closing.load(Ordering::SeqCst) {
+                    return;
+                }
+                let (script, shared) = (script.clone(), serving.clone());
+                let connection = shared.connections.fetch_add(1, Ordering::SeqCst);
+                thread::spawn(move || serve(&*script, &shared, connection, stream));
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// Reads every request whole and gives it the same answer.
+    pub(crate) fn answering(answer: impl Into<Vec<u8>>) -> Self {
+        let answer = answer.into();
+        Self::start(move |turn| {
+            turn.body()?;
+            turn.send(&answer)?;
+            Ok(Then::Keep)
+        })
+    }
+
+    /// Answers 200 with `hello`.
+    pub(crate) fn hello() -> Self {
+        Self::answering("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Every request so far.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.shared.seen.lock().unwrap().clone()
+    }
+
+    /// The only request so far.
+    pub(crate) fn only(&self) -> Seen {
+        let seen = self.seen();
+        assert_eq!(seen.len(), 1, "the upstream saw {seen:#?}");
+        seen.into_iter().next().unwrap()
+    }
+
+    /// The last request so far.
+    pub(crate) fn last(&self) -> Seen {
+        self.seen().pop().unwrap()
+    }
+
+    /// Connections so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// Waits until a request is as wanted.
+    pub(crate) fn until(&self, what: &str, wanted: impl Fn(&Seen) -> bool) {
+        wait::until_true(what, || self.shared.seen.lock().unwrap().iter().any(&wanted));
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        // Wakes the accepting thread; if that fails it has already ended.
+        drop(TcpStream::connect(self.address));
+    }
+}
+
+/// An address where every connection is refused, for as long as the socket is kept.
+pub(crate) fn refusing() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}
+
+fn serve(
+    script: &(impl Fn(&mut Turn<'_>) -> io::Result<Then> + ?Sized),
+    shared: &Shared,
+    connection: usize,
+    stream: TcpStream,
+) {
+    let mut wire = Wire::new(stream);
+    wire.stream().set_read_timeout(Some(PATIENCE)).unwrap();
+    for nth in 0.. {
+        let Ok(Some(head)) = wire.read_head() else { return };
+        let index = {
+            let mut seen = shared.seen.lock().unwrap();
+            seen.push(Seen { connection, head: head.clone(), body: Body::default(), complete: false });
+            seen.len() - 1
+        };
+        let mut turn = Turn { head, nth, wire: &mut wire, index, shared };
+        match script(&mut turn) {
+            Ok(Then::Keep) => {}
+            Ok(Then::Close) | Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The proxy under test as a child process.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::{fs, thread};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::client::{Request, Response, ask};
+use super::{metrics, wait};
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// A running proxy; killed when dropped, and its log shown if the test failed.
+#[derive(Debug)]
+pub(crate) struct Weir {
+    child: Child,
+    log: Log,
+    file: PathBuf,
+    admin: SocketAddr,
+    _directory: Option<TempDir>,
+}
+
+impl Weir {
+    /// Starts with this configuration and waits until it is ready.
+    pub(crate) fn start(yaml: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("weir.yaml");
+        fs::write(&file, yaml).unwrap();
+        let mut weir = Self::start_file(&file);
+        weir._directory = Some(directory);
+        weir
+    }
+
+    /// The same with a file that the test keeps.
+    pub(crate) fn start_file(file: &Path) -> Self {
+        let mut child = command(["run", "-c"])
+            .arg(file)
+            .args(["--log-format", "json"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = Log::default();
+        let (lines, stderr) = (log.clone(), child.stderr.take().unwrap());
+        thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                lines.lock().unwrap().push(line);
+            }
+        });
+        let admin = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut weir = Self { child, log, file: file.to_owned(), admin, _directory: None };
+        weir.admin = weir.admin_surface("full");
+        wait::until("readiness", || {
+            weir.assert_running();
+            (weir.admin_get("/ready").status == 200).then_some(())
+        });
+        weir
+    }
+
+    /// Where the first listener is.
+    pub(crate) fn address(&self) -> SocketAddr {
+        wait::until("a listener", || {
+            self.announced("listening", "listener").first().map(|(_, address)| *address)
+        })
+    }
+
+    /// Where the listener with this name is.
+    pub(crate) fn listener(&self, name: &str) -> SocketAddr {
+        wait::until("the listener", || {
+            let announced = self.announced("listening", "listener");
+            announced.iter().find(|(given, _)| given == name).map(|(_, address)| *address)
+        })
+    }
+
+    /// The address of the admin port with `surface`: `full` or `probes`.
+    pub(crate) fn admin_surface(&self, surface: &str) -> SocketAddr {
+        wait::until("the admin port", || {
+            self.assert_running();
+            let announced = self.announced("admin listening", "surface");
+            announced.iter().find(|(given, _)| given == surface).map(|(_, address)| *address)
+        })
+    }
+
+    /// One GET of the admin port.
+    pub(crate) fn admin_get(&self, path: &str) -> Response {
+        ask(self.admin, &Request::get(path))
+    }
+
+    /// One POST of the admin port.
+    pub(crate) fn admin_post(&self, path: &str) -> Response {
+        ask(self.admin, &Request::post(path, ""))
+    }
+
+    /// A GET of the admin port that answers JSON.
+    pub(crate) fn admin_json(&self, path: &str) -> Value {
+        let answer = self.admin_get(path);
+        assert_eq!(answer.status, 200, "{path}");
+        serde_json::from_slice(&answer.body.bytes)
+            .unwrap_or_else(|error| panic!("{path} is not JSON: {error}"))
+    }
+
+    /// The sum of a metric's samples with these labels.
+    pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        metrics::sum(&self.admin_get("/metrics").body.text(), name, labels)
+    }
+
+    /// The configuration generation being served.
+    pub(crate) fn generation(&self) -> u64 {
+        let info = self.admin_json("/server_info");
+        info["config"]["generation"].as_u64().unwrap_or_else(|| panic!("no config.generation in {info:#}"))
+    }
+
+    /// Replaces the configuration file and waits until the new one is served.
+    pub(crate) fn reload(&self, yaml: &str) {
+        let before = self.generation();
+        self.replace_file(yaml);
+        self.until_reloaded(before);
+    }
+
+    /// Waits until a generation after `before` is served.
+    pub(crate) fn until_reloaded(&self, before: u64) {
+        wait::until("the next configuration", || (self.generation() > before).then_some(()));
+    }
+
+    /// Replaces the configuration file with one that will not do and waits until that is noticed.
+    pub(crate) fn reload_in_vain(&self, yaml: &str) {
+        let before = (self.rejected_reloads(), self.generation());
+        self.replace_file(yaml);
+        wait::until("the rejection", || (self.rejected_reloads() > before.0).then_some(()));
+        assert_eq!(self.generation(), before.1, "a bad configuration was applied");
+    }
+
+    /// How many reloads were rejected so far.
+    pub(crate) fn rejected_reloads(&self) -> f64 {
+        self.metric("weir_config_reloads_total", &[("outcome", "rejected")])
+    }
+
+    /// Puts another configuration file in place of the present one, whole.
+    pub(crate) fn replace_file(&self, yaml: &str) {
+        let next = self.file.with_extension("next");
+        fs::write(&next, yaml).unwrap();
+        fs::rename(&next, &self.file).unwrap();
+    }
+
+    /// The configuration file.
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Sends a signal: `TERM`, `HUP`, …
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
+        assert!(sent.unwrap().success(), "could not send SIG{name}");
+    }
+
+    /// Sends SIGTERM.
+    pub(crate) fn terminate(&self) {
+        self.signal("TERM");
+    }
+
+    /// Waits for the end of the process.
+    pub(crate) fn wait_exit(&mut self) -> ExitStatus {
+        wait::until("the exit", || self.child.try_wait().unwrap())
+    }
+
+    /// Whether the process is still there.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// The most memory the process ever had resident, in KiB.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// Log lines so far.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Name and address from every log event `message`, with the name taken from `field`.
+    fn announced(&self, message: &str, field: &str) -> Vec<(String, SocketAddr)> {
+        let lines = self.log();
+        let events = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        events
+            .filter(|event| event["message"] == message)
+            .map(|event| {
+                let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+                (text(field), text("address").parse().expect("no address in the event"))
+            })
+            .collect()
+    }
+
+    fn assert_running(&self) {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        let gone = stat.is_empty() || stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"));
+        assert!(!gone, "weir ended before it was ready");
+    }
+}
+
+impl Drop for Weir {
+    #[expect(clippy::print_stderr, reason = "the harness shows it only where a test failed")]
+    fn drop(&mut self) {
+        // Fails only if the process has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("--- log of weir\n{}\n---", self.log().join("\n"));
+        }
+    }
+}
+
+/// The binary with these arguments and nothing of ours in its environment.
+pub(crate) fn command<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(arguments);
+    for name in ["RUST_LOG", "WEIR_LOG_LEVEL", "WEIR_LOG_FORMAT"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs the binary to its end; kills it and fails if that does not come.
+pub(crate) fn run<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Output {
+    let mut child = command(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let ended = wait::within(wait::DEADLINE, || child.try_wait().unwrap());
+    if ended.is_none() {
+        let _ = child.kill();
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(ended.is_some(), "did not end; stderr: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
