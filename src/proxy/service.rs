@@ -48,6 +48,7 @@ pub(super) fn handle(
         client: attributes.client,
         random: worker.random(),
     };
+    exchange.note_client(attributes.client.ip);
     worker.warn_of_untrusted_proxy(&hop, &head.headers);
 
     let limits = match policy.rules.select(&attributes) {
@@ -74,7 +75,7 @@ pub(super) fn handle(
     let body = RequestBody::new(body, &mut exchange, view.upstream.settings().timeout);
     let request = Request::from_parts(head, body);
     Handling::Forwarding(Box::pin(async move {
-        let answer = forward(&view, &exchange, request).await;
+        let answer = forward(&view, &mut exchange, request).await;
         let mut response = answers::upstream(exchange, &view, answer);
         limits.write_headers(response.headers_mut(), &view);
         response
