@@ -20,7 +20,6 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-
 pub use self::reply::Reply;
 pub use self::router::handle;
 pub use self::scrape::KeyCounts;

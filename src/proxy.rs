@@ -111,7 +111,9 @@ pub async fn run(shared: Arc<Shared>, sockets: Vec<(listener::Settings, std::net
             let (worker, shared) = (Rc::clone(&worker), Arc::clone(&shared));
             tokio::task::spawn_local(async move {
                 let handle = |accepted: Accepted| {
-                    let serving = connection::serve(Rc::clone(&worker), index, patience, accepted);
+                    // Watched from now on, not from its first turn: the drain must know of it.
+                    let activity = worker.slow_clock.watch(patience);
+                    let serving = connection::serve(Rc::clone(&worker), index, activity, accepted);
                     drop(tokio::task::spawn_local(serving));
                 };
                 listener::serve(socket, shared.drain.reached(Phase::Draining), handle).await;

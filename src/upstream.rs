@@ -8,6 +8,7 @@ pub mod error;
 
 mod echo;
 mod pool;
+pub mod stream;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use tokio::net::TcpStream;
 use self::answer::{Answer, Lease};
 use self::error::Error;
 use self::pool::Pool;
+use self::stream::Stream;
 use crate::telemetry::metrics::WorkerMetrics;
 
 /// An answer's head may take this much.
@@ -154,14 +156,14 @@ where
         Ok(sender)
     }
 
-    async fn open(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
+    async fn open(&self, host: &str, port: u16) -> Result<Stream, Error> {
         let connecting = TcpStream::connect((host, port));
         let stream = tokio::time::timeout(self.settings.connect_timeout, connecting)
             .await
             .map_err(|_| Error::ConnectTimeout)?
             .map_err(Error::Connect)?;
         stream.set_nodelay(true).map_err(Error::Connect)?;
-        Ok(stream)
+        Ok(Stream(stream))
     }
 }
 

@@ -12,7 +12,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
 use super::Worker;
-use super::activity::{Activity, Overdue, Patience};
+use super::activity::{Activity, Overdue};
 use super::headers;
 use super::service;
 use super::stream::Downstream;
@@ -36,10 +36,9 @@ pub(super) struct Connection {
 }
 
 /// Serves a connection to its end.
-pub(super) async fn serve(worker: Rc<Worker>, listener: usize, patience: Patience, accepted: Accepted) {
+pub(super) async fn serve(worker: Rc<Worker>, listener: usize, activity: Rc<Activity>, accepted: Accepted) {
     // Small answers must not wait for the client's acknowledgement of earlier ones.
     let _ = accepted.stream.set_nodelay(true);
-    let activity = worker.slow_clock.watch(patience);
     let peer = accepted.peer.ip().to_canonical();
     let peer_text = headers::address(peer);
     let connection =

@@ -126,6 +126,10 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) {
         to_origin_form(head);
     }
     let headers = &mut head.headers;
+    if head.version == Version::HTTP_10 && !headers.contains_key(HOST) {
+        // RFC 9112 section 3.2: ours is an HTTP/1.1 request and has one, empty where nothing is known.
+        headers.insert(HOST, HeaderValue::from_static(""));
+    }
     let given = Given::of(headers);
     if given.of_the_hop {
         let wants_trailers = headers.get(TE).is_some_and(|te| lists(te, "trailers"));
@@ -157,7 +161,7 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) {
 }
 
 /// How many fields a request gets from us.
-const ADDED: usize = 4;
+const ADDED: usize = 5;
 
 /// Which fields that concern us a request has, found in one look at each: most requests have none, and asking
 /// for each by name would hash a dozen names per request.
@@ -201,7 +205,11 @@ pub(super) struct Hop<'a> {
 
 /// RFC 9112 section 3.2.2: the absolute target wins over Host, which is replaced.
 fn to_origin_form(head: &mut request::Parts) {
-    let host = head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    // Without userinfo, which is no part of a host (RFC 9110 section 4.2.4).
+    let host = head.uri.authority().and_then(|authority| {
+        let host = authority.as_str().rsplit('@').next().unwrap_or_default();
+        HeaderValue::from_str(host).ok()
+    });
     if let Some(host) = host {
         head.headers.insert(HOST, host);
     }
