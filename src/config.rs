@@ -10,10 +10,12 @@ pub mod defaults;
 pub mod parse;
 pub mod problem;
 pub mod raw;
+pub mod reload;
 pub mod schema;
 mod shape;
 mod source;
 mod tree;
+mod watch;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;

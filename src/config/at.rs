@@ -39,6 +39,13 @@ impl<'a> At<'a> {
     }
 }
 
+impl At<'_> {
+    /// What this place is in.
+    pub(super) fn parent(&self) -> Option<Self> {
+        self.parent.copied()
+    }
+}
+
 impl fmt::Display for At<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(parent) = self.parent {

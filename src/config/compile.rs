@@ -151,7 +151,7 @@ fn sink(path: &str, file: &Path) -> Result<Sink, Fault> {
         }
         _ => match nearest(path, ["stdout", "stderr"]).filter(|_| is_bare) {
             Some(word) => {
-                Err(refused().hint(format!("did you mean `{word}`? A file may be written `./{path}`")))
+                Err(refused().hint(format!("did you mean `{word}`? a file of that name is `./{path}`")))
             }
             None => Ok(Sink::File(beside(file, path))),
         },

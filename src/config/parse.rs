@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub use self::address::{listen_address, upstream_address};
 pub use self::network::network;
-use super::problem::{Fault, listed, quoted};
+use super::problem::{Fault, quoted};
 use crate::config::defaults::LONGEST_DURATION;
 use crate::limiter::quota::{Limit, Period, Unit};
 
@@ -143,11 +143,15 @@ fn unit(name: &str, known: impl IntoIterator<Item = Unit> + Clone) -> Result<Uni
     }
     let fault =
         Fault::new(format!("unknown unit {}, expected one of {}", quoted(name), names(known.clone())));
+    // A capital M is a month to some and a minute to others.
+    if name == "M" {
+        return Err(fault.hint("write `min` or `month`"));
+    }
     let lower = name.to_lowercase();
-    match found(&lower) {
-        // A capital M is a month to some and a minute to others.
-        Some(unit) if name != "M" => Err(fault.hint(format!("write `{}`", unit.as_str()))),
-        Some(_) => Err(fault.hint("write `min` or `month`")),
+    let stem = lower.strip_suffix('s').unwrap_or(&lower);
+    let begun = |unit: &Unit| stem.len() >= 3 && word(*unit).starts_with(stem);
+    match found(&lower).or_else(|| known.into_iter().find(begun)) {
+        Some(unit) => Err(fault.hint(format!("write `{}`", unit.as_str()))),
         None => Err(fault),
     }
 }
@@ -197,24 +201,22 @@ fn whole(digits: &str, what: &str) -> Result<NonZeroU32, Fault> {
 }
 
 /// The nearest of `known` names, if it is near enough to be what was meant.
-pub(super) fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace('-', "_");
     let given = plain(given);
     // One slip in short names, one more for every three letters after that.
     let allowed = (given.chars().count() / 3).max(1);
-    known
+    let slip = known
+        .clone()
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(&given, &plain(name)), name))
         .filter(|(distance, _)| *distance <= allowed)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, name)| name)
-}
-
-/// `did you mean …?`, or else all there is.
-pub(super) fn suggestion<'a>(given: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
-    match nearest(given, known.clone()) {
-        Some(name) => format!("did you mean `{name}`?"),
-        None => format!("known here: {}", listed(known)),
+        .min_by_key(|(distance, _)| *distance);
+    let mut containing = known.into_iter().filter(|name| name.split('_').any(|word| word == given));
+    match (slip, containing.next(), containing.next()) {
+        (Some((_, name)), ..) => Some(name),
+        (None, Some(name), None) => Some(name),
+        _ => None,
     }
 }
 

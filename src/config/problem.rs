@@ -4,6 +4,7 @@
 //! [`Report`] gathers them, so that one run names every mistake. Wording: lowercase, no full stop, the
 //! problem first and the value last, names in backquotes and values in double quotes.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -145,11 +146,13 @@ pub(super) struct Report<'a> {
     positions: &'a Positions,
     problems: Vec<Problem>,
     notes: Vec<Problem>,
+    /// The paths of all problems and of everything around them.
+    faulty: HashSet<String>,
 }
 
 impl<'a> Report<'a> {
     pub(super) fn new(file: &'a Path, positions: &'a Positions) -> Self {
-        Self { file, positions, problems: Vec::new(), notes: Vec::new() }
+        Self { file, positions, problems: Vec::new(), notes: Vec::new(), faulty: HashSet::new() }
     }
 
     /// Something is wrong with the value at `at`, or missing from it.
@@ -177,15 +180,14 @@ impl<'a> Report<'a> {
         self.positions.value(at).line
     }
 
+    /// What stands at `at` was meant, but misspelt; that has been said.
+    pub(super) fn excuse(&mut self, at: At<'_>) {
+        self.faulty.insert(at.to_string());
+    }
+
     /// Whether something at or below `at` was found wrong, so that what is missing there need not be said.
     pub(super) fn is_faulty(&self, at: At<'_>) -> bool {
-        let path = at.to_string();
-        self.problems.iter().any(|problem| {
-            problem
-                .path
-                .strip_prefix(&path)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        })
+        !self.faulty.is_empty() && self.faulty.contains(&at.to_string())
     }
 
     pub(super) fn is_clean(&self) -> bool {
@@ -204,7 +206,14 @@ impl<'a> Report<'a> {
 
     fn add(&mut self, at: At<'_>, position: Position, fault: Fault, severity: Severity) {
         let remarks = match severity {
-            Severity::Problem => &mut self.problems,
+            Severity::Problem => {
+                let mut around = Some(at);
+                while let Some(at) = around {
+                    self.faulty.insert(at.to_string());
+                    around = at.parent();
+                }
+                &mut self.problems
+            }
             Severity::Note => &mut self.notes,
         };
         remarks.push(Problem {

@@ -13,7 +13,7 @@ use serde_yaml::{Mapping, Number, Value};
 
 use self::alternatives::{Alternatives, describe, resolve};
 use super::at::At;
-use super::parse::{nearest, suggestion};
+use super::parse::nearest;
 use super::problem::{Fault, Report, listed, named};
 use super::schema::schema;
 
@@ -32,6 +32,9 @@ struct Check<'a, 'r> {
 impl Check<'_, '_> {
     /// Whether the value can stay.
     fn value(&mut self, value: &mut Value, schema: &Schema, at: At<'_>) -> bool {
+        if value.is_null() && self.report.is_faulty(at) {
+            return false;
+        }
         let alternatives = Alternatives::of(schema);
         if alternatives.any() {
             return self.anything(value, at);
@@ -84,7 +87,6 @@ impl Check<'_, '_> {
 
     fn map(&mut self, map: &mut Mapping, schema: &Schema, at: At<'_>) -> bool {
         self.count(map, schema, at);
-        self.missing(map, schema, at);
         let properties = schema.get("properties").and_then(Schema::as_object);
         let others = schema.get("additionalProperties").filter(|others| !others.is_boolean());
         map.retain(|key, value| {
@@ -96,6 +98,7 @@ impl Check<'_, '_> {
                 None => self.unknown(key, schema, at),
             }
         });
+        self.missing(map, schema, at);
         true
     }
 
@@ -103,8 +106,12 @@ impl Check<'_, '_> {
         let Some(properties) = schema.get("properties").and_then(Schema::as_object) else { return false };
         let known = properties.keys().map(String::as_str);
         let hint = match (nearest(key, known.clone()), parent_of(key, properties)) {
+            (Some(meant), _) => {
+                self.report.excuse(at.key(meant));
+                format!("did you mean `{meant}`?")
+            }
             (None, Some(parent)) => format!("it belongs in `{parent}`"),
-            _ => suggestion(key, known),
+            (None, None) => format!("known here: {}", listed(known)),
         };
         self.report.key(at.key(key), Fault::new(format!("unknown key {}", named(key))).hint(hint));
         false
@@ -113,7 +120,9 @@ impl Check<'_, '_> {
     fn missing(&mut self, map: &Mapping, schema: &Schema, at: At<'_>) {
         let Some(required) = schema.get("required").and_then(Schema::as_array) else { return };
         for key in required.iter().filter_map(Schema::as_str).filter(|key| !map.contains_key(*key)) {
-            self.report.value(at.key(key), format!("missing, {} is required", named(key)));
+            if !self.report.is_faulty(at.key(key)) {
+                self.report.value(at.key(key), format!("missing, {} is required", named(key)));
+            }
         }
     }
 

@@ -87,7 +87,10 @@ impl Substitution<'_, '_> {
                     }
                     *text = expanded.text;
                 }
-                Err(fault) => self.report.value(at, fault),
+                Err(fault) => {
+                    self.report.value(at, fault);
+                    *value = Value::Null;
+                }
             },
             Value::Sequence(items) => {
                 items.iter_mut().enumerate().for_each(|(index, item)| self.walk(item, at.item(index)));

@@ -1,6 +1,16 @@
 use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use proptest::prelude::*;
 
 use super::*;
+use crate::limiter::algorithm::Algorithm;
+use crate::limiter::decision::Enforcement;
+use crate::response::Visibility;
+use crate::rules::rule::{Action, Limiting, OnMissing};
+use crate::telemetry::access_log::{Format, Sink};
+use crate::upstream::Address;
 
 const NEWCOMER: &str = "\
 listeners:
@@ -14,35 +24,283 @@ rules:
     burst: 200
 ";
 
+const LEAST: &str = "listeners: 127.0.0.1:8080\nupstream: echo\n";
+
 fn with(environment: &[(&str, &str)], text: &str) -> Result<Config, Vec<String>> {
     let environment: HashMap<_, _> = environment.iter().copied().collect();
-    from_text(text, Path::new("weir.yaml"), &|name| environment.get(name).map(|value| (*value).to_owned()))
-        .map_err(|problems| problems.iter().map(ToString::to_string).collect())
+    from_text(text, Path::new("/etc/weir/weir.yaml"), &|name| {
+        environment.get(name).map(|value| (*value).to_owned())
+    })
+    .map_err(|problems| problems.iter().map(ToString::to_string).collect())
 }
 
 fn config(text: &str) -> Config {
     with(&[], text).unwrap()
 }
 
-fn problems(text: &str) -> Vec<String> {
-    with(&[], text).unwrap_err()
+/// The least configuration with a rule of these lines.
+fn with_rule(lines: &str) -> String {
+    let mut text = format!("{LEAST}rules:\n  - name: a\n");
+    for line in lines.lines() {
+        let _ = writeln!(text, "    {line}");
+    }
+    text
+}
+
+fn limiting(lines: &str) -> Limiting {
+    match config(&with_rule(lines)).rules.remove(0).action {
+        Action::Limit(limiting) => limiting,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Rate, burst and algorithm of each limit.
+fn quotas(lines: &str) -> Vec<String> {
+    let quota = |limit: &crate::rules::rule::RuleLimit| {
+        format!("{} {} {}", limit.quota.limit(), limit.quota.burst(), limit.quota.algorithm())
+    };
+    limiting(lines).limits.iter().map(quota).collect()
 }
 
 #[test]
 fn the_newcomers_file_is_a_configuration() {
     let config = config(NEWCOMER);
-    assert_eq!(config.listeners.len(), 1);
+    assert_eq!(config.listeners[0].address.to_string(), "0.0.0.0:8080");
+    assert_eq!(&*config.listeners[0].name, "0.0.0.0:8080");
+    assert_eq!(config.upstream.address, Address::Tcp { host: "127.0.0.1".into(), port: 3000 });
     assert_eq!(config.rules[0].limits()[0].quota.burst().get(), 200);
-    assert_eq!(config.refusals.len(), 1);
+    assert_eq!(config.refusals, [Refusal::default()]);
     assert_eq!(config.notices, []);
 }
 
 #[test]
-fn dump() {
-    println!("{}", serde_json::to_string_pretty(schema::schema()).unwrap());
-    let bad = NEWCOMER
-        .replace("100/s", "10/fortnight")
-        .replace("burst", "brust")
-        .replace("address: 127.0.0.1:3000", "adress: 5\n  timeout: 5");
-    println!("{}", problems(&bad).join("\n"));
+fn what_is_not_said_is_as_documented() {
+    let config = config(&format!("{LEAST}rules: []\n"));
+    let listener = &config.listeners[0];
+    assert_eq!(
+        (listener.header_timeout, listener.idle_timeout),
+        (Duration::from_secs(10), Duration::from_secs(620))
+    );
+    assert_eq!(config.upstream.connect_timeout, Duration::from_secs(5));
+    assert_eq!(config.upstream.timeout, Duration::from_secs(15));
+    assert_eq!(config.upstream.idle_timeout, Duration::from_secs(300));
+    assert_eq!(config.admin.address.to_string(), "127.0.0.1:9901");
+    assert!(!config.admin.explicit && config.admin.probes.is_none() && config.access_log.is_none());
+    assert_eq!(config.drain, drain::Settings::default());
+    assert_eq!(config.response, response::Settings::default());
+    assert_eq!(config.identify.ipv6_prefix, identify::Settings::default().ipv6_prefix);
+    assert!(config.identify.trusted_proxies.is_empty());
+    assert_eq!(config.max_keys, 1_000_000);
+    assert_eq!(config.workers.get(), std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
+}
+
+#[test]
+fn a_default_written_out_is_the_default() {
+    let mut written = 0;
+    for (name, schema) in schema::schema()["properties"].as_object().unwrap() {
+        let target = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/"));
+        let inner = target.map_or(schema, |target| &schema::schema()["$defs"][target]);
+        for (key, property) in inner["properties"].as_object().into_iter().flatten() {
+            if let Some(default) = property.get("default") {
+                let text = format!("{LEAST}rules: []\n{name}: {{ {key}: {default} }}\n");
+                let explicit =
+                    Config { admin: config(&format!("{LEAST}rules: []\n")).admin, ..config(&text) };
+                assert_eq!(
+                    format!("{explicit:?}"),
+                    format!("{:?}", config(&format!("{LEAST}rules: []\n"))),
+                    "{text}"
+                );
+                written += 1;
+            }
+        }
+    }
+    assert!(written >= 5, "{written}");
+}
+
+#[test]
+fn a_single_value_stands_for_a_list() {
+    let many = config(NEWCOMER);
+    let one = config(
+        "listeners: { address: 0.0.0.0:8080 }\nupstream: 127.0.0.1:3000\nrules: { name: per-ip, key: client_ip, limit: 100/s, burst: 200 }\n",
+    );
+    assert_eq!(format!("{many:?}"), format!("{one:?}"));
+    let list = with_rule(
+        "match: { path: [/a], method: [GET], host: [b], header: { x: [y] }, client_ip: [\"::1\"] }\nlimits: [1/s]",
+    );
+    let single = with_rule(
+        "match: { path: /a, method: GET, host: b, header: { x: y }, client_ip: \"::1\" }\nlimits: 1/s",
+    );
+    assert_eq!(format!("{:?}", config(&list)), format!("{:?}", config(&single)));
+}
+
+#[test]
+fn booleans_of_yaml_1_1_stand_for_words() {
+    let config = config(&format!("{LEAST}rules: []\naccess_log: false\nratelimit_headers: false\n"));
+    assert!(config.access_log.is_none());
+    assert_eq!(config.response.ratelimit_headers, Visibility::Off);
+}
+
+#[test]
+fn a_burst_is_the_count_unless_given() {
+    assert_eq!(quotas("limit: 10/s"), ["10/s 10 gcra"]);
+    assert_eq!(quotas("limit: 10/s\nburst: 3\nalgorithm: token_bucket"), ["10/s 3 token_bucket"]);
+    assert_eq!(
+        quotas(
+            "limits:\n  - 10/s\n  - { limit: 100/min, burst: 7 }\n  - { limit: 9/d, algorithm: fixed_window }\nburst: 4"
+        ),
+        ["10/s 4 gcra", "100/min 7 gcra", "9/d 9 fixed_window"]
+    );
+    assert_eq!(
+        quotas("limits: [1/s, 2/min]\nalgorithm: fixed_window"),
+        ["1/s 1 fixed_window", "2/min 2 fixed_window"]
+    );
+}
+
+#[test]
+fn every_algorithm_can_be_named() {
+    for algorithm in Algorithm::ALL {
+        let [quota] = &*limiting(&format!("limit: 1/s\nalgorithm: {algorithm}")).limits else { panic!() };
+        assert_eq!(quota.quota.algorithm(), algorithm);
+    }
+}
+
+#[test]
+fn a_rule_without_a_key_has_one_counter_for_all() {
+    assert_eq!(limiting("limit: 1/s").key, limiting("limit: 1/s\nkey: []").key);
+    let all = "key: [client_ip, route, path, method, host, { header: X-Key }, { cookie: c }, { query: q }]";
+    let limiting =
+        limiting(&format!("match: {{ path: /a }}\nlimit: 1/s\n{all}\non_missing: deny\nthrottle: shadow"));
+    assert_eq!(
+        limiting.key.to_string(),
+        "[client_ip, route, path, method, host, {header: x-key}, {cookie: c}, {query: q}]"
+    );
+    assert_eq!((limiting.on_missing, limiting.enforcement), (OnMissing::Deny, Enforcement::Shadow));
+}
+
+#[test]
+fn a_refusal_is_as_configured() {
+    let lines = "limit: 1/s\non_limit:\n  status: 503\n  body: { json: { b: 1, a: [~, x] } }\n  headers: { X-By: \"weir {rule}\" }";
+    let refusal = config(&with_rule(lines)).refusals.remove(0);
+    assert_eq!((refusal.status.as_u16(), &refusal.body[..]), (503, &br#"{"b":1,"a":[null,"x"]}"#[..]));
+    assert_eq!(refusal.headers["content-type"], "application/json");
+    assert_eq!(refusal.headers["x-by"], "weir a");
+    let text = config(&with_rule(
+        "limit: 1/s\non_limit: { body: { text: no }, headers: { content-type: text/html } }",
+    ));
+    assert_eq!(text.refusals[0].headers["content-type"], "text/html");
+    assert_eq!(&text.refusals[0].body[..], b"no");
+}
+
+#[test]
+fn files_are_relative_to_the_file_that_names_them() {
+    let sink = |log: &str| config(&format!("{LEAST}rules: []\naccess_log: {log}\n")).access_log.unwrap();
+    assert_eq!(sink("access.log").sink, Sink::File("/etc/weir/access.log".into()));
+    assert_eq!(sink("/var/log/a").sink, Sink::File("/var/log/a".into()));
+    assert_eq!(sink("{ path: stderr, format: json }").sink, Sink::Stderr);
+    assert_eq!(sink("{ path: stderr, format: json }").format, Format::Json);
+    assert_eq!(sink("./stdot").sink, Sink::File("/etc/weir/./stdot".into()));
+}
+
+#[test]
+fn a_variable_may_become_a_number_or_a_word_as_is_wanted() {
+    let environment = [("N", "7"), ("OFF", "false"), ("KEY", "12345"), ("UNIT", "min"), ("AUTO", "auto")];
+    let text = with_rule(
+        "limit: ${N}/${UNIT}\nburst: ${N}\nmatch: { header: { x-key: \"${KEY}\", x-flag: \"${OFF}\" } }\non_limit: { body: { json: { wait: \"${N}\", literal: \"$${N}\" } } }",
+    ) + "access_log: ${OFF}\nworkers: ${AUTO}\nietf_headers: ${OFF}\ndrain: { delay: \"${NONE:-3s}\" }\n";
+    let config = with(&environment, &text).unwrap();
+    assert_eq!(config.rules[0].limits()[0].quota.limit().to_string(), "7/min");
+    assert_eq!(config.rules[0].limits()[0].quota.burst().get(), 7);
+    assert_eq!(&config.refusals[0].body[..], br#"{"wait":7,"literal":"${N}"}"#);
+    assert_eq!(config.drain.delay, Duration::from_secs(3));
+    assert!(config.access_log.is_none());
+    assert!(format!("{:?}", config.rules[0].matcher.headers).contains("Exact(\"12345\")"));
+}
+
+#[test]
+fn a_variable_cannot_add_keys() {
+    let environment = [("X", "1/s\n    burst: 5"), ("Y", "{ limit: 1/s }"), ("Z", "[1/s, 2/s]")];
+    for name in ["X", "Y", "Z"] {
+        let problems = with(&environment, &with_rule(&format!("limits: ${{{name}}}"))).unwrap_err();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+    }
+}
+
+#[test]
+fn ports_that_the_system_chooses_are_never_taken_twice() {
+    let text = "listeners: [{ name: a, address: 127.0.0.1:0 }, { name: b, address: 127.0.0.1:0 }]\nupstream: echo\nadmin: { address: 127.0.0.1:0 }\nrules: []\n";
+    assert_eq!(config(text).listeners.len(), 2);
+}
+
+#[test]
+fn ten_thousand_rules_load_and_ten_thousand_mistakes_are_told() {
+    let mut text = LEAST.to_owned() + "rules:\n";
+    for index in 0..10_000 {
+        let _ = writeln!(
+            text,
+            "  - {{ name: r{index}, match: {{ path: /p/{index} }}, key: client_ip, limit: 5/s }}"
+        );
+    }
+    assert_eq!(config(&text).rules.len(), 10_000);
+    let problems = with(&[], &text.replace("5/s", "5/x")).unwrap_err();
+    assert_eq!(problems.len(), 10_000);
+    assert!(problems[9_999].starts_with("/etc/weir/weir.yaml:10003:"), "{}", problems[9_999]);
+}
+
+#[test]
+fn the_schema_describes_every_key() {
+    let described = |object: &serde_json::Value| {
+        object["properties"]
+            .as_object()
+            .unwrap()
+            .values()
+            .all(|property| property.get("description").is_some())
+    };
+    assert!(described(schema::schema()));
+    let definitions = schema::schema()["$defs"].as_object().unwrap();
+    for (name, definition) in definitions.iter().filter(|(_, schema)| schema.get("properties").is_some()) {
+        assert!(described(definition), "{name}");
+        assert_eq!(definition["additionalProperties"], false, "{name}");
+    }
+    assert!(!schema::schema().to_string().contains("null"));
+}
+
+/// A piece of YAML, and where to put it.
+fn edits() -> impl Strategy<Value = Vec<(usize, usize, String)>> {
+    let piece = prop_oneof![
+        "[\\[\\]{}:,\\-?&*!|>'\"#%@~ \n\t$]{1,4}",
+        "[0-9]{1,20}",
+        Just("~".to_owned()),
+        Just("[]".to_owned()),
+        Just("{}".to_owned()),
+        Just("${".to_owned()),
+        Just("\u{feff}".to_owned()),
+        ".{0,6}",
+    ];
+    prop::collection::vec((0..10_000_usize, 0..12_usize, piece), 1..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    /// Whatever somebody does to a file, the answer is a configuration or problems that have a place.
+    #[test]
+    fn a_garbled_file_is_read_or_refused(edits in edits()) {
+        let mut text: Vec<char> = include_str!("../../config/gateway.yaml").chars().collect();
+        for (at, length, piece) in edits {
+            let at = at % text.len();
+            let end = (at + length).min(text.len());
+            text.splice(at..end, piece.chars());
+        }
+        let text: String = text.into_iter().collect();
+        if let Err(problems) = from_text(&text, Path::new("w"), &|_| None) {
+            prop_assert!(!problems.is_empty());
+            for problem in problems {
+                prop_assert!(problem.line > 0 && problem.column > 0, "{}", problem);
+                prop_assert!(problem.line <= text.lines().count() + 2, "{}", problem);
+                // The decoder never has to say what the check should have said.
+                prop_assert!(!problem.message.contains("did not match any variant"), "{}", problem);
+                prop_assert!(!problem.message.contains("invalid type"), "{}", problem);
+            }
+        }
+    }
 }

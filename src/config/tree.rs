@@ -43,7 +43,7 @@ pub(super) fn parse(text: &str, file: &Path) -> Result<Document, Vec<Problem>> {
         let described = scan
             .faults
             .into_iter()
-            .map(|fault| Problem { path: fault.path, ..problem(fault.at, &fault.message, None) });
+            .map(|fault| Problem { path: fault.path, ..problem(fault.at, &fault.message, fault.hint) });
         return Err(in_order(described.collect()));
     }
     if scan.failed && is_suspiciously_deep(text) {
@@ -100,3 +100,6 @@ fn is_suspiciously_deep(text: &str) -> bool {
     let dashes = |line: &str| line.split(' ').take_while(|word| matches!(*word, "-" | "?" | "")).count();
     text.lines().any(|line| dashes(line.trim_start()) > DEEPEST)
 }
+
+#[cfg(test)]
+mod tests;

@@ -84,7 +84,9 @@ fn admin(raw: Option<&raw::Admin>, taken: &mut Taken, report: &mut Report<'_>) -
         let path = path.to_owned();
         report.note(
             at,
-            format!("the default address of the admin port is taken by `{path}`: there will be none"),
+            format!(
+                "the default address of the admin port is taken by `{path}`: there will be no admin port"
+            ),
         );
     }
     if let Some(address) = address.filter(|address| !address.ip().is_loopback()) {

@@ -94,14 +94,15 @@ fn quota(entry: &Entry<'_>, report: &mut Report<'_>) -> Option<RuleLimit> {
             Some(RuleLimit { quota })
         }
         Err(error) => {
+            let fault = match (error, entry.burst) {
+                (QuotaError::TooSlow, Some(burst)) => format!("{error}, got {burst} at {limit}"),
+                (QuotaError::TooSlow, None) => format!("{error}, got {limit}"),
+                (QuotaError::NoBurst(_) | QuotaError::TooFast(_), _) => error.to_string(),
+            };
             match error {
-                QuotaError::NoBurst(_) => report.key(entry.burst_at, error.to_string()),
-                QuotaError::TooSlow if entry.burst.is_some() => {
-                    report.value(entry.burst_at, error.to_string())
-                }
-                QuotaError::TooSlow | QuotaError::TooFast(_) => {
-                    report.value(entry.rate_at, error.to_string())
-                }
+                QuotaError::NoBurst(_) => report.key(entry.burst_at, fault),
+                QuotaError::TooSlow if entry.burst.is_some() => report.value(entry.burst_at, fault),
+                QuotaError::TooSlow | QuotaError::TooFast(_) => report.value(entry.rate_at, fault),
             }
             None
         }

@@ -166,13 +166,10 @@ fn headers(
         });
         match header_name(name) {
             Err(fault) => report.key(at.key(name), fault),
-            Ok(name) if headers.iter().any(|(other, _)| *other == name) => {
-                report.key(
-                    at.key(name.as_str()),
-                    format!("duplicate header `{name}`: case makes no difference"),
-                );
+            Ok(header) if headers.iter().any(|(other, _)| *other == header) => {
+                report.key(at.key(name), format!("duplicate header `{header}`: case makes no difference"));
             }
-            Ok(name) => headers.push((name, patterns.into())),
+            Ok(header) => headers.push((header, patterns.into())),
         }
     }
     headers

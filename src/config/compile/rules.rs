@@ -41,12 +41,11 @@ pub(super) fn check_name(name: &str) -> Result<(), Fault> {
         return Err(Fault::new("empty name"));
     }
     if let Some(bad) = bad {
-        let bad = bad.escape_debug();
         return Err(Fault::new(format!(
             "a name is visible ASCII without quotes and backslashes, got {}",
             quoted(name)
         ))
-        .hint(format!("without the `{bad}`")));
+        .hint(format!("without {}", named(&bad.to_string()))));
     }
     if name.len() > LONGEST_NAME {
         return Err(Fault::new(format!("a name has at most {LONGEST_NAME} characters, got {}", name.len())));

@@ -14,12 +14,11 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, Fault> {
         return Ok(address);
     }
     if text.starts_with("unix:") {
-        return Err(Fault::new(format!(
-            "unix sockets are not supported in this release, got {}",
-            quoted(text)
-        )));
+        return Err(not_yet("unix:", text));
     }
-    if let Some(port) = text.strip_prefix(':').or_else(|| text.strip_prefix("*:")) {
+    if let Some(port) = text.strip_prefix(':').or_else(|| text.strip_prefix("*:"))
+        && !port.contains(':')
+    {
         return Err(not_an_address(text).hint(format!("write `0.0.0.0:{port}` for all addresses")));
     }
     let (host, port) = split_port(text)?;
@@ -40,9 +39,9 @@ pub fn upstream_address(text: &str) -> Result<Address, Fault> {
     if text == "echo" {
         return Ok(Address::Echo);
     }
-    for (scheme, what) in [("https://", "TLS to the upstream is"), ("unix:", "unix sockets are")] {
+    for scheme in ["https://", "unix:"] {
         if text.starts_with(scheme) {
-            return Err(Fault::new(format!("{what} not supported in this release, got {}", quoted(text))));
+            return Err(not_yet(scheme, text));
         }
     }
     let authority = match text.strip_prefix("http://") {
@@ -81,6 +80,10 @@ fn split_port(text: &str) -> Result<(&str, u16), Fault> {
         Ok(port) if digits => Ok((host, port)),
         _ => Err(Fault::new(format!("expected a port from 0 to 65535, got {}", quoted(port)))),
     }
+}
+
+fn not_yet(scheme: &str, text: &str) -> Fault {
+    Fault::new(format!("`{scheme}` is not supported in this release, got {}", quoted(text)))
 }
 
 fn not_an_address(text: &str) -> Fault {

@@ -110,7 +110,7 @@ pub struct HostPattern(pub String);
 /// A value, `*` for any value, `!present` for none, or `~regex`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
-#[schemars(extend("title" = "header pattern", "examples" = ["exact value", "*", "!present", "~regex"]))]
+#[schemars(extend("title" = "header pattern", "examples" = ["*", "!present", "~regex", "exact value"]))]
 pub struct HeaderPattern(pub String);
 
 /// A request method, in upper case.

@@ -7,6 +7,8 @@ use crate::config::parse::nearest;
 use crate::config::problem::{Fault, listed, named, quoted};
 use crate::config::schema::schema;
 
+const WITHOUT_QUOTES: &str = "write it without quotes";
+
 /// The schemas that one value may follow, references and choices resolved.
 #[derive(Debug)]
 pub(super) struct Alternatives<'a>(Vec<&'a Schema>);
@@ -50,6 +52,7 @@ impl<'a> Alternatives<'a> {
                 fault.hint(format!("write `{{ {text}: NAME }}`"))
             }
             Some(word) => fault.hint(format!("did you mean `{word}`?")),
+            None if self.plain(text).is_some() => fault.hint(WITHOUT_QUOTES),
             None => fault,
         })
     }
@@ -75,13 +78,13 @@ impl<'a> Alternatives<'a> {
         match (value, title) {
             (Value::Number(number), Some("rate")) => Some(format!("add the period, as in `{number}/s`")),
             (Value::Number(number), Some("duration")) => Some(format!("add the unit, as in `{number}s`")),
-            (Value::Number(_), None) if self.takes_text() => Some("put it in quotes".to_owned()),
+            (Value::Number(_), None | Some("header pattern")) if self.takes_text() => {
+                Some("put it in quotes".to_owned())
+            }
             (Value::Bool(_), _) if self.takes_text() => {
                 Some("put it in quotes if the word is meant".to_owned())
             }
-            (Value::String(text), _) if self.plain(text).is_some() => {
-                Some("write it without quotes".to_owned())
-            }
+            (Value::String(text), _) if self.plain(text).is_some() => Some(WITHOUT_QUOTES.to_owned()),
             (Value::Null, _) if self.one("array").is_some_and(|list| list.get("minItems").is_none()) => {
                 Some("write `[]` for none".to_owned())
             }
@@ -95,7 +98,9 @@ impl<'a> Alternatives<'a> {
 
     fn nouns(&self) -> String {
         let mut nouns: Vec<String> = Vec::new();
-        for schema in &self.0 {
+        let (collections, scalars): (Vec<_>, Vec<_>) =
+            self.0.iter().partition(|schema| matches!(kind(schema), Some("array" | "object")));
+        for schema in scalars.into_iter().chain(collections) {
             let noun = noun(schema);
             if !nouns.contains(&noun) {
                 nouns.push(noun);

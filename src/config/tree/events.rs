@@ -1,6 +1,6 @@
 //! One pass over the events of a YAML text: places, duplicate keys, depth, size, number of documents.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
@@ -24,6 +24,7 @@ pub(super) struct ScanFault {
     pub(super) at: Position,
     pub(super) path: String,
     pub(super) message: String,
+    pub(super) hint: Option<String>,
 }
 
 /// A map or a list that is still open.
@@ -41,7 +42,7 @@ struct Open {
 #[derive(Debug)]
 enum Kind {
     List { next: usize },
-    Map { keys: HashSet<String>, pending: Option<Position> },
+    Map { keys: HashMap<String, usize>, pending: Option<Position> },
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +74,7 @@ pub(super) fn scan(text: &str) -> Scan {
     }
     if walk.documents == 0 && !walk.scan.failed {
         let message = if text.trim().is_empty() { "the file is empty" } else { "the file has only comments" };
-        walk.fault(Position::START, message.to_owned());
+        walk.fault(Position::START, message.to_owned(), None);
     }
     walk.scan
 }
@@ -92,7 +93,7 @@ impl Walk {
                 self.leaf(at, values);
             }
             Event::MappingStart(anchor, _) => {
-                self.enter(*anchor, Kind::Map { keys: HashSet::new(), pending: None }, at);
+                self.enter(*anchor, Kind::Map { keys: HashMap::new(), pending: None }, at);
             }
             Event::SequenceStart(anchor, _) => self.enter(*anchor, Kind::List { next: 0 }, at),
             Event::MappingEnd | Event::SequenceEnd => self.leave(),
@@ -129,11 +130,11 @@ impl Walk {
             return;
         };
         *pending = Some(at);
-        let is_new = keys.insert(text.to_owned());
+        let first = keys.insert(text.to_owned(), at.line);
         // Writing to a string cannot fail.
         let _ = write_key(&mut self.path, text, *path_length == 0);
-        if !is_new {
-            self.fault(at, format!("duplicate key {}", named(text)));
+        if let Some(first) = first {
+            self.fault(at, format!("duplicate key {}", named(text)), Some(format!("first in line {first}")));
         }
     }
 
@@ -157,6 +158,7 @@ impl Walk {
         self.begin(at);
         self.open.push(Open { anchor, at, path_length: self.path.len(), values: 1, kind });
         if self.open.len() > DEEPEST {
+            self.path.clear();
             self.fatal(at, TOO_DEEP);
         }
     }
@@ -203,12 +205,12 @@ impl Walk {
         }
     }
 
-    fn fault(&mut self, at: Position, message: String) {
-        self.scan.faults.push(ScanFault { at, path: self.path.clone(), message });
+    fn fault(&mut self, at: Position, message: String, hint: Option<String>) {
+        self.scan.faults.push(ScanFault { at, path: self.path.clone(), message, hint });
     }
 
     fn fatal(&mut self, at: Position, message: &str) {
-        self.fault(at, message.to_owned());
+        self.fault(at, message.to_owned(), None);
         self.stop = true;
     }
 }

@@ -1,0 +1,331 @@
+//! A running configuration follows its file.
+//!
+//! A new text is looked at only once it has come to rest, compiled whole, and handed on; a text with problems,
+//! or none at all, changes nothing but the status. What is compared is always the content, so it does not
+//! matter how the file was replaced, and nothing that happened while nobody looked is missed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::watch::{Waker, Watch, Woken};
+use super::{Config, Problem, from_text, source};
+use crate::limiter::timestamp::Timestamp;
+
+/// Writers are done when nothing has happened for this long.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// How often a file is looked at without a reason.
+const POLL: Duration = Duration::from_secs(2);
+
+/// A file that reads differently each time is left alone until the next look.
+const MOST_READS: usize = 10;
+
+/// What came of looking at the file.
+#[derive(Debug)]
+pub enum Reload {
+    /// A new configuration is valid.
+    Applied {
+        /// The configuration.
+        config: Box<Config>,
+        /// What it changes that takes a restart; everything else is to be applied now.
+        needs_restart: Vec<&'static str>,
+    },
+    /// The file says what is running.
+    Unchanged,
+    /// The file is not valid, or not there; what is running stays.
+    Rejected {
+        /// Why.
+        problems: Vec<Problem>,
+    },
+}
+
+/// A [`Reload`] in one word, for metrics and people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// A new configuration runs.
+    Applied,
+    /// Nothing to do.
+    Unchanged,
+    /// The old configuration stays.
+    Rejected,
+}
+
+impl Reload {
+    /// In one word.
+    pub const fn outcome(&self) -> Outcome {
+        match self {
+            Self::Applied { .. } => Outcome::Applied,
+            Self::Unchanged => Outcome::Unchanged,
+            Self::Rejected { .. } => Outcome::Rejected,
+        }
+    }
+}
+
+impl Outcome {
+    /// Every outcome.
+    pub const ALL: [Self; 3] = [Self::Applied, Self::Unchanged, Self::Rejected];
+
+    /// The word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Unchanged => "unchanged",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+/// What operators are shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The file.
+    pub file: PathBuf,
+    /// Counts applied configurations, from 1 at the start.
+    pub generation: u64,
+    /// FNV-1a of the running text: equal wherever the same text runs.
+    pub text_hash: u64,
+    /// What the running configuration changes that takes a restart.
+    pub needs_restart: Vec<&'static str>,
+    /// The last reload; `None` before the first.
+    pub last: Option<Attempt>,
+}
+
+/// One reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// When.
+    pub at: Timestamp,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// The problems of a rejected file, as `weir check` prints them.
+    pub problems: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    status: Mutex<Status>,
+    requested: AtomicBool,
+    stopped: AtomicBool,
+}
+
+/// The reloader's remote control.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    shared: Arc<Shared>,
+    waker: Waker,
+}
+
+impl Handle {
+    /// What is running and what came of the last reload.
+    pub fn status(&self) -> Status {
+        self.shared.status.lock().clone()
+    }
+
+    /// Asks for a look at the file now, which is answered even if nothing has changed.
+    pub fn request(&self) {
+        self.shared.requested.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Ends [`Reloader::run`].
+    pub fn stop(&self) {
+        self.shared.stopped.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    quiet: Duration,
+    poll: Duration,
+}
+
+/// What a look at the file found.
+type Found = Result<String, Problem>;
+
+/// Watches the configuration file.
+#[derive(Debug)]
+pub struct Reloader {
+    path: PathBuf,
+    watch: Watch,
+    pace: Pace,
+    shared: Arc<Shared>,
+    /// The configuration of the start: what takes a restart is still as it says.
+    started: Config,
+    running: String,
+    /// What the last evaluation found; the same again is no news.
+    seen: Found,
+}
+
+impl Reloader {
+    /// Loads the configuration for the start, and what will follow its file.
+    ///
+    /// # Errors
+    /// Every problem of the file.
+    pub fn start(path: &Path) -> Result<(Config, Self), Vec<Problem>> {
+        // Watching starts before reading: a change in between is seen twice rather than not at all.
+        Self::with(path, Watch::on(path), Pace { quiet: QUIET, poll: POLL })
+    }
+
+    fn with(path: &Path, watch: Watch, pace: Pace) -> Result<(Config, Self), Vec<Problem>> {
+        let text = source::read(path).map_err(|problem| vec![problem])?;
+        let config = from_text(&text, path, &source::variable)?;
+        let status = Status {
+            file: path.to_owned(),
+            generation: 1,
+            text_hash: fnv1a(&text),
+            needs_restart: Vec::new(),
+            last: None,
+        };
+        let shared = Shared {
+            status: Mutex::new(status),
+            requested: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+        };
+        let reloader = Self {
+            path: path.to_owned(),
+            watch,
+            pace,
+            shared: Arc::new(shared),
+            started: config.clone(),
+            running: text.clone(),
+            seen: Ok(text),
+        };
+        Ok((config, reloader))
+    }
+
+    /// The remote control.
+    pub fn handle(&self) -> Handle {
+        Handle { shared: Arc::clone(&self.shared), waker: self.watch.waker() }
+    }
+
+    /// Follows the file until [`Handle::stop`]. Blocks, so give it a thread of its own.
+    ///
+    /// `apply` is told of every outcome; the status says so once it has returned.
+    pub fn run(mut self, now: impl Fn() -> Timestamp, mut apply: impl FnMut(Reload)) {
+        while !self.is_stopped() {
+            let woken = self.watch.wait(self.pace.poll);
+            let requested = self.shared.requested.swap(false, Ordering::AcqRel);
+            if woken == Woken::Early && !requested && !self.is_stopped() {
+                self.watch.settle(self.pace.quiet);
+            }
+            let Some(found) = self.look(requested) else { continue };
+            let reload = self.evaluate(found);
+            let status = self.status_after(&reload, now());
+            apply(reload);
+            *self.shared.status.lock() = status;
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.shared.stopped.load(Ordering::Acquire)
+    }
+
+    /// What the file says, if it is news or was asked for, and reads the same twice.
+    fn look(&self, requested: bool) -> Option<Found> {
+        let mut found = source::read(&self.path);
+        for _ in 0..MOST_READS {
+            if self.is_stopped() || (found == self.seen && !requested) {
+                return None;
+            }
+            if found == self.seen {
+                return Some(found);
+            }
+            self.watch.settle(self.pace.quiet);
+            let again = source::read(&self.path);
+            if again == found {
+                return Some(found);
+            }
+            found = again;
+        }
+        None
+    }
+
+    fn evaluate(&mut self, found: Found) -> Reload {
+        let is_news = found != self.seen;
+        let compiled = match &found {
+            Ok(text) if *text == self.running => None,
+            Ok(text) => Some(from_text(text, &self.path, &source::variable)),
+            Err(problem) => Some(Err(vec![problem.clone()])),
+        };
+        let reload = match compiled {
+            None => Reload::Unchanged,
+            Some(Ok(config)) => {
+                let needs_restart = restart_fields(&self.started, &config);
+                Reload::Applied { config: Box::new(config), needs_restart }
+            }
+            Some(Err(problems)) => Reload::Rejected { problems },
+        };
+        if let (Reload::Applied { .. }, Ok(text)) = (&reload, &found) {
+            self.running.clone_from(text);
+        }
+        self.seen = found;
+        if is_news {
+            log(&self.path, &reload);
+        }
+        reload
+    }
+
+    fn status_after(&self, reload: &Reload, at: Timestamp) -> Status {
+        let mut status = self.shared.status.lock().clone();
+        let mut problems = Vec::new();
+        match reload {
+            Reload::Applied { needs_restart, .. } => {
+                status.generation += 1;
+                status.text_hash = fnv1a(&self.running);
+                status.needs_restart.clone_from(needs_restart);
+            }
+            Reload::Unchanged => {}
+            Reload::Rejected { problems: found } => problems.extend(found.iter().map(ToString::to_string)),
+        }
+        status.last = Some(Attempt { at, outcome: reload.outcome(), problems });
+        status
+    }
+}
+
+/// What differs between two configurations and takes effect only at a start.
+pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
+    let differs = [
+        ("listeners", old.listeners != new.listeners),
+        ("workers", old.workers != new.workers),
+        ("admin", (old.admin.address, old.admin.probes) != (new.admin.address, new.admin.probes)),
+        ("access_log", old.access_log != new.access_log),
+        ("limiter.max_keys", old.max_keys != new.max_keys),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}
+
+fn log(file: &Path, reload: &Reload) {
+    let file = file.display();
+    match reload {
+        Reload::Applied { config, needs_restart } => {
+            tracing::info!(%file, rules = config.rules.len(), "configuration reloaded");
+            for notice in &config.notices {
+                tracing::info!("{notice}");
+            }
+            for field in needs_restart {
+                tracing::warn!(%file, field, "changed, but takes effect only after a restart");
+            }
+        }
+        Reload::Unchanged => tracing::info!(%file, "configuration is what runs already"),
+        Reload::Rejected { problems } => {
+            tracing::error!(%file, problems = problems.len(), "configuration rejected, the running one stays");
+            for problem in problems {
+                tracing::error!("{problem}");
+            }
+        }
+    }
+}
+
+/// FNV-1a with 64 bits: the same on every machine and in every version. Not for keys that clients choose.
+fn fnv1a(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests;

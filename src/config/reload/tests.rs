@@ -1,0 +1,240 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::{self, JoinHandle};
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// Longer than any machine takes; only a failure waits for it.
+const LONGEST: Duration = Duration::from_secs(20);
+
+/// Only events can be the reason for what happens.
+const BY_EVENTS: Pace = Pace { quiet: Duration::from_millis(20), poll: Duration::from_secs(3600) };
+
+const BY_POLLING: Pace = Pace { quiet: Duration::from_millis(2), poll: Duration::from_millis(5) };
+
+fn text(limit: &str) -> String {
+    format!(
+        "listeners: 127.0.0.1:8080\nupstream: echo\nworkers: 1\nrules:\n  - name: a\n    limit: {limit}\n"
+    )
+}
+
+/// A running reloader, and what it said.
+struct Running {
+    handle: Handle,
+    said: Receiver<Reload>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(path: &Path, pace: Pace) -> Self {
+        let watch = if pace.poll < LONGEST { Watch::without_events() } else { Watch::on(path) };
+        let (_, reloader) = Reloader::with(path, watch, pace).unwrap();
+        let handle = reloader.handle();
+        let (sender, said) = channel();
+        let thread = thread::spawn(move || {
+            reloader.run(
+                || Timestamp::from_secs(7),
+                |reload| {
+                    let _ = sender.send(reload);
+                },
+            );
+        });
+        Self { handle, said, thread: Some(thread) }
+    }
+
+    /// What is said next.
+    fn next(&self) -> Reload {
+        self.said.recv_timeout(LONGEST).unwrap()
+    }
+
+    /// The limit of the next configuration, whatever was rejected before it.
+    fn next_limit(&self) -> String {
+        loop {
+            if let Reload::Applied { config, .. } = self.next() {
+                return config.rules[0].limits()[0].quota.limit().to_string();
+            }
+        }
+    }
+
+    /// The status once the last thing said has been concluded.
+    fn status_after(&self, outcome: Outcome) -> Status {
+        loop {
+            let status = self.handle.status();
+            if status.last.as_ref().is_some_and(|last| last.outcome == outcome) {
+                return status;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn in_new_directory() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.yaml");
+    fs::write(&path, text("1/s")).unwrap();
+    (directory, path)
+}
+
+fn replace(path: &Path, text: &str) {
+    let temporary = path.with_extension("tmp");
+    fs::write(&temporary, text).unwrap();
+    fs::rename(&temporary, path).unwrap();
+}
+
+#[test]
+fn a_file_renamed_over_the_old_one_is_seen_again_and_again() {
+    let (_directory, path) = in_new_directory();
+    let running = Running::start(&path, BY_EVENTS);
+    for limit in ["2/s", "3/s", "4/s"] {
+        replace(&path, &text(limit));
+        assert_eq!(running.next_limit(), limit);
+    }
+    assert_eq!(running.status_after(Outcome::Applied).file, path);
+}
+
+#[test]
+fn a_file_written_in_place_is_applied_whole_or_not_at_all() {
+    let (_directory, path) = in_new_directory();
+    let running = Running::start(&path, BY_EVENTS);
+    let whole = text("2/s");
+    for end in [0, 10, whole.find("rules").unwrap(), whole.len()] {
+        fs::write(&path, &whole[..end]).unwrap();
+    }
+    assert_eq!(running.next_limit(), "2/s");
+}
+
+/// What the kubelet does: a new directory beside the old one, and a link swapped by renaming.
+#[test]
+fn a_config_map_is_followed_through_its_links() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let publish = |version: &str, limit: &str| {
+        fs::create_dir(root.join(version)).unwrap();
+        fs::write(root.join(version).join("weir.yaml"), text(limit)).unwrap();
+        symlink(version, root.join("..data_tmp")).unwrap();
+        fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
+    };
+    publish("..2026_01", "1/s");
+    symlink("..data/weir.yaml", root.join("weir.yaml")).unwrap();
+    let running = Running::start(&root.join("weir.yaml"), BY_EVENTS);
+    publish("..2026_02", "2/s");
+    fs::remove_dir_all(root.join("..2026_01")).unwrap();
+    assert_eq!(running.next_limit(), "2/s");
+    publish("..2026_03", "3/s");
+    assert_eq!(running.next_limit(), "3/s");
+}
+
+#[test]
+fn a_bad_file_changes_nothing_but_the_status_and_a_good_one_clears_it() {
+    let (_directory, path) = in_new_directory();
+    let running = Running::start(&path, BY_EVENTS);
+    replace(&path, &text("2/fortnight"));
+    let Reload::Rejected { problems } = running.next() else { panic!("a bad file was taken") };
+    assert_eq!(problems.len(), 1);
+    let status = running.status_after(Outcome::Rejected);
+    assert_eq!(status.generation, 1);
+    let last = status.last.unwrap();
+    assert_eq!(last.at, Timestamp::from_secs(7));
+    assert!(last.problems[0].ends_with("expected one of ms, s, min, h, d, w, month, year"));
+
+    replace(&path, &text("3/s"));
+    assert_eq!(running.next_limit(), "3/s");
+    let status = running.status_after(Outcome::Applied);
+    assert_eq!((status.generation, status.last.unwrap().problems.len()), (2, 0));
+}
+
+#[test]
+fn a_deleted_file_is_a_rejection_and_its_return_no_change() {
+    let (_directory, path) = in_new_directory();
+    let running = Running::start(&path, BY_EVENTS);
+    let before = running.handle.status();
+    fs::remove_file(&path).unwrap();
+    let Reload::Rejected { problems } = running.next() else { panic!("a missing file was taken") };
+    assert_eq!(problems[0].message, "no such file");
+    replace(&path, &text("1/s"));
+    assert_eq!(running.next().outcome(), Outcome::Unchanged);
+    let after = running.status_after(Outcome::Unchanged);
+    assert_eq!((after.generation, after.text_hash), (before.generation, before.text_hash));
+}
+
+#[test]
+fn without_events_the_file_is_looked_at_now_and_then() {
+    let (_directory, path) = in_new_directory();
+    let running = Running::start(&path, BY_POLLING);
+    replace(&path, &text("2/s"));
+    assert_eq!(running.next_limit(), "2/s");
+}
+
+#[test]
+fn the_same_bad_text_is_told_once_however_often_it_is_read() {
+    let (_directory, path) = in_new_directory();
+    let running = Running::start(&path, BY_POLLING);
+    replace(&path, &text("soon"));
+    assert_eq!(running.next().outcome(), Outcome::Rejected);
+    // Many polls later nothing has been said.
+    assert!(running.said.recv_timeout(20 * BY_POLLING.poll).is_err());
+    running.handle.request();
+    assert_eq!(running.next().outcome(), Outcome::Rejected);
+}
+
+#[test]
+fn a_request_is_answered_even_if_nothing_has_changed() {
+    let (_directory, path) = in_new_directory();
+    let running = Running::start(&path, BY_EVENTS);
+    running.handle.request();
+    assert_eq!(running.next().outcome(), Outcome::Unchanged);
+    assert_eq!(running.status_after(Outcome::Unchanged).generation, 1);
+}
+
+#[test]
+fn a_change_before_the_loop_starts_is_not_missed() {
+    let (_directory, path) = in_new_directory();
+    let (_, reloader) = Reloader::with(&path, Watch::on(&path), BY_EVENTS).unwrap();
+    replace(&path, &text("2/s"));
+    let handle = reloader.handle();
+    reloader.run(
+        || Timestamp::EPOCH,
+        |reload| {
+            assert_eq!(reload.outcome(), Outcome::Applied);
+            handle.stop();
+        },
+    );
+}
+
+#[test]
+fn what_takes_a_restart_is_named_until_the_restart() {
+    let (_directory, path) = in_new_directory();
+    let running = Running::start(&path, BY_EVENTS);
+    let moved = text("2/s").replace("8080", "8081").replace("workers: 1", "workers: 2");
+    replace(&path, &moved);
+    let Reload::Applied { needs_restart, .. } = running.next() else { panic!("not applied") };
+    assert_eq!(needs_restart, ["listeners", "workers"]);
+    replace(&path, &moved.replace("2/s", "3/s"));
+    let Reload::Applied { needs_restart, .. } = running.next() else { panic!("not applied") };
+    assert_eq!(needs_restart, ["listeners", "workers"]);
+    while running.handle.status().generation < 3 {
+        thread::yield_now();
+    }
+    assert_eq!(running.handle.status().needs_restart, ["listeners", "workers"]);
+    replace(&path, &text("3/s"));
+    let Reload::Applied { needs_restart, .. } = running.next() else { panic!("not applied") };
+    assert_eq!(needs_restart, [""; 0]);
+}
+
+#[test]
+fn the_hash_is_the_published_one() {
+    assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
+    assert_eq!(fnv1a("foobar"), 0x8594_4171_f739_67e8);
+}

@@ -1,0 +1,147 @@
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::config::at::At;
+
+fn document(text: &str) -> Document {
+    parse(text, Path::new("weir.yaml")).unwrap()
+}
+
+fn said(text: &str) -> Vec<String> {
+    parse(text, Path::new("w")).unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+fn place(position: Position) -> (usize, usize) {
+    (position.line, position.column)
+}
+
+#[test]
+fn every_key_and_value_has_its_place() {
+    let positions =
+        document("a: 1\nb:\n  - c: x\n    d: [y, \"z\"]\n  - {e: *no}\n".replace("*no", "w").as_str())
+            .positions;
+    let root = At::ROOT;
+    let b = root.key("b");
+    let (first, second) = (b.item(0), b.item(1));
+    let d = first.key("d");
+    assert_eq!(place(positions.value(root.key("a"))), (1, 4));
+    assert_eq!(place(positions.key(root.key("b"))), (2, 1));
+    assert_eq!(place(positions.value(b)), (3, 3));
+    assert_eq!(place(positions.value(first)), (3, 5));
+    assert_eq!(place(positions.key(d)), (4, 5));
+    assert_eq!(place(positions.value(d.item(1))), (4, 12));
+    assert_eq!(place(positions.value(second.key("e"))), (5, 9));
+}
+
+#[test]
+fn what_has_no_place_has_that_of_what_is_around_it() {
+    let positions = document("base: &b\n  x: {y: 1}\nuse:\n  <<: *b\nalias: *b\n").positions;
+    let root = At::ROOT;
+    let (using, alias) = (root.key("use"), root.key("alias"));
+    let x = alias.key("x");
+    assert_eq!(place(positions.value(using.key("x"))), place(positions.value(using)));
+    assert_eq!(place(positions.value(x.key("y"))), (5, 8));
+    assert_eq!(place(positions.value(root.key("nowhere"))), (1, 1));
+    assert_eq!(place(Positions::default().value(root.key("nowhere"))), (1, 1));
+}
+
+#[test]
+fn a_missing_value_is_where_its_key_is() {
+    let positions = document("a:\n\n\nb: 1\nc:\n  -\n  - 2\n").positions;
+    let root = At::ROOT;
+    assert_eq!(place(positions.value(root.key("a"))), (1, 1));
+    assert_eq!(place(positions.value(root.key("c").item(0))), (6, 3));
+}
+
+#[test]
+fn columns_count_characters_whatever_the_bytes() {
+    let positions = document("\u{feff}{ä: \"öü\", b: 1}\r\n").positions;
+    let root = At::ROOT;
+    assert_eq!(place(positions.key(root.key("b"))), (1, 11));
+    assert_eq!(place(positions.value(root.key("b"))), (1, 14));
+}
+
+#[test]
+fn merge_keys_are_merged() {
+    let value = document("base: &b {x: 1, y: 2}\nuse: {<<: *b, y: 3}\n").value;
+    assert_eq!(value["use"]["x"], 1);
+    assert_eq!(value["use"]["y"], 3);
+}
+
+#[test]
+fn all_duplicates_are_named() {
+    let problems = said("a: 1\nb: {c: 1, c: 2}\na: 2\n");
+    assert_eq!(
+        problems,
+        ["w:2:11: b.c: duplicate key `c` (first in line 2)", "w:3:1: a: duplicate key `a` (first in line 1)",]
+    );
+}
+
+#[test]
+fn what_is_not_yaml_has_a_place() {
+    for text in
+        ["a: [", "a: \"", "{", "a: b: c", "\t- a", "a: @", "%FOO", "a: &", "- a\nb", "*x", "a: |\n\t x\n y"]
+    {
+        if let Err(problems) = parse(text, Path::new("w")) {
+            assert!(problems[0].line > 0, "{text:?}: {}", problems[0]);
+        }
+    }
+    assert_eq!(said("a: [\n")[0].split(": ").next(), Some("w:2:1"));
+}
+
+/// Each of these takes a naive reader minutes, gigabytes, or its stack.
+#[test]
+fn monstrous_files_are_refused_at_once() {
+    let mebibyte = 1 << 20;
+    let started = start();
+    for (open, close) in [
+        ("[", "]"),
+        ("{a: ", "}"),
+        ("- ", ""),
+        ("? ", ""),
+        ("[{", ""),
+        ("a: [", ""),
+        ("'[", ""),
+        ("&a [", ""),
+    ] {
+        let open = open.repeat(mebibyte / open.len());
+        assert!(parse(&open, Path::new("w")).is_err());
+        let both = open[..mebibyte / 2].to_owned() + &close.repeat(mebibyte / 2);
+        assert!(parse(&both, Path::new("w")).is_err());
+    }
+    let mut stairs = String::new();
+    for depth in 0..1400 {
+        stairs.push_str(&" ".repeat(depth));
+        stairs.push_str("a:\n");
+    }
+    assert!(said(&stairs)[0].ends_with("nested more than 64 levels deep"));
+    assert!(started() < Duration::from_secs(20), "{:?}", started());
+}
+
+#[test]
+fn long_but_shallow_files_are_read_in_time() {
+    let mebibyte = 1 << 20;
+    let started = start();
+    let long = format!("{}[{}]", "[".repeat(60), "a,".repeat(mebibyte / 2 - 70)) + &"]".repeat(60);
+    assert!(parse(&long, Path::new("w")).is_ok());
+    assert!(parse(&format!("a: \"{}\"", "x".repeat(mebibyte)), Path::new("w")).is_ok());
+    assert!(parse(&"- a\n".repeat(mebibyte / 4), Path::new("w")).is_ok());
+    let keys: String = (0..mebibyte / 12).map(|number| format!("k{number:07}: 1\n")).collect();
+    assert!(parse(&keys, Path::new("w")).is_ok());
+    assert!(started() < Duration::from_secs(20), "{:?}", started());
+}
+
+#[expect(clippy::disallowed_methods, reason = "measures how long the parser takes")]
+fn start() -> impl Fn() -> Duration {
+    let started = Instant::now();
+    move || started.elapsed()
+}
+
+#[test]
+fn aliases_that_multiply_are_refused() {
+    let mut text = "a: &a [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
+    for (from, to) in ["ab", "bc", "cd", "de", "ef", "fg", "gh"].map(|pair| pair.split_at(1)) {
+        text.push_str(&format!("{to}: &{to} [{}]\n", vec![format!("*{from}"); 10].join(",")));
+    }
+    assert_eq!(said(&text), ["w:1:1: aliases multiply to more than a million values"]);
+}

@@ -1,0 +1,123 @@
+//! Says that a file may have changed.
+//!
+//! What is watched is the directory: editors and Kubernetes replace a file instead of writing to it, and a
+//! watch on the file itself would die with the old one. Events are only a reason to look, and a system
+//! without them (NFS, no inotify instance left) is looked at every now and then all the same.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use notify::event::{AccessKind, AccessMode, EventKind};
+use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
+
+/// Somebody who writes without a pause is not waited for longer than this many quiet times.
+const MOST_ROUNDS: usize = 20;
+
+/// Whether waiting ended early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// Something happened.
+    Early,
+    /// The time was up.
+    InTime,
+}
+
+/// Wakes the one who waits.
+#[derive(Clone, Debug)]
+pub(super) struct Waker(SyncSender<()>);
+
+impl Waker {
+    /// Wakes it, now or when it next waits. Many wakes before that are one.
+    pub(super) fn wake(&self) {
+        // Full is as good as sent, and nobody is there to wake once the other end is gone.
+        let _ = self.0.try_send(());
+    }
+}
+
+/// A watch on one file, as long as it lives.
+#[derive(Debug)]
+pub(super) struct Watch {
+    wakes: Receiver<()>,
+    waker: Waker,
+    /// `None` where the system has no events for us.
+    watcher: Option<RecommendedWatcher>,
+}
+
+impl Watch {
+    /// Watches the file at `path`, by events where there are any.
+    pub(super) fn on(path: &Path) -> Self {
+        let mut watch = Self::without_events();
+        match watcher(path, watch.waker()) {
+            Ok(watcher) => watch.watcher = Some(watcher),
+            Err(error) => {
+                tracing::warn!(file = %path.display(), %error, "no events for the configuration, polling only");
+            }
+        }
+        watch
+    }
+
+    /// Is woken by wakers only.
+    pub(super) fn without_events() -> Self {
+        let (sender, wakes) = sync_channel(1);
+        Self { wakes, waker: Waker(sender), watcher: None }
+    }
+
+    /// Wakes whoever waits here.
+    pub(super) fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Waits until woken, for `longest` at most.
+    pub(super) fn wait(&self, longest: Duration) -> Woken {
+        match self.wakes.recv_timeout(longest) {
+            Ok(()) => Woken::Early,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Woken::InTime,
+        }
+    }
+
+    /// Waits until nothing has happened for as long as `quiet`, or until that seems hopeless.
+    pub(super) fn settle(&self, quiet: Duration) {
+        for _ in 0..MOST_ROUNDS {
+            if self.wait(quiet) == Woken::InTime {
+                return;
+            }
+        }
+    }
+}
+
+fn watcher(path: &Path, waker: Waker) -> notify::Result<RecommendedWatcher> {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let name: OsString = path.file_name().unwrap_or_default().into();
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+        // An error may hide a change.
+        if event.as_ref().map_or(true, |event| concerns(event, &name)) {
+            waker.wake();
+        }
+    })?;
+    watcher.watch(directory, RecursiveMode::NonRecursive)?;
+    Ok(watcher)
+}
+
+/// Whether an event may mean that the file called `name` reads differently now. Reading it is an event too,
+/// and whatever else is written in the directory, a log perhaps, is none of ours.
+fn concerns(event: &Event, name: &OsStr) -> bool {
+    match event.kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => {}
+        EventKind::Access(_) => return false,
+        EventKind::Any
+        | EventKind::Create(_)
+        | EventKind::Modify(_)
+        | EventKind::Remove(_)
+        | EventKind::Other => {}
+    }
+    // A ConfigMap's files are links through `..data`, and only that is replaced.
+    let is_ours = |given: &OsStr| given == name || given.as_encoded_bytes().starts_with(b"..");
+    event.need_rescan()
+        || event.paths.is_empty()
+        || event.paths.iter().any(|path| path.file_name().is_none_or(is_ours))
+}

@@ -1,0 +1,124 @@
+//! Every mistake that a person makes gets a message that a person understands, with its place.
+//!
+//! Each `tests/config/NAME.yaml` holds one mistake and `NAME.txt` what `weir check` says about it. With
+//! `WEIR_BLESS=1` the texts are written anew: read the difference before committing it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use weir::config::{Config, Problem, from_text, load};
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config")
+}
+
+/// The variables that the files may use.
+fn environment(name: &str) -> Option<String> {
+    match name {
+        "WEIR_TEST_BURST" => Some("20".to_owned()),
+        "WEIR_TEST_WORD" => Some("many".to_owned()),
+        "WEIR_TEST_YAML" => Some("{ limit: 1/s }\nburst: 5".to_owned()),
+        _ => None,
+    }
+}
+
+fn check(path: &Path) -> Result<Config, Vec<Problem>> {
+    let text = fs::read_to_string(path).unwrap();
+    from_text(&text, Path::new(path.file_name().unwrap()), &environment)
+}
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(|problem| format!("{problem}\n")).collect()
+}
+
+fn files() -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    files.sort();
+    files
+}
+
+#[test]
+fn every_mistake_is_told_as_expected() {
+    let bless = std::env::var_os("WEIR_BLESS").is_some();
+    let mut different = Vec::new();
+    for path in files() {
+        let said = match check(&path) {
+            Ok(config) => lines(&config.notices),
+            Err(problems) => lines(&problems),
+        };
+        let expected = path.with_extension("txt");
+        if bless {
+            fs::write(&expected, &said).unwrap();
+        } else if fs::read_to_string(&expected).unwrap_or_default() != said {
+            different.push(format!("{}:\n{said}", path.display()));
+        }
+    }
+    assert!(different.is_empty(), "not as expected:\n{}", different.join("\n"));
+}
+
+#[test]
+fn a_file_is_refused_unless_it_is_only_worth_a_note() {
+    for path in files() {
+        let is_note = path.file_name().unwrap().to_string_lossy().starts_with("note_");
+        assert_eq!(check(&path).is_ok(), is_note, "{}", path.display());
+    }
+}
+
+#[test]
+fn messages_keep_to_the_house_style() {
+    for problem in files().iter().filter_map(|path| check(path).err()).flatten() {
+        let message = &problem.message;
+        assert!(!message.ends_with('.'), "{problem}");
+        assert!(!message.starts_with(|first: char| first.is_ascii_uppercase()), "{problem}");
+        assert!(!message.contains('\n'), "{problem}");
+        assert!(problem.line > 0 && problem.column > 0, "{problem}");
+    }
+}
+
+#[test]
+fn nothing_stops_at_the_first_mistake() {
+    let problems = check(&directory().join("all_at_once.yaml")).unwrap_err();
+    assert!(problems.len() >= 25, "{}", lines(&problems));
+    assert!(problems.is_sorted_by_key(|problem| (problem.line, problem.column)));
+}
+
+#[test]
+fn every_prefix_of_a_file_is_refused_or_whole_up_to_its_last_rule() {
+    let text =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("config/quickstart.yaml")).unwrap();
+    let rules = text.find("\nrules:").unwrap();
+    for (end, _) in text.char_indices().filter(|(end, _)| *end <= rules + "\nrules:".len()) {
+        assert!(from_text(&text[..end], Path::new("cut.yaml"), &environment).is_err(), "{end}");
+    }
+}
+
+#[test]
+fn every_shipped_configuration_is_valid() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let mut seen = 0;
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            let loaded = load(&path);
+            assert!(loaded.is_ok(), "{}", lines(&loaded.unwrap_err()));
+            seen += 1;
+        }
+    }
+    assert!(seen >= 5);
+}
+
+#[test]
+fn files_that_cannot_be_read_say_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let said = |path: &Path| load(path).unwrap_err()[0].message.clone();
+    assert_eq!(said(&directory.path().join("none.yaml")), "no such file");
+    assert_eq!(said(directory.path()), "a directory, expected a file");
+    let path = directory.path().join("weir.yaml");
+    fs::write(&path, b"rules: [\xff]").unwrap();
+    assert_eq!(load(&path).unwrap_err()[0].to_string(), format!("{}:1:9: not UTF-8 text", path.display()));
+    fs::write(&path, vec![b'#'; (1 << 20) + 1]).unwrap();
+    assert_eq!(said(&path), "larger than 1 MiB");
+    std::os::unix::fs::symlink(directory.path().join("gone"), directory.path().join("link.yaml")).unwrap();
+    assert_eq!(said(&directory.path().join("link.yaml")), "the link leads nowhere");
+}
