@@ -3,6 +3,7 @@
 mod admin_port;
 mod ending;
 mod generation;
+mod reloading;
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -14,7 +15,8 @@ use self::admin_port::AdminPort;
 use self::ending::Signals;
 use self::generation::Generations;
 use crate::clock::Clock;
-use crate::config::{self, Config, Problem};
+use crate::config::reload::{Handle, Reloader};
+use crate::config::{Config, Problem};
 use crate::drain::Drain;
 use crate::limiter::{self, Limiter};
 use crate::proxy::{self, Shared};
@@ -45,6 +47,7 @@ type Bound = (listener::Settings, Vec<TcpListener>);
 struct Running {
     shared: Arc<Shared>,
     generations: Arc<Generations>,
+    reload: Handle,
     log_guard: Option<access_log::Guard>,
 }
 
@@ -55,7 +58,7 @@ struct Running {
 /// served then.
 pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
     let clock = Arc::new(Clock::start());
-    let config = config::load(path).map_err(Error::Configuration)?;
+    let (config, reloader) = Reloader::start(path).map_err(Error::Configuration)?;
     let main = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -64,17 +67,20 @@ pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
     let signals = Signals::listen().map_err(Error::system("cannot listen for signals"))?;
     let mut bound = bind(&config)?;
     let admin = AdminPort::bind(&config.admin)?;
-    let running = compose(&config, clock)?;
+    let running = compose(&config, clock, reloader.handle())?;
     let addresses = announce(&bound);
     let workers = start_workers(config.workers.get(), &mut bound, &running.shared)?;
     admin.serve(&config, addresses, levels, &running)?;
+    reloading::start(reloader, &running)?;
     main.block_on(async {
         let serving = ending::serve_and_drain(&running.shared.drain, config.drain, signals, workers);
         tokio::select! {
             () = serving => {}
             () = ending::keep_clock(&running.shared.clock) => {}
+            () = reloading::on_signals(&running) => {}
         }
     });
+    running.reload.stop();
     drop(running.log_guard);
     Ok(())
 }
@@ -98,7 +104,7 @@ fn announce(bound: &[Bound]) -> Vec<(Box<str>, std::net::SocketAddr)> {
     bound.iter().map(address_of).collect()
 }
 
-fn compose(config: &Config, clock: Arc<Clock>) -> Result<Running, Error> {
+fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running, Error> {
     let mut secret = [0; 16];
     getrandom::fill(&mut secret).map_err(|error| {
         Error::System("cannot draw a random secret".to_owned(), std::io::Error::other(error))
@@ -123,7 +129,7 @@ fn compose(config: &Config, clock: Arc<Clock>) -> Result<Running, Error> {
         access_log,
         warned_of_proxy: AtomicBool::new(false),
     });
-    Ok(Running { shared, generations, log_guard })
+    Ok(Running { shared, generations, reload, log_guard })
 }
 
 fn start_workers(
@@ -132,7 +138,8 @@ fn start_workers(
     shared: &Arc<Shared>,
 ) -> Result<Vec<JoinHandle<()>>, Error> {
     let start = |index: usize| {
-        let mine = bound.iter_mut().filter_map(|(settings, sockets)| Some((settings.clone(), sockets.pop()?)));
+        let mine =
+            bound.iter_mut().filter_map(|(settings, sockets)| Some((settings.clone(), sockets.pop()?)));
         let (mine, shared) = (mine.collect(), Arc::clone(shared));
         worker::spawn(format!("worker-{index}"), move || proxy::run(shared, mine))
             .map_err(Error::system("cannot start a worker"))

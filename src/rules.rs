@@ -41,8 +41,7 @@ pub fn meter_specs(rules: &[Rule]) -> Vec<MeterSpec> {
         let Action::Limit(limiting) = &rule.action else { continue };
         for (ordinal, limit) in limiting.limits.iter().enumerate() {
             let ordinal = u16::try_from(ordinal).unwrap_or(u16::MAX);
-            let lineage =
-                Lineage { rule: rule.name.clone(), key: limiting.key.to_string().into(), ordinal };
+            let lineage = Lineage { rule: rule.name.clone(), key: limiting.key.to_string().into(), ordinal };
             specs.push(MeterSpec { lineage, quota: limit.quota });
         }
     }
@@ -53,7 +52,12 @@ impl RuleSet {
     /// `rules` in file order, counted by `meters` as the limiter answered for [`meter_specs`].
     pub fn bind(rules: Vec<Rule>, meters: &[Meter], hasher: KeyHasher) -> Self {
         let by_action = |wanted: fn(&Action) -> bool| -> Box<[usize]> {
-            rules.iter().enumerate().filter(|(_, rule)| wanted(&rule.action)).map(|(index, _)| index).collect()
+            rules
+                .iter()
+                .enumerate()
+                .filter(|(_, rule)| wanted(&rule.action))
+                .map(|(index, _)| index)
+                .collect()
         };
         let mut meters = meters.iter().copied();
         Self {

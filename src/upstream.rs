@@ -142,10 +142,8 @@ where
             Ok(_) => self.metrics.upstream_connection_opened(),
             Err(_) => self.metrics.upstream_connection_failed(),
         }
-        let (sender, connection) = http1::Builder::new()
-            .max_header_size(LARGEST_HEAD)
-            .handshake(TokioIo::new(connected?))
-            .await?;
+        let (sender, connection) =
+            http1::Builder::new().max_header_size(LARGEST_HEAD).handshake(TokioIo::new(connected?)).await?;
         let metrics = Rc::clone(&self.metrics);
         tokio::task::spawn_local(async move {
             // Whoever waits for an answer is told of a failure; an idle connection may fail unheard.

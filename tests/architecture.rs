@@ -1,1 +1,319 @@
+//! The shape of the program, kept true: who may import whom, what the core may not know, how large things
+//! may be, and that what the documentation says loads and holds.
 
+#[path = "architecture/documents.rs"]
+mod documents;
+#[path = "architecture/source.rs"]
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
+
+/// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
+const TABLE: [(&str, &[&str]); 18] = [
+    ("main", &["app", "cli", "config", "telemetry"]),
+    ("app", EVERYTHING),
+    ("cli", &[]),
+    ("admin", &["config", "policy", "rules", "limiter", "telemetry", "drain", "clock"]),
+    // Of the modules below only their settings: see `the_configuration_takes_only_settings_from_the_shell`.
+    (
+        "config",
+        &["policy", "rules", "limiter", "identify", "response", "listener", "upstream", "drain", "telemetry"],
+    ),
+    (
+        "proxy",
+        &[
+            "policy", "identify", "rules", "limiter", "throttle", "response", "upstream", "telemetry", "clock",
+            "drain", "listener",
+        ],
+    ),
+    ("worker", &["listener", "drain"]),
+    ("listener", &["telemetry", "drain"]),
+    ("upstream", &["telemetry"]),
+    ("telemetry", &["policy", "response", "throttle", "rules", "identify", "limiter"]),
+    ("clock", &["limiter"]),
+    ("drain", &[]),
+    ("policy", &["response", "throttle", "rules", "identify"]),
+    ("response", &["throttle", "limiter"]),
+    ("throttle", &["limiter"]),
+    ("rules", &["identify", "limiter"]),
+    ("identify", &[]),
+    ("limiter", &[]),
+];
+
+/// What puts the parts together may know them all, but not how it was called.
+const EVERYTHING: &[&str] = &[
+    "admin", "config", "proxy", "worker", "listener", "upstream", "telemetry", "clock", "drain", "policy",
+    "response", "throttle", "rules", "identify", "limiter",
+];
+
+/// Pure: takes the time as an argument and knows nothing of the network, the runtime or who counts.
+const CORE: [&str; 6] = ["identify", "rules", "limiter", "throttle", "response", "policy"];
+
+/// Words that have no business in the core.
+const IMPURE: [&str; 8] =
+    ["tokio", "hyper", "hyper_util", "arc_swap", "tracing", "notify", "TcpStream", "TcpListener"];
+
+const MOST_LINES_OF_A_FILE: usize = 500;
+const MOST_LINES_OF_A_FUNCTION: usize = 80;
+
+type Edges = BTreeMap<String, BTreeSet<String>>;
+
+/// The modules that each module imports, itself apart.
+fn edges(sources: &[Source]) -> Edges {
+    let mut edges = Edges::new();
+    for source in sources.iter().filter(|source| source.owner() != "lib") {
+        let imported = edges.entry(source.owner().to_owned()).or_default();
+        let paths = source.crate_paths().into_iter();
+        let tops = paths.filter_map(|path| path.into_iter().next());
+        imported.extend(tops.filter(|top| top != source.owner()));
+    }
+    edges
+}
+
+/// Every import that the table does not allow.
+fn forbidden_imports(edges: &Edges) -> Vec<String> {
+    let allowed = |from: &str, to: &str| {
+        TABLE.iter().any(|(importer, imported)| *importer == from && imported.contains(&to))
+    };
+    let pairs = edges.iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to)));
+    pairs.filter(|(from, to)| !allowed(from, to)).map(|(from, to)| format!("{from} imports {to}")).collect()
+}
+
+fn mutual_imports(edges: &Edges) -> Vec<String> {
+    let imports = |from: &str, to: &str| edges.get(from).is_some_and(|all| all.contains(to));
+    let pairs = edges.iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to)));
+    pairs.filter(|(from, to)| from < to && imports(to, from)).map(|(from, to)| format!("{from} and {to}")).collect()
+}
+
+/// What in a file of the core reaches beyond it.
+fn impurities(source: &Source) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let words = source.tokens().into_iter().filter(|token| IMPURE.contains(&token.text));
+    found.extend(words.map(|token| token.text.to_owned()));
+    let outside = source.paths_from("std").into_iter().filter(|path| match path[1..].first().map(String::as_str) {
+        Some("fs" | "env" | "thread" | "process") => true,
+        Some("net") => path.get(2).is_some_and(|name| name.starts_with("Tcp") || name.starts_with("Udp")),
+        Some("time") => path.get(2).is_some_and(|name| name == "Instant" || name == "SystemTime"),
+        _ => false,
+    });
+    found.extend(outside.map(|path| path.join("::")));
+    for words in [["::", "now", "("].as_slice(), &["metrics", "::"]] {
+        if source.has(words) {
+            found.push(words.concat());
+        }
+    }
+    found.into_iter().map(|what| format!("{}: {what}", source.path)).collect()
+}
+
+/// What a file of the configuration takes from the shell beside its settings.
+fn more_than_settings(source: &Source) -> Vec<String> {
+    const SETTINGS: [(&str, &[&str]); 5] = [
+        ("listener", &["Settings"]),
+        ("upstream", &["Settings", "Address"]),
+        ("drain", &["Settings"]),
+        ("telemetry", &["access_log"]),
+        ("access_log", &["Settings", "Sink", "Format"]),
+    ];
+    let mut found = Vec::new();
+    for (module, settings) in SETTINGS {
+        for path in source.paths_from(module) {
+            let taken = path.get(1).map_or("", String::as_str);
+            if !taken.is_empty() && !settings.contains(&taken) {
+                found.push(format!("{}: {}", source.path, path.join("::")));
+            }
+        }
+    }
+    found
+}
+
+fn unfinished(source: &Source) -> Vec<String> {
+    let phrases: [&[&str]; 5] =
+        [&["todo", "!"], &["unimplemented", "!"], &[".", "unwrap", "("], &["dbg", "!"], &["::", "unwrap"]];
+    let found = phrases.into_iter().filter(|phrase| source.has(phrase));
+    found.map(|phrase| format!("{}: {}", source.path, phrase.concat())).collect()
+}
+
+/// Attributes that silence a lint without a word; `expect` says why, and complains when it is not needed.
+fn silenced(source: &Source) -> Vec<String> {
+    let tokens = source.tokens();
+    let found = tokens.windows(3).filter(|words| {
+        matches!(words[0].text, "[" | "," | "(") && words[1].text == "allow" && words[2].text == "("
+    });
+    found.map(|words| format!("{}:{}", source.path, line_of(&source.code, words[1].at))).collect()
+}
+
+fn long_functions(source: &Source) -> Vec<String> {
+    let functions = source.functions().into_iter();
+    functions
+        .filter(|function| function.lines > MOST_LINES_OF_A_FUNCTION)
+        .map(|function| format!("{}:{}: {} has {} lines", source.path, function.line, function.name, function.lines))
+        .collect()
+}
+
+#[track_caller]
+fn none(what: &str, found: &[String]) {
+    assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
+}
+
+#[test]
+fn every_module_has_its_row_and_the_table_leads_down() {
+    let lib = program().into_iter().find(|source| source.path == "src/lib.rs").expect("src/lib.rs");
+    let tokens = lib.tokens();
+    let declared: BTreeSet<&str> =
+        tokens.windows(2).filter(|pair| pair[0].text == "mod").map(|pair| pair[1].text).collect();
+    let rows: BTreeSet<&str> = TABLE.iter().map(|(row, _)| *row).filter(|row| *row != "main").collect();
+    assert_eq!(declared, rows);
+    for (index, (row, imported)) in TABLE.iter().enumerate() {
+        let below: Vec<&str> = TABLE[index + 1..].iter().map(|(row, _)| *row).collect();
+        assert!(imported.iter().all(|name| below.contains(name)), "{row} imports what is not below it");
+    }
+}
+
+#[test]
+fn modules_import_only_what_the_table_allows() {
+    none("imports that the table does not know", &forbidden_imports(&edges(&program())));
+}
+
+#[test]
+fn no_two_modules_import_each_other() {
+    none("mutual imports", &mutual_imports(&edges(&program())));
+}
+
+#[test]
+fn the_configuration_takes_only_settings_from_the_shell() {
+    let config: Vec<Source> = program().into_iter().filter(|source| source.owner() == "config").collect();
+    none("more than settings", &config.iter().flat_map(more_than_settings).collect::<Vec<_>>());
+}
+
+#[test]
+fn main_takes_only_logging_from_telemetry() {
+    let main = program().into_iter().find(|source| source.owner() == "main").expect("src/main.rs");
+    let taken = main.crate_paths().into_iter().filter(|path| path[0] == "telemetry");
+    assert!(taken.into_iter().all(|path| path.get(1).is_some_and(|name| name == "logging")));
+}
+
+#[test]
+fn the_core_is_pure() {
+    let program = program();
+    let core: Vec<&Source> = program.iter().filter(|source| CORE.contains(&source.owner())).collect();
+    assert!(core.len() >= 20, "only {} files found", core.len());
+    none("impure", &core.into_iter().flat_map(impurities).collect::<Vec<_>>());
+}
+
+#[test]
+fn x_forwarded_for_is_read_in_one_place() {
+    let program = program();
+    let holders = program.iter().filter(|source| {
+        source.strings.iter().any(|(_, said)| said.eq_ignore_ascii_case("x-forwarded-for"))
+    });
+    assert_eq!(holders.map(|source| source.path.as_str()).collect::<Vec<_>>(), ["src/identify/forwarded.rs"]);
+}
+
+#[test]
+fn no_file_and_no_function_is_too_long() {
+    let mut found = Vec::new();
+    for directory in ["src", "tests", "benches"] {
+        for path in files(directory, "rs") {
+            let lines = text_of(&path).lines().count();
+            if lines > MOST_LINES_OF_A_FILE {
+                found.push(format!("{} has {lines} lines", shown(&path)));
+            }
+            if path.ends_with("mod.rs") {
+                found.push(format!("{}: a module is `name.rs` beside `name/`", shown(&path)));
+            }
+        }
+        found.extend(all_sources(directory).iter().flat_map(long_functions));
+    }
+    none("too long, or in the wrong place", &found);
+}
+
+#[test]
+fn nothing_is_unfinished_or_silenced() {
+    none("unfinished", &program().iter().flat_map(unfinished).collect::<Vec<_>>());
+    none("`allow` instead of `expect`", &all_sources("src").iter().flat_map(silenced).collect::<Vec<_>>());
+    assert!(root().join("Cargo.toml").is_file());
+}
+
+mod scanner {
+    //! The scanner itself: every check above must be able to fail.
+
+    use super::*;
+
+    fn paths(path: &str, text: &str) -> Vec<String> {
+        let paths = Source::new(path, text).without_tests().crate_paths();
+        paths.into_iter().map(|path| path.join("::")).collect()
+    }
+
+    #[test]
+    fn paths_are_found_however_they_are_written() {
+        let text = "pub use crate::a::b; use crate::{c, d::{self, e as f}, g::*};\n\
+                    fn x(y: &crate::h::I) -> u8 { if true { crate::j::k(crate::l) } else { 1 } }";
+        let found = ["a::b", "c", "d", "d::e", "g::*", "h::I", "j::k", "l"];
+        assert_eq!(paths("src/one.rs", text), found);
+    }
+
+    #[test]
+    fn super_counts_where_it_leads_to_the_root() {
+        assert_eq!(paths("src/one.rs", "use super::two::Three;"), ["two::Three"]);
+        assert_eq!(paths("src/one/inner.rs", "use super::two; use super::super::three;"), ["three"]);
+    }
+
+    #[test]
+    fn comments_strings_and_tests_do_not_count() {
+        let text = "// use crate::a;\n/* crate::b /* crate::c */ crate::d */\n\
+                    const S: &str = \"crate::e \\\" crate::f\"; const R: &str = r#\"crate::\"g\"#;\n\
+                    const Q: char = '\"'; fn lives<'a>(x: &'a str) { crate::h::i(x) }\n\
+                    #[cfg(test)]\nmod tests { use crate::j; fn f() { \"}\"; } }\nuse crate::k;";
+        assert_eq!(paths("src/one.rs", text), ["h::i", "k"]);
+    }
+
+    #[test]
+    fn what_the_table_does_not_allow_is_found() {
+        let one = Source::new("src/limiter/store.rs", "use crate::{rules::Rule, limiter::key};");
+        let other = Source::new("src/rules.rs", "fn f() { crate::limiter::check() }");
+        let edges = edges(&[one, other]);
+        assert_eq!(forbidden_imports(&edges), ["limiter imports rules"]);
+        assert_eq!(mutual_imports(&edges), ["limiter and rules"]);
+    }
+
+    #[test]
+    fn impurities_are_found() {
+        let text = "use std::{fmt, net::{IpAddr, TcpStream as T}, time::Instant};\n\
+                    fn f() { metrics::counter(); Timestamp::now(); tokio::spawn(()); }";
+        let found = impurities(&Source::new("src/rules.rs", text));
+        let found: Vec<&str> = found.iter().filter_map(|line| line.strip_prefix("src/rules.rs: ")).collect();
+        assert_eq!(
+            found,
+            ["TcpStream", "tokio", "std::net::TcpStream", "std::time::Instant", "::now(", "metrics::"]
+        );
+        assert!(impurities(&Source::new("src/rules.rs", "fn now(tokio_like: u8) {} // tokio")).is_empty());
+    }
+
+    #[test]
+    fn more_than_settings_is_found() {
+        let text = "use crate::{listener, upstream::Address}; fn f() { listener::bind(); access_log::Sink::Stdout }";
+        let found = more_than_settings(&Source::new("src/config.rs", text));
+        assert_eq!(found, ["src/config.rs: listener::bind"]);
+    }
+
+    #[test]
+    fn unfinished_and_silenced_code_is_found() {
+        let text = "#[allow(dead_code)]\nfn f() { todo!(); x.unwrap(); y.unwrap_or(1); map(Option::unwrap) }\n\
+                    #![cfg_attr(test, allow(unused))]";
+        let source = Source::new("src/a.rs", text);
+        assert_eq!(unfinished(&source).len(), 3);
+        assert_eq!(silenced(&source), ["src/a.rs:1", "src/a.rs:3"]);
+    }
+
+    #[test]
+    fn functions_are_measured_from_fn_to_the_closing_brace() {
+        let long = format!("fn long() {{\n{}}}", "    f(\"}\");\n".repeat(79));
+        let source = Source::new("src/a.rs", &format!("trait T {{ fn none(a: [u8; 4]); }}\n{long}\nfn one() {{}}"));
+        let measured: Vec<(String, usize)> =
+            source.functions().into_iter().map(|function| (function.name, function.lines)).collect();
+        assert_eq!(measured, [("long".to_owned(), 81), ("one".to_owned(), 1)]);
+        assert_eq!(long_functions(&source), ["src/a.rs:2: long has 81 lines"]);
+    }
+}

@@ -9,7 +9,7 @@ use weir::limiter::algorithm::{self, Algorithm, Outcome, State};
 use weir::limiter::decision::Enforcement;
 use weir::limiter::quota::{Limit, Period, Quota, Unit};
 use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, Lineage, Limiter, Meter, MeterSpec, Settings};
+use weir::limiter::{Check, Limiter, Lineage, Meter, MeterSpec, Settings};
 
 /// 2026-11-21T08:00:00Z.
 const START: u64 = 1_795_248_000_000_000_000;
@@ -260,7 +260,10 @@ fn limiter(quotas: &[Quota], max_keys: usize) -> (Limiter, Vec<Meter>) {
 
 fn checks(limiter: &Limiter, meters: &[Meter], key: &[u8], cost: u32) -> Vec<Check> {
     let key = limiter.hasher().hash(key);
-    meters.iter().map(|meter| Check { meter: *meter, key, cost, enforcement: Enforcement::Enforced }).collect()
+    meters
+        .iter()
+        .map(|meter| Check { meter: *meter, key, cost, enforcement: Enforcement::Enforced })
+        .collect()
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Error, Running};
 use crate::admin::{self, KeyCounts, ReloadView, State, Surface};
+use crate::config::reload::Status;
 use crate::config::{AdminSettings, Config};
 use crate::telemetry::logging::LevelHandle;
 use crate::{listener, worker};
@@ -53,8 +54,14 @@ impl AdminPort {
             drain: Arc::clone(&shared.drain),
             levels,
             access_log: shared.access_log.clone(),
-            reload: Box::new(|| ReloadView::default()),
-            config_text: Box::new(String::new),
+            reload: {
+                let handle = running.reload.clone();
+                Box::new(move || view_of(&handle.status()))
+            },
+            config_text: {
+                let handle = running.reload.clone();
+                Box::new(move || handle.status().text.to_string())
+            },
             started: clock.now(),
             now: Box::new(move || clock.now()),
             workers: config.workers.get(),
@@ -76,7 +83,23 @@ impl AdminPort {
     }
 }
 
-fn serve_one(socket: TcpListener, surface: Surface, state: Arc<State>) -> Option<tokio::task::JoinHandle<()>> {
+fn view_of(status: &Status) -> ReloadView {
+    let last = status.last.as_ref();
+    ReloadView {
+        generation: status.generation,
+        outcome: last.map_or("started", |last| last.outcome.as_str()),
+        at: last.map(|last| last.at),
+        problems: last.map_or_else(Vec::new, |last| last.problems.clone()),
+        needs_restart: status.needs_restart.iter().map(ToString::to_string).collect(),
+        file: status.file.display().to_string(),
+    }
+}
+
+fn serve_one(
+    socket: TcpListener,
+    surface: Surface,
+    state: Arc<State>,
+) -> Option<tokio::task::JoinHandle<()>> {
     let name = match surface {
         Surface::Full => "full",
         Surface::Probes => "probes",

@@ -100,19 +100,6 @@ impl Ended {
     }
 }
 
-/// Calls `reload` for each SIGHUP and `reopen` for each SIGUSR1, for as long as it is polled.
-pub(super) async fn on_signals(reload: impl Fn(), reopen: impl Fn()) -> std::io::Result<()> {
-    let mut hangup = signal(SignalKind::hangup())?;
-    let mut user = signal(SignalKind::user_defined1())?;
-    loop {
-        tokio::select! {
-            _ = hangup.recv() => reload(),
-            _ = user.recv() => reopen(),
-        }
-    }
-}
-
-
 /// Catches up with the wall clock every second, for as long as it is polled.
 pub(super) async fn keep_clock(clock: &Clock) {
     loop {

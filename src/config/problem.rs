@@ -1,7 +1,7 @@
 //! What is wrong with a configuration, and where.
 //!
 //! A [`Fault`] is what a parser of one value knows; a [`Problem`] adds the file, the place and the path. A
-//! [`Report`] gathers them, so that one run names every mistake. Wording: lowercase, no full stop, the
+//! `Report` gathers them, so that one run names every mistake. Wording: lowercase, no full stop, the
 //! problem first and the value last, names in backquotes and values in double quotes.
 
 use std::collections::HashSet;

@@ -86,6 +86,8 @@ pub struct Status {
     pub file: PathBuf,
     /// Counts applied configurations, from 1 at the start.
     pub generation: u64,
+    /// The running text, before variables are put in.
+    pub text: Arc<str>,
     /// FNV-1a of the running text: equal wherever the same text runs.
     pub text_hash: u64,
     /// What the running configuration changes that takes a restart.
@@ -177,6 +179,7 @@ impl Reloader {
         let status = Status {
             file: path.to_owned(),
             generation: 1,
+            text: text.as_str().into(),
             text_hash: fnv1a(&text),
             needs_restart: Vec::new(),
             last: None,
@@ -276,6 +279,7 @@ impl Reloader {
         match reload {
             Reload::Applied { needs_restart, .. } => {
                 status.generation += 1;
+                status.text = self.running.as_str().into();
                 status.text_hash = fnv1a(&self.running);
                 status.needs_restart.clone_from(needs_restart);
             }

@@ -1,12 +1,15 @@
 //! The JSON Schema of the configuration: made from [`super::raw`], given to editors, and what
-//! [`super::shape`] checks files against.
+//! `shape` checks files against.
 
 use std::sync::LazyLock;
 
 use schemars::generate::SchemaSettings;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::raw;
+
+/// One reference to a variable and nothing else.
+const REFERENCE: &str = r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}$";
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let generator = SchemaSettings::draft2020_12().into_generator();
@@ -15,9 +18,36 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     schema
 });
 
-/// The schema, as `weir schema` prints it.
-pub fn schema() -> &'static Value {
+/// The schema that values follow once variables have been filled in.
+pub(super) fn schema() -> &'static Value {
     &SCHEMA
+}
+
+/// The schema of a file, as `weir schema` prints it for editors: where it wants a number, a boolean or one of
+/// some words, a variable may stand.
+pub fn published() -> Value {
+    let mut schema = SCHEMA.clone();
+    allow_variables(&mut schema);
+    schema
+}
+
+fn allow_variables(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            object.values_mut().for_each(allow_variables);
+            let kind = object.get("type").and_then(Value::as_str);
+            let is_narrow = object.contains_key("enum") || object.contains_key("const");
+            if matches!(kind, Some("integer" | "boolean")) || (kind == Some("string") && is_narrow) {
+                let mut plain = std::mem::take(object);
+                // What editors show stays where they look for it.
+                let shown = ["description", "default"].map(|key| (key, plain.shift_remove(key)));
+                object.extend(shown.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+                object.insert("anyOf".to_owned(), json!([plain, { "type": "string", "pattern": REFERENCE }]));
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(allow_variables),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 /// An optional key may be left out, but where it stands it says something: `burst:` with nothing behind it is
@@ -51,5 +81,21 @@ fn merge_only(object: &mut Map<String, Value>) {
         for (key, value) in only {
             object.entry(key).or_insert(value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn editors_let_variables_stand_for_numbers_and_words() {
+        let published = published();
+        let burst = &published["$defs"]["Rule"]["properties"]["burst"]["anyOf"];
+        assert_eq!(burst[0]["type"], "integer");
+        assert!(published["$defs"]["Rule"]["properties"]["burst"]["description"].is_string());
+        assert_eq!(burst[1]["pattern"], REFERENCE);
+        assert_eq!(published["properties"]["ietf_headers"]["anyOf"][1]["type"], "string");
+        assert_eq!(published["$defs"]["Rate"]["type"], "string");
     }
 }

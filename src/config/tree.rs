@@ -20,6 +20,10 @@ pub(super) const DEEPEST: usize = 64;
 /// More values than this come only from aliases that multiply each other.
 const MOST_VALUES: u64 = 1_000_000;
 
+/// A text whose events cannot be read is still tried as values up to this size: then nothing in it can be worse
+/// than slow.
+const LARGEST_UNSEEN: usize = 64 << 10;
+
 /// A parsed file.
 #[derive(Debug)]
 pub(super) struct Document {
@@ -46,14 +50,16 @@ pub(super) fn parse(text: &str, file: &Path) -> Result<Document, Vec<Problem>> {
             .map(|fault| Problem { path: fault.path, ..problem(fault.at, &fault.message, fault.hint) });
         return Err(in_order(described.collect()));
     }
-    if scan.failed && is_suspiciously_deep(text) {
-        return Err(vec![problem(Position::START, TOO_DEEP, None)]);
+    if let Some((at, error)) = scan.failed
+        && is_suspicious(text)
+    {
+        return Err(vec![problem(at, &format!("not valid YAML: {error}"), tab_hint(text, at))]);
     }
     match value_of(text) {
         Ok(value) => Ok(Document { value, positions: scan.positions }),
         Err(error) => {
-            let (at, message) = describe(&error);
-            Err(vec![problem(at, &message, tab_hint(text, at))])
+            let (at, path, message) = describe(&error);
+            Err(vec![Problem { path, ..problem(at, &message, tab_hint(text, at)) }])
         }
     }
 }
@@ -67,13 +73,23 @@ fn value_of(text: &str) -> Result<Value, serde_yaml::Error> {
 }
 
 /// The library writes the place into the text; here it stands in front of it.
-fn describe(error: &serde_yaml::Error) -> (Position, String) {
+fn describe(error: &serde_yaml::Error) -> (Position, String, String) {
     let at = error
         .location()
         .map_or(Position::START, |location| Position { line: location.line(), column: location.column() });
-    let text = error.to_string();
     let here = format!(" at line {} column {}", at.line, at.column);
-    (at, format!("not valid YAML: {}", text.replacen(&here, "", 1)))
+    let text = error.to_string().replacen(&here, "", 1);
+    match huge_number(&text) {
+        Some((path, number)) => (at, path.to_owned(), format!("a number above {}, got {number}", u64::MAX)),
+        None => (at, String::new(), format!("not valid YAML: {text}")),
+    }
+}
+
+/// The path and the number, where the library complains about an integer that fits none of its types.
+fn huge_number(text: &str) -> Option<(&str, &str)> {
+    let (path, rest) = text.split_once("invalid type: integer `")?;
+    let (number, _) = rest.split_once("` as ")?;
+    Some((path.strip_suffix(": ").unwrap_or(path), number))
 }
 
 /// The most frequent reason that YAML cannot be read has no message of its own.
@@ -83,9 +99,12 @@ fn tab_hint(text: &str, at: Position) -> Option<String> {
     indent.contains('\t').then(|| "indent with spaces, not with tabs".to_owned())
 }
 
-/// Whether reading `text` could take time that grows with the square of its depth. Only asked where the
-/// events, which would know, cannot be read to the end; brackets in quotes and comments are counted too.
-fn is_suspiciously_deep(text: &str) -> bool {
+/// Whether reading `text` could take more time or memory than it deserves. Only asked where the events, which
+/// would know, cannot be read to the end; brackets in quotes and comments are counted too.
+fn is_suspicious(text: &str) -> bool {
+    if text.len() > LARGEST_UNSEEN {
+        return true;
+    }
     let mut open = 0_usize;
     for byte in text.bytes() {
         match byte {

@@ -121,3 +121,46 @@ fn concerns(event: &Event, name: &OsStr) -> bool {
         || event.paths.is_empty()
         || event.paths.iter().any(|path| path.file_name().is_none_or(is_ours))
 }
+
+#[cfg(test)]
+mod tests {
+    use notify::event::{AccessKind, CreateKind, DataChange, ModifyKind, RenameMode};
+
+    use super::*;
+
+    fn is_reason(kind: EventKind, path: &str) -> bool {
+        concerns(&Event::new(kind).add_path(path.into()), OsStr::new("weir.yaml"))
+    }
+
+    #[test]
+    fn reading_the_file_is_no_reason_to_read_it() {
+        assert!(!is_reason(EventKind::Access(AccessKind::Open(AccessMode::Any)), "/etc/weir/weir.yaml"));
+        assert!(!is_reason(EventKind::Access(AccessKind::Close(AccessMode::Read)), "/etc/weir/weir.yaml"));
+        assert!(is_reason(EventKind::Access(AccessKind::Close(AccessMode::Write)), "/etc/weir/weir.yaml"));
+    }
+
+    #[test]
+    fn only_the_file_and_the_links_of_a_config_map_are_reasons() {
+        let renamed = EventKind::Modify(ModifyKind::Name(RenameMode::To));
+        assert!(is_reason(renamed, "/etc/weir/weir.yaml") && is_reason(renamed, "/etc/weir/..data"));
+        assert!(!is_reason(EventKind::Create(CreateKind::File), "/etc/weir/weir.yaml.swp"));
+        assert!(!is_reason(EventKind::Modify(ModifyKind::Data(DataChange::Any)), "/etc/weir/access.log"));
+        assert!(concerns(&Event::new(EventKind::Other), OsStr::new("weir.yaml")));
+    }
+
+    #[test]
+    fn many_wakes_are_one() {
+        let watch = Watch::without_events();
+        for _ in 0..10 {
+            watch.waker().wake();
+        }
+        assert_eq!(watch.wait(Duration::ZERO), Woken::Early);
+        assert_eq!(watch.wait(Duration::ZERO), Woken::InTime);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_polled() {
+        assert!(Watch::on(Path::new("/nonexistent/weir.yaml")).watcher.is_none());
+        assert!(Watch::on(Path::new("Cargo.toml")).watcher.is_some());
+    }
+}

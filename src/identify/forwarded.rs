@@ -97,15 +97,28 @@ mod tests {
     #[test]
     fn ports_brackets_quotes_and_mapped_addresses_are_understood() {
         assert_eq!(
-            hops(&["192.0.2.1:4711,[2001:db8::1]:80,[2001:db8::2], 2001:db8::3 ,\"192.0.2.2\",::ffff:192.0.2.3"]),
+            hops(&[
+                "192.0.2.1:4711,[2001:db8::1]:80,[2001:db8::2], 2001:db8::3 ,\"192.0.2.2\",::ffff:192.0.2.3"
+            ]),
             some(&["192.0.2.3", "192.0.2.2", "2001:db8::3", "2001:db8::2", "2001:db8::1", "192.0.2.1"])
         );
     }
 
     #[test]
     fn anything_else_is_an_unknown_hop() {
-        for bad in ["", "unknown", "_hidden", "1.2.3", "1.2.3.4:", "1.2.3.4:port", "[::1", "[::1]x", "fe80::1%eth0", "1.2.3.4 5.6.7.8", "\u{fc}"]
-        {
+        for bad in [
+            "",
+            "unknown",
+            "_hidden",
+            "1.2.3",
+            "1.2.3.4:",
+            "1.2.3.4:port",
+            "[::1",
+            "[::1]x",
+            "fe80::1%eth0",
+            "1.2.3.4 5.6.7.8",
+            "\u{fc}",
+        ] {
             assert_eq!(parse_hop(bad.as_bytes()), None, "{bad}");
         }
         assert_eq!(hops(&["1.1.1.1,,2.2.2.2"]).len(), 3);

@@ -254,10 +254,7 @@ impl Quota {
 /// `numerator / count` nanoseconds, exactly; nothing where it does not fit.
 fn span(numerator: u128, count: u64) -> Option<Span> {
     let count = u128::from(count);
-    Some(Span {
-        whole: u64::try_from(numerator / count).ok()?,
-        part: u32::try_from(numerator % count).ok()?,
-    })
+    Some(Span { whole: u64::try_from(numerator / count).ok()?, part: u32::try_from(numerator % count).ok()? })
 }
 
 #[cfg(test)]
@@ -281,10 +278,7 @@ mod tests {
     #[test]
     fn a_burst_of_centuries_is_refused() {
         let burst = NonZeroU32::new(101);
-        assert_eq!(
-            Quota::new(Algorithm::Gcra, limit(1, Unit::Year), burst),
-            Err(QuotaError::TooSlow)
-        );
+        assert_eq!(Quota::new(Algorithm::Gcra, limit(1, Unit::Year), burst), Err(QuotaError::TooSlow));
         assert!(Quota::new(Algorithm::Gcra, limit(1, Unit::Year), NonZeroU32::new(100)).is_ok());
     }
 

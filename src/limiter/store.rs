@@ -39,9 +39,10 @@ impl Quotas {
 
     /// Whether nothing that counters were written under has changed or gone.
     fn all_kept_in(&self, next: &Self) -> bool {
-        self.0.iter().enumerate().all(|(index, quota)| {
-            quota.is_none() || next.0.get(index).is_some_and(|next| next == quota)
-        })
+        self.0
+            .iter()
+            .enumerate()
+            .all(|(index, quota)| quota.is_none() || next.0.get(index).is_some_and(|next| next == quota))
     }
 }
 

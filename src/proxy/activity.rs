@@ -185,9 +185,11 @@ impl Activity {
         let waited = now.saturating_sub(self.since.get());
         match self.doing.get() {
             Doing::Idle => {
-                let draining = self.clock.draining_since.get().is_some_and(|start| {
-                    now.saturating_sub(start.max(self.since.get())) >= DRAIN_GRACE
-                });
+                let draining = self
+                    .clock
+                    .draining_since
+                    .get()
+                    .is_some_and(|start| now.saturating_sub(start.max(self.since.get())) >= DRAIN_GRACE);
                 (draining || waited > self.patience.idle).then_some(Overdue::Idle)
             }
             Doing::ReadingHead => (waited > self.patience.head).then_some(Overdue::Head),

@@ -167,7 +167,9 @@ impl Body for ResponseBody {
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            Content::Ours(content) => SizeHint::with_exact(content.as_ref().map_or(0, |all| all.len() as u64)),
+            Content::Ours(content) => {
+                SizeHint::with_exact(content.as_ref().map_or(0, |all| all.len() as u64))
+            }
             Content::Upstream(answer) => answer.size_hint(),
         }
     }

@@ -37,17 +37,15 @@ pub(super) async fn serve(worker: Rc<Worker>, listener: usize, patience: Patienc
     // Small answers must not wait for the client's acknowledgement of earlier ones.
     let _ = accepted.stream.set_nodelay(true);
     let activity = worker.slow_clock.watch(patience);
-    let connection = Rc::new(Connection {
-        worker,
-        listener,
-        peer: accepted.peer.ip(),
-        activity: Rc::clone(&activity),
-    });
+    let connection =
+        Rc::new(Connection { worker, listener, peer: accepted.peer.ip(), activity: Rc::clone(&activity) });
     let counted = Counted::new(Rc::clone(&connection));
     let stream = TokioIo::new(Downstream::new(accepted.stream, Rc::clone(&activity)));
     let handler = service_fn(move |request| service::handle(Rc::clone(&connection), request));
-    let mut serving =
-        http1::Builder::new().max_header_size(LARGEST_HEAD).max_buf_size(BUFFER).serve_connection(stream, handler);
+    let mut serving = http1::Builder::new()
+        .max_header_size(LARGEST_HEAD)
+        .max_buf_size(BUFFER)
+        .serve_connection(stream, handler);
     let ended = poll_fn(|cx| {
         activity.wake_by(cx.waker());
         match activity.overdue() {

@@ -53,7 +53,9 @@ pub(super) fn validate(head: &request::Parts) -> Result<(), Unacceptable> {
         Some("http" | "https") => head.uri.authority().is_some(),
         Some(_) => false,
         None if head.uri.authority().is_some() => false,
-        None => head.uri.path().starts_with('/') || (head.uri.path() == "*" && head.method == Method::OPTIONS),
+        None => {
+            head.uri.path().starts_with('/') || (head.uri.path() == "*" && head.method == Method::OPTIONS)
+        }
     };
     let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
     let coding = codings.next();
@@ -190,7 +192,8 @@ fn address(ip: IpAddr) -> HeaderValue {
 /// A UUID of version 4 (RFC 9562 section 5.4) from random bits.
 fn request_id(random: u128) -> HeaderValue {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let bits = (random & !(0xF000_u128 << 64) & !(0xC000_u128 << 48)) | (0x4000_u128 << 64) | (0x8000_u128 << 48);
+    let bits =
+        (random & !(0xF000_u128 << 64) & !(0xC000_u128 << 48)) | (0x4000_u128 << 64) | (0x8000_u128 << 48);
     let mut text = Vec::with_capacity(36);
     for nibble in (0..32).rev() {
         if matches!(nibble, 23 | 19 | 15 | 11) {

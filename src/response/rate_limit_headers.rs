@@ -159,8 +159,10 @@ mod tests {
 
     #[test]
     fn the_tightest_limit_leads_and_all_are_listed() {
-        let (fast, slow) =
-            (Notation::new("fast", &quota(10, Unit::Second)), Notation::new("slow", &quota(1000, Unit::Hour)));
+        let (fast, slow) = (
+            Notation::new("fast", &quota(10, Unit::Second)),
+            Notation::new("slow", &quota(1000, Unit::Hour)),
+        );
         let standings = [
             Standing { notation: &fast, usage: usage(9, Duration::from_millis(100)) },
             Standing { notation: &slow, usage: usage(3, Duration::from_millis(1_804_001)) },
@@ -177,10 +179,11 @@ mod tests {
 
     #[test]
     fn the_first_of_equals_leads() {
-        let notations =
-            [("a", quota(10, Unit::Second)), ("b", quota(20, Unit::Millisecond))].map(|(n, q)| Notation::new(n, &q));
-        let standings =
-            notations.each_ref().map(|notation| Standing { notation, usage: usage(0, Duration::from_secs(1)) });
+        let notations = [("a", quota(10, Unit::Second)), ("b", quota(20, Unit::Millisecond))]
+            .map(|(n, q)| Notation::new(n, &q));
+        let standings = notations
+            .each_ref()
+            .map(|notation| Standing { notation, usage: usage(0, Duration::from_secs(1)) });
         let mut headers = HeaderMap::new();
         write_envoy(&mut headers, &standings);
         assert_eq!(headers[X_RATELIMIT_LIMIT], "10, 10;w=1;name=\"a\", 20;w=1;name=\"b\"");

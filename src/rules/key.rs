@@ -144,12 +144,15 @@ fn encode_header(request: &Attributes<'_>, name: &HeaderName, out: &mut Encoded)
 
 /// The value of a cookie (RFC 6265 section 4.2.1), from the first pair of that name over all lines.
 fn cookie<'a>(request: &Attributes<'a>, name: &str) -> Option<&'a [u8]> {
-    request.headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).find_map(
-        |pair| {
+    request
+        .headers
+        .get_all(COOKIE)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b';'))
+        .find_map(|pair| {
             let (given, value) = split_once(pair.trim_ascii(), b'=')?;
             (given == name.as_bytes()).then_some(value)
-        },
-    )
+        })
 }
 
 fn encode_query(query: &str, name: &str, out: &mut Encoded) -> Result<(), Missing> {

@@ -43,7 +43,10 @@ enum PathKind {
     Exact(Box<str>),
     /// Everything below; ends in `/`.
     Prefix(Box<str>),
-    Template { segments: Box<[Segment]>, open: bool },
+    Template {
+        segments: Box<[Segment]>,
+        open: bool,
+    },
     Regex(Regex),
 }
 

@@ -3,6 +3,8 @@
 //! Each `tests/config/NAME.yaml` holds one mistake and `NAME.txt` what `weir check` says about it. With
 //! `WEIR_BLESS=1` the texts are written anew: read the difference before committing it.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot read its files has failed")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -115,7 +115,7 @@ fn upstream(raw: &raw::Upstream, taken: &Taken, report: &mut Report<'_>) -> Opti
     let idle = timeout(idle, at.key("idle_timeout"), report);
     let address = report.take(address_at, parse::upstream_address(&address?.0))?;
     if let Some(path) = reaches_us(&address, taken) {
-        report.value(address_at, format!("requests would go in circles, this is the address of `{path}`"));
+        report.value(address_at, format!("our own address, that of `{path}`: requests would never leave"));
     }
     Some(upstream::Settings {
         address,

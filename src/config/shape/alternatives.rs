@@ -25,7 +25,7 @@ impl<'a> Alternatives<'a> {
         self.0.iter().any(|schema| kind(schema).is_none())
     }
 
-    /// The alternative of this kind; [`super::super::raw`] has at most one map and one list in a place.
+    /// The alternative of this kind; `raw` has at most one map and one list in a place.
     pub(super) fn one(&self, wanted: &str) -> Option<&'a Schema> {
         self.0.iter().copied().find(|schema| kind(schema) == Some(wanted))
     }
@@ -76,8 +76,12 @@ impl<'a> Alternatives<'a> {
     fn advice(&self, value: &Value) -> Option<String> {
         let title = self.one("string").and_then(|schema| schema.get("title")).and_then(Schema::as_str);
         match (value, title) {
-            (Value::Number(number), Some("rate")) => Some(format!("add the period, as in `{number}/s`")),
-            (Value::Number(number), Some("duration")) => Some(format!("add the unit, as in `{number}s`")),
+            (Value::Number(number), Some("rate")) if number.is_u64() => {
+                Some(format!("add the period, as in `{number}/s`"))
+            }
+            (Value::Number(number), Some("duration")) if number.is_u64() => {
+                Some(format!("add the unit, as in `{number}s`"))
+            }
             (Value::Number(_), None | Some("header pattern")) if self.takes_text() => {
                 Some("put it in quotes".to_owned())
             }

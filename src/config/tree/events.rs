@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
 use super::positions::{Position, Positions, Spot};
 use super::{DEEPEST, MOST_VALUES, TOO_DEEP};
@@ -14,8 +14,8 @@ use crate::config::problem::named;
 pub(super) struct Scan {
     pub(super) positions: Positions,
     pub(super) faults: Vec<ScanFault>,
-    /// The events end early: the text is not YAML, or this parser does not know it.
-    pub(super) failed: bool,
+    /// Where and why the events end early: the text is not YAML, or this parser does not know it.
+    pub(super) failed: Option<(Position, String)>,
 }
 
 /// What is wrong before any value is looked at.
@@ -66,22 +66,29 @@ pub(super) fn scan(text: &str) -> Scan {
     while let Some(next) = parser.next_event() {
         match next {
             Ok((event, span)) => walk.step(&event, span),
-            Err(_) => walk.scan.failed = true,
+            Err(error) => {
+                walk.scan.failed = Some((position(error.marker()), error.info().to_owned()));
+            }
         }
-        if walk.scan.failed || walk.stop {
+        if walk.scan.failed.is_some() || walk.stop {
             return walk.scan;
         }
     }
-    if walk.documents == 0 && !walk.scan.failed {
+    if walk.documents == 0 {
         let message = if text.trim().is_empty() { "the file is empty" } else { "the file has only comments" };
         walk.fault(Position::START, message.to_owned(), None);
     }
     walk.scan
 }
 
+/// Markers count lines from 1 and columns from 0.
+fn position(marker: &Marker) -> Position {
+    Position { line: marker.line().max(1), column: marker.col() + 1 }
+}
+
 impl Walk {
     fn step(&mut self, event: &Event<'_>, span: Span) {
-        let at = Position { line: span.start.line().max(1), column: span.start.col() + 1 };
+        let at = position(&span.start);
         match event {
             Event::DocumentStart(_) => self.document(at),
             Event::Scalar(text, style, anchor, _) => self.scalar((text, *style), *anchor, at),

@@ -64,7 +64,9 @@ fn window_end(period: Period, now: Timestamp) -> u64 {
     let end = match period.unit() {
         Unit::Week => next_multiple(now.saturating_add(EPOCH_AFTER_MONDAY), length) - EPOCH_AFTER_MONDAY,
         Unit::Month => calendar_end(now, i32::try_from(period.count().get()).unwrap_or(i32::MAX)),
-        Unit::Year => calendar_end(now, i32::try_from(period.count().get()).unwrap_or(i32::MAX).saturating_mul(12)),
+        Unit::Year => {
+            calendar_end(now, i32::try_from(period.count().get()).unwrap_or(i32::MAX).saturating_mul(12))
+        }
         _ => next_multiple(now, length),
     };
     // At the end of time the marks run out; a window that never ends is the safe reading.

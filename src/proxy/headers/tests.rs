@@ -59,7 +59,10 @@ fn fields_of_the_hop_stay_behind_and_so_does_what_connection_names() {
 fn only_a_trusted_peer_names_the_request() {
     let given = [("x-request-id", "mine"), ("x-forwarded-proto", "https")];
     let kept = passed_on(&given, true);
-    assert_eq!((kept["x-request-id"].as_bytes(), kept["x-forwarded-proto"].as_bytes()), (&b"mine"[..], &b"https"[..]));
+    assert_eq!(
+        (kept["x-request-id"].as_bytes(), kept["x-forwarded-proto"].as_bytes()),
+        (&b"mine"[..], &b"https"[..])
+    );
     let replaced = passed_on(&given, false);
     assert_eq!(replaced["x-request-id"], "ffffffff-ffff-4fff-bfff-ffffffffffff");
     assert_eq!(replaced["x-forwarded-proto"], "http");
@@ -88,7 +91,9 @@ fn trailers_are_asked_for_on_behalf_of_the_client() {
 fn a_request_needs_exactly_one_plausible_host() {
     let ok = [("host", "a.test:80")];
     assert_eq!(validate(&head("/", &ok)), Ok(()));
-    for bad in [&[][..], &[("host", "")], &[("host", "a"), ("host", "a")], &[("host", "u@a")], &[("host", "a/b")]] {
+    for bad in
+        [&[][..], &[("host", "")], &[("host", "a"), ("host", "a")], &[("host", "u@a")], &[("host", "a/b")]]
+    {
         assert_eq!(validate(&head("/", bad)), Err(Unacceptable::Malformed), "{bad:?}");
     }
     let mut old = head("/", &[]);

@@ -1,0 +1,56 @@
+//! New configurations on their way into force, and the signals that ask for them.
+
+use std::sync::Arc;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Error, Running};
+use crate::config::reload::{Outcome, Reload, Reloader};
+use crate::telemetry::metrics::ReloadOutcome;
+
+/// Follows the configuration file on a thread of its own.
+pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> {
+    let generations = Arc::clone(&running.generations);
+    let shared = Arc::clone(&running.shared);
+    let follow = move || {
+        reloader.run(
+            || shared.clock.now(),
+            |reload| {
+                let outcome = match reload.outcome() {
+                    Outcome::Applied => ReloadOutcome::Applied,
+                    Outcome::Unchanged => ReloadOutcome::Unchanged,
+                    Outcome::Rejected => ReloadOutcome::Rejected,
+                };
+                let generation = match reload {
+                    Reload::Applied { config, .. } => generations.apply(&config),
+                    Reload::Unchanged | Reload::Rejected { .. } => shared.policy.load().generation,
+                };
+                shared.metrics.config_reload(outcome, generation, shared.clock.now());
+            },
+        );
+    };
+    std::thread::Builder::new()
+        .name("reload".to_owned())
+        .spawn(follow)
+        .map(drop)
+        .map_err(Error::system("cannot start a thread"))
+}
+
+/// Reloads for each SIGHUP and reopens the access log for each SIGUSR1, for as long as it is polled.
+pub(super) async fn on_signals(running: &Running) {
+    let listen = |kind| signal(kind).map_err(|error| tracing::warn!(%error, "cannot listen for a signal"));
+    let (Ok(mut hangup), Ok(mut user)) = (listen(SignalKind::hangup()), listen(SignalKind::user_defined1()))
+    else {
+        return std::future::pending().await;
+    };
+    loop {
+        tokio::select! {
+            _ = hangup.recv() => running.reload.request(),
+            _ = user.recv() => {
+                if let Some(log) = &running.shared.access_log {
+                    log.reopen();
+                }
+            }
+        }
+    }
+}

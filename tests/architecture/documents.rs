@@ -1,0 +1,283 @@
+//! What the documentation says, held against the program: examples load, defaults are the program's own,
+//! and nothing that an operator can meet goes unmentioned.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde_json::Value;
+use serde_yaml::Value as Yaml;
+use weir::config;
+
+use super::source::{Source, files, root, shown, text_of};
+
+/// A fenced block of a document.
+#[derive(Debug, PartialEq, Eq)]
+struct Block {
+    /// Where its fence opens.
+    line: usize,
+    /// What stands behind the fence, e.g. `yaml fragment`.
+    info: String,
+    text: String,
+}
+
+fn documents() -> Vec<std::path::PathBuf> {
+    let mut documents = files("docs", "md");
+    documents.extend(["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name)));
+    documents
+}
+
+fn document(name: &str) -> String {
+    text_of(&root().join(name))
+}
+
+fn blocks(text: &str) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let mut open: Option<Block> = None;
+    for (index, line) in text.lines().enumerate() {
+        let fence = line.trim_start().strip_prefix("```");
+        match (open.take(), fence) {
+            (None, Some(info)) => {
+                open = Some(Block { line: index + 1, info: info.trim().to_owned(), text: String::new() });
+            }
+            (None, None) => {}
+            (Some(block), Some(_)) => blocks.push(block),
+            (Some(mut block), None) => {
+                block.text.push_str(line);
+                block.text.push('\n');
+                open = Some(block);
+            }
+        }
+    }
+    blocks
+}
+
+/// The problems of a configuration, with no variable set in the environment.
+fn problems(text: &str, name: &str) -> Vec<String> {
+    match config::from_text(text, Path::new(name), &|_| None) {
+        Ok(_) => Vec::new(),
+        Err(problems) => problems.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// The rows of all tables, cell by cell; headings and rulers among them.
+fn rows(text: &str) -> Vec<Vec<String>> {
+    let tables = text.lines().filter_map(|line| line.trim().strip_prefix('|')?.strip_suffix('|'));
+    // A bar inside a cell is written `\|`.
+    tables
+        .map(|row| row.replace("\\|", "\u{1}"))
+        .map(|row| row.split('|').map(|cell| cell.trim().replace('\u{1}', "|")).collect())
+        .collect()
+}
+
+/// The inside of a cell that is one piece of code.
+fn code(cell: &str) -> Option<&str> {
+    cell.strip_prefix('`')?.strip_suffix('`').filter(|code| !code.contains('`'))
+}
+
+fn published() -> &'static Value {
+    static SCHEMA: std::sync::LazyLock<Value> = std::sync::LazyLock::new(config::schema);
+    &SCHEMA
+}
+
+/// Every key of the configuration with its default, by path: `rules[].on_limit.status`.
+fn keys_of_the_schema() -> BTreeMap<String, Option<String>> {
+    let mut keys = BTreeMap::new();
+    gather(published(), "", &mut keys);
+    keys
+}
+
+fn gather(schema: &Value, path: &str, keys: &mut BTreeMap<String, Option<String>>) {
+    if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+        let target = published().pointer(reference.trim_start_matches('#'));
+        gather(target.unwrap_or_else(|| panic!("{reference} leads nowhere")), path, keys);
+    }
+    for choice in ["anyOf", "oneOf"].into_iter().filter_map(|choice| schema.get(choice)?.as_array()).flatten() {
+        gather(choice, path, keys);
+    }
+    if let Some(items) = schema.get("items") {
+        gather(items, &format!("{}[]", path.trim_end_matches("[]")), keys);
+    }
+    for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let default = property.get("default").map(|default| match default {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        });
+        let known = keys.entry(path.clone()).or_default();
+        *known = known.take().or(default);
+        gather(property, &path, keys);
+    }
+}
+
+/// A list may stand for its single item, so `listeners.address` and `listeners[].address` are one key.
+fn without_brackets<T>(keys: impl IntoIterator<Item = (String, T)>) -> BTreeMap<String, T> {
+    keys.into_iter().map(|(key, value)| (key.replace("[]", ""), value)).collect()
+}
+
+/// The keys that docs/configuration.md describes, with what it says their defaults are.
+fn keys_of_the_document() -> BTreeMap<String, Option<String>> {
+    let described = rows(&document("docs/configuration.md")).into_iter().filter_map(|row| {
+        let (key, default) = (code(row.first()?)?.to_owned(), row.get(1)?);
+        Some((key, code(default).map(ToOwned::to_owned)))
+    });
+    without_brackets(described)
+}
+
+fn assert_loads(text: &str, name: &str) {
+    let problems = problems(text, name);
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn every_yaml_block_of_the_documents_loads() {
+    let mut loaded = 0;
+    for path in documents() {
+        for block in blocks(&text_of(&path)) {
+            if block.info == "yaml" {
+                loaded += 1;
+                assert_loads(&block.text, &format!("{}, block of line {}", shown(&path), block.line));
+            }
+            let is_known = !block.info.starts_with("yaml") || ["yaml", "yaml fragment"].contains(&&*block.info);
+            assert!(is_known, "{}:{}: {}", shown(&path), block.line, block.info);
+        }
+    }
+    assert!(loaded >= 3, "only {loaded} blocks found");
+}
+
+#[test]
+fn every_example_configuration_loads() {
+    let examples = files("config", "yaml");
+    assert!(!examples.is_empty());
+    for path in examples {
+        assert_loads(&text_of(&path), &shown(&path));
+    }
+}
+
+#[test]
+fn the_configuration_inside_every_manifest_loads() {
+    let mut loaded = 0;
+    for path in files("deploy", "yaml") {
+        for manifest in text_of(&path).split("\n---\n") {
+            let manifest: Yaml = serde_yaml::from_str(manifest).expect("a manifest is YAML");
+            if let Some(text) = manifest.get("data").and_then(|data| data.get("weir.yaml")).and_then(Yaml::as_str)
+            {
+                loaded += 1;
+                assert_loads(text, &format!("{}, weir.yaml", shown(&path)));
+            }
+        }
+    }
+    assert_eq!(loaded, 1);
+}
+
+#[test]
+fn the_default_configuration_of_the_chart_loads() {
+    let values: Yaml = serde_yaml::from_str(&document("helm/weir/values.yaml")).expect("values are YAML");
+    let text = serde_yaml::to_string(values.get("config").expect("a key `config`")).expect("YAML again");
+    assert_loads(&text, "helm/weir/values.yaml, config");
+}
+
+#[test]
+fn every_key_is_described_and_every_default_is_the_programs_own() {
+    let (written, mut real) = (keys_of_the_document(), without_brackets(keys_of_the_schema()));
+    // One row stands for all of them: they are those of `match`.
+    real.retain(|key, _| !key.starts_with("rules.except."));
+    let names = |keys: &BTreeMap<String, Option<String>>| keys.keys().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(names(&written), names(&real));
+    for (key, default) in real {
+        if let Some(default) = default {
+            assert_eq!(written[&key].as_ref(), Some(&default), "the default of {key}");
+        }
+    }
+}
+
+#[test]
+fn the_defaults_are_those_the_program_uses() {
+    let text = "listeners: 127.0.0.1:0\nupstream: echo\nrules: []\n";
+    let loaded = config::from_text(text, Path::new("least.yaml"), &|_| None).expect("the least there is");
+    let written = keys_of_the_document();
+    let duration = |key: &str| {
+        let text = written[key].as_deref().unwrap_or_else(|| panic!("{key} has no default"));
+        config::parse::duration(text).unwrap_or_else(|fault| panic!("{key}: {}", fault.message))
+    };
+    let listener = &loaded.listeners[0];
+    assert_eq!(duration("listeners.header_timeout"), listener.header_timeout);
+    assert_eq!(duration("listeners.idle_timeout"), listener.idle_timeout);
+    assert_eq!(duration("upstream.connect_timeout"), loaded.upstream.connect_timeout);
+    assert_eq!(duration("upstream.timeout"), loaded.upstream.timeout);
+    assert_eq!(duration("upstream.idle_timeout"), loaded.upstream.idle_timeout);
+    assert_eq!(duration("drain.delay"), loaded.drain.delay);
+    assert_eq!(duration("drain.timeout"), loaded.drain.timeout);
+    let said = |key: &str| written[key].clone().unwrap_or_default();
+    assert_eq!(said("admin.address"), loaded.admin.address.to_string());
+    assert_eq!(said("client_ip.ipv6_prefix"), loaded.identify.ipv6_prefix.to_string());
+    assert_eq!(said("limiter.max_keys"), loaded.max_keys.to_string());
+    assert_eq!(said("access_log"), "disabled");
+    assert!(loaded.access_log.is_none());
+}
+
+#[test]
+fn every_metric_and_every_admin_path_is_described() {
+    let operations = document("docs/operations.md");
+    let strings = |path: &str| Source::new(path, &document(path)).without_tests().strings;
+    let metrics = strings("src/telemetry/metrics/families.rs").into_iter().map(|(_, said)| said);
+    let metrics: Vec<String> =
+        metrics.filter(|said| said.starts_with("weir_") || said.starts_with("process_")).collect();
+    let paths = strings("src/admin/router.rs").into_iter().map(|(_, said)| said);
+    let paths: Vec<String> = paths.filter(|said| said.starts_with('/') && !said.contains(' ')).collect();
+    assert!(metrics.len() >= 20 && paths.len() >= 10, "{metrics:?} {paths:?}");
+    for name in metrics.iter().chain(&paths) {
+        let named = operations.contains(&format!("`{name}`")) || operations.contains(&format!(" {name}`"));
+        assert!(named, "docs/operations.md says nothing of {name}");
+    }
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    for path in documents() {
+        let text = text_of(&path);
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = target.split('#').next().unwrap_or_default();
+            if !file.is_empty() && !file.contains("://") {
+                let to = path.parent().unwrap_or(root()).join(file);
+                assert!(to.exists(), "{}: {target}", shown(&path));
+            }
+        }
+    }
+}
+
+mod readers {
+    //! The readers themselves: every check above must be able to fail.
+
+    use super::*;
+
+    #[test]
+    fn blocks_have_their_place_and_kind() {
+        let text = "a\n```yaml\nb: 1\n```\n\n```yaml fragment\nc\n```\n```sh\nd\n```\n";
+        let found: Vec<_> = blocks(text).into_iter().map(|block| (block.line, block.info, block.text)).collect();
+        let expected =
+            [(2, "yaml", "b: 1\n"), (6, "yaml fragment", "c\n"), (9, "sh", "d\n")];
+        assert_eq!(found, expected.map(|(line, info, text)| (line, info.to_owned(), text.to_owned())));
+    }
+
+    #[test]
+    fn a_block_with_a_mistake_does_not_load() {
+        assert_eq!(problems("listeners: 127.0.0.1:0\nupstream: echo\nrules: []\n", "x.yaml"), [""; 0]);
+        let found = problems("listeners: 127.0.0.1:0\nupstream: ecko\nrules: []\n", "x.yaml");
+        assert_eq!(found, ["x.yaml:2:11: upstream: missing port in \"ecko\" (as in `127.0.0.1:8080`)"]);
+    }
+
+    #[test]
+    fn rows_are_read_cell_by_cell() {
+        let text = "| key | default |\n|---|---|\n| `a.b` | `1s` | or `a \\| b` |\nno row\n";
+        assert_eq!(rows(text)[2], ["`a.b`", "`1s`", "or `a | b`"]);
+        assert_eq!((code("`1s`"), code("1s"), code("`a` or `b`")), (Some("1s"), None, None));
+    }
+
+    #[test]
+    fn keys_of_lists_and_maps_are_found_by_their_paths() {
+        let keys = keys_of_the_schema();
+        let default = |key: &str| keys.get(key).unwrap_or_else(|| panic!("no {key} in {keys:?}")).as_deref();
+        assert_eq!(default("listeners[].address"), None);
+        assert_eq!(default("rules[].on_limit.status"), Some("429"));
+    }
+}

@@ -1,0 +1,362 @@
+//! Reads Rust sources well enough to ask which paths, words and functions are in them.
+//!
+//! Not a parser: a lexer that knows comments, strings and character literals, and a matcher of brackets.
+//! What it cannot see is a path that a macro puts together; there are none.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A source file, without what is not code.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Relative to the root of the project, with `/` between the parts.
+    pub(super) path: String,
+    /// The text with comments and the insides of literals blanked; as long as the file, line by line.
+    pub(super) code: String,
+    /// Every string literal: where it starts, and what it says, escapes as written.
+    pub(super) strings: Vec<(usize, String)>,
+}
+
+/// A word or a sign of the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Token<'a> {
+    pub(super) text: &'a str,
+    pub(super) at: usize,
+}
+
+/// A function and the lines from its `fn` to its closing brace.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Function {
+    pub(super) name: String,
+    pub(super) line: usize,
+    pub(super) lines: usize,
+}
+
+/// The root of the project.
+pub(super) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every file below `directory` of the project with one of these extensions, sorted.
+pub(super) fn files(directory: &str, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut pending = vec![root().join(directory)];
+    while let Some(directory) = pending.pop() {
+        let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{directory:?}: {error}"));
+        for path in entries.map(|entry| entry.expect("a readable directory").path()) {
+            if path.is_dir() {
+                pending.push(path);
+            } else if path.extension().is_some_and(|given| given == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The path of a file of the project as it is written in messages.
+pub(super) fn shown(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).to_string_lossy().replace('\\', "/")
+}
+
+pub(super) fn text_of(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every source file below `directory`, tests included.
+pub(super) fn all_sources(directory: &str) -> Vec<Source> {
+    files(directory, "rs").iter().map(|path| Source::new(&shown(path), &text_of(path))).collect()
+}
+
+/// Every source file of the program, without its tests.
+pub(super) fn program() -> Vec<Source> {
+    let sources = all_sources("src").into_iter();
+    sources.filter(|source| !source.path.ends_with("/tests.rs")).map(Source::without_tests).collect()
+}
+
+impl Source {
+    pub(super) fn new(path: &str, text: &str) -> Self {
+        let (code, strings) = strip(text);
+        Self { path: path.to_owned(), code, strings }
+    }
+
+    /// The same without items that only tests have.
+    pub(super) fn without_tests(mut self) -> Self {
+        const MARK: &str = "#[cfg(test)]";
+        while let Some(start) = self.code.find(MARK) {
+            let end = item_end(&self.code, start + MARK.len());
+            let blank = blanked(&self.code[start..end]);
+            self.code.replace_range(start..end, &blank);
+            self.strings.retain(|(at, _)| !(start..end).contains(at));
+        }
+        self
+    }
+
+    /// The modules from the crate's root to this file, e.g. `["limiter", "store"]`; none for a root.
+    pub(super) fn modules(&self) -> Vec<&str> {
+        let below = self.path.strip_prefix("src/").unwrap_or(&self.path);
+        match below.strip_suffix(".rs").unwrap_or(below) {
+            "lib" | "main" => Vec::new(),
+            path => path.split('/').collect(),
+        }
+    }
+
+    /// What the file belongs to: a module directly below the root, or `main` or `lib`.
+    pub(super) fn owner(&self) -> &str {
+        let below = self.path.strip_prefix("src/").unwrap_or(&self.path);
+        below.split(['/', '.']).next().unwrap_or(below)
+    }
+
+    pub(super) fn tokens(&self) -> Vec<Token<'_>> {
+        tokens(&self.code)
+    }
+
+    /// Every path that starts at the crate's root, however it is written: in `use`, in groups, in the middle of
+    /// an expression, by way of `super`.
+    pub(super) fn crate_paths(&self) -> Vec<Vec<String>> {
+        let tokens = self.tokens();
+        let mut paths = Vec::new();
+        for (index, token) in tokens.iter().enumerate() {
+            let is_start = index == 0 || tokens[index - 1].text != "::";
+            let next = match token.text {
+                "crate" | "weir" if is_start => Some(index + 1),
+                "super" if is_start => self.past_supers(&tokens, index),
+                _ => None,
+            };
+            if let Some(next) = next.filter(|next| text(&tokens, *next) == "::") {
+                read_tree(&tokens, next + 1, &[], &mut paths);
+            }
+        }
+        paths
+    }
+
+    /// Every path that starts with the name `first`, groups taken apart.
+    pub(super) fn paths_from(&self, first: &str) -> Vec<Vec<String>> {
+        let tokens = self.tokens();
+        let mut paths = Vec::new();
+        for (index, token) in tokens.iter().enumerate() {
+            if token.text == first && text(&tokens, index + 1) == "::" {
+                read_tree(&tokens, index, &[], &mut paths);
+            }
+        }
+        paths
+    }
+
+    /// Behind the chain of `super` at `start`, if it leads to the crate's root.
+    fn past_supers(&self, tokens: &[Token<'_>], start: usize) -> Option<usize> {
+        let mut index = start;
+        while text(tokens, index + 1) == "::" && text(tokens, index + 2) == "super" {
+            index += 2;
+        }
+        ((index - start) / 2 + 1 >= self.modules().len()).then_some(index + 1)
+    }
+
+    /// Whether `words` follow each other anywhere.
+    pub(super) fn has(&self, words: &[&str]) -> bool {
+        self.tokens().windows(words.len()).any(|window| {
+            window.iter().zip(words).all(|(token, word)| token.text == *word)
+        })
+    }
+
+    pub(super) fn functions(&self) -> Vec<Function> {
+        let tokens = self.tokens();
+        let mut functions = Vec::new();
+        for (index, pair) in tokens.windows(2).enumerate() {
+            if pair[0].text == "fn"
+                && is_word(pair[1].text)
+                && let Some(end) = body_end(&tokens, index + 2)
+            {
+                let line = line_of(&self.code, pair[0].at);
+                let lines = line_of(&self.code, end) - line + 1;
+                functions.push(Function { name: pair[1].text.to_owned(), line, lines });
+            }
+        }
+        functions
+    }
+}
+
+pub(super) fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1
+}
+
+fn text<'a>(tokens: &[Token<'a>], index: usize) -> &'a str {
+    tokens.get(index).map_or("", |token| token.text)
+}
+
+fn is_word(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_alphabetic() || first == '_')
+}
+
+fn tokens(code: &str) -> Vec<Token<'_>> {
+    let mut tokens = Vec::new();
+    let mut rest = code;
+    while let Some(first) = rest.chars().next() {
+        let at = code.len() - rest.len();
+        let length = match first {
+            _ if first.is_alphanumeric() || first == '_' => {
+                rest.find(|next: char| !(next.is_alphanumeric() || next == '_')).unwrap_or(rest.len())
+            }
+            ':' if rest.starts_with("::") => 2,
+            _ => first.len_utf8(),
+        };
+        if !first.is_whitespace() {
+            tokens.push(Token { text: &rest[..length], at });
+        }
+        rest = &rest[length..];
+    }
+    tokens
+}
+
+/// Reads the path or use tree at `index` and answers where it ends; each leaf becomes a path of its own.
+fn read_tree(tokens: &[Token<'_>], index: usize, before: &[String], paths: &mut Vec<Vec<String>>) -> usize {
+    let mut path = before.to_vec();
+    let mut index = index;
+    loop {
+        match text(tokens, index) {
+            "{" => {
+                index += 1;
+                while !matches!(text(tokens, index), "}" | "") {
+                    index = read_tree(tokens, index, &path, paths);
+                    // A comma, or a new name behind `as`.
+                    while !matches!(text(tokens, index), "," | "}" | "") {
+                        index += 1;
+                    }
+                    index += usize::from(text(tokens, index) == ",");
+                }
+                return index + 1;
+            }
+            "self" => index += 1,
+            word if is_word(word) || word == "*" => {
+                path.push(word.to_owned());
+                index += 1;
+            }
+            _ => break,
+        }
+        if text(tokens, index) != "::" {
+            break;
+        }
+        index += 1;
+    }
+    paths.push(path);
+    index
+}
+
+/// Where the body of the function ends whose signature goes on at `index`; `None` if it has none.
+fn body_end(tokens: &[Token<'_>], index: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    for token in &tokens[index..] {
+        match token.text {
+            ";" if depth == 0 => return None,
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 && token.text == "}" {
+                    return Some(token.at);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Where the item ends that starts at `from`: behind its block, or behind the semicolon if it has none.
+fn item_end(code: &str, from: usize) -> usize {
+    let mut depth = 0_usize;
+    for (at, byte) in code.bytes().enumerate().skip(from) {
+        match byte {
+            b';' if depth == 0 => return at + 1,
+            b'{' | b'(' | b'[' => depth += 1,
+            b'}' | b')' | b']' => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 && byte == b'}' {
+                    return at + 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    code.len()
+}
+
+fn blanked(text: &str) -> String {
+    text.bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }).collect()
+}
+
+/// Blanks comments and the insides of literals, and gathers what the strings say.
+fn strip(text: &str) -> (String, Vec<(usize, String)>) {
+    let mut code = String::with_capacity(text.len());
+    let mut strings = Vec::new();
+    while code.len() < text.len() {
+        let at = code.len();
+        let rest = &text[at..];
+        let in_word = text[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_');
+        if rest.starts_with("//") {
+            code.push_str(&blanked(&rest[..rest.find('\n').unwrap_or(rest.len())]));
+        } else if rest.starts_with("/*") {
+            code.push_str(&blanked(&rest[..comment_end(rest)]));
+        } else if let Some((open, inside, close)) = string_at(rest).filter(|_| !in_word) {
+            strings.push((at, rest[open..open + inside].to_owned()));
+            code.push_str(&blanked(&rest[..open + inside + close]));
+        } else if let Some(end) = char_end(rest) {
+            code.push_str(&blanked(&rest[..end]));
+        } else {
+            code.push_str(&rest[..rest.chars().next().map_or(1, char::len_utf8)]);
+        }
+    }
+    (code, strings)
+}
+
+/// The length of the block comment that `rest` starts with; they nest.
+fn comment_end(rest: &str) -> usize {
+    let mut depth = 0_usize;
+    let mut at = 0;
+    while at < rest.len() {
+        match &rest.as_bytes()[at..] {
+            [b'/', b'*', ..] => (depth, at) = (depth + 1, at + 2),
+            [b'*', b'/', ..] => (depth, at) = (depth - 1, at + 2),
+            _ => at += 1,
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+    rest.len()
+}
+
+/// The lengths of the opening, the inside and the closing of the string literal that `rest` starts with.
+fn string_at(rest: &str) -> Option<(usize, usize, usize)> {
+    let prefix = rest.find(|letter| !matches!(letter, 'b' | 'c' | 'r')).filter(|length| *length <= 2)?;
+    let hashes = rest[prefix..].find(|sign| sign != '#')?;
+    if !rest[prefix + hashes..].starts_with('"') {
+        return None;
+    }
+    let open = prefix + hashes + 1;
+    let inside = &rest[open..];
+    if rest[..prefix].contains('r') {
+        let close = format!("\"{}", "#".repeat(hashes));
+        return Some((open, inside.find(&close).unwrap_or(inside.len()), close.len()));
+    }
+    let mut escaped = false;
+    let end = inside.find(|letter| {
+        let ends = letter == '"' && !escaped;
+        escaped = letter == '\\' && !escaped;
+        ends
+    });
+    (hashes == 0).then_some((open, end.unwrap_or(inside.len()), 1))
+}
+
+/// The length of the character literal that `rest` starts with; a lifetime is none.
+fn char_end(rest: &str) -> Option<usize> {
+    let inside = rest.strip_prefix('\'')?;
+    let mut letters = inside.char_indices();
+    let (_, first) = letters.next()?;
+    match first {
+        '\\' => {
+            let skipped = 2.min(inside.len());
+            Some(1 + skipped + inside[skipped..].find('\'')? + 1)
+        }
+        _ => letters.next().filter(|(_, next)| *next == '\'').map(|(at, _)| 1 + at + 1),
+    }
+}
