@@ -24,8 +24,17 @@ const TABLE: [(&str, &[&str]); 18] = [
     (
         "proxy",
         &[
-            "policy", "identify", "rules", "limiter", "throttle", "response", "upstream", "telemetry", "clock",
-            "drain", "listener",
+            "policy",
+            "identify",
+            "rules",
+            "limiter",
+            "throttle",
+            "response",
+            "upstream",
+            "telemetry",
+            "clock",
+            "drain",
+            "listener",
         ],
     ),
     ("worker", &["listener", "drain"]),
@@ -44,8 +53,21 @@ const TABLE: [(&str, &[&str]); 18] = [
 
 /// What puts the parts together may know them all, but not how it was called.
 const EVERYTHING: &[&str] = &[
-    "admin", "config", "proxy", "worker", "listener", "upstream", "telemetry", "clock", "drain", "policy",
-    "response", "throttle", "rules", "identify", "limiter",
+    "admin",
+    "config",
+    "proxy",
+    "worker",
+    "listener",
+    "upstream",
+    "telemetry",
+    "clock",
+    "drain",
+    "policy",
+    "response",
+    "throttle",
+    "rules",
+    "identify",
+    "limiter",
 ];
 
 /// Pure: takes the time as an argument and knows nothing of the network, the runtime or who counts.
@@ -84,7 +106,10 @@ fn forbidden_imports(edges: &Edges) -> Vec<String> {
 fn mutual_imports(edges: &Edges) -> Vec<String> {
     let imports = |from: &str, to: &str| edges.get(from).is_some_and(|all| all.contains(to));
     let pairs = edges.iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to)));
-    pairs.filter(|(from, to)| from < to && imports(to, from)).map(|(from, to)| format!("{from} and {to}")).collect()
+    pairs
+        .filter(|(from, to)| from < to && imports(to, from))
+        .map(|(from, to)| format!("{from} and {to}"))
+        .collect()
 }
 
 /// What in a file of the core reaches beyond it.
@@ -92,12 +117,13 @@ fn impurities(source: &Source) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let words = source.tokens().into_iter().filter(|token| IMPURE.contains(&token.text));
     found.extend(words.map(|token| token.text.to_owned()));
-    let outside = source.paths_from("std").into_iter().filter(|path| match path[1..].first().map(String::as_str) {
-        Some("fs" | "env" | "thread" | "process") => true,
-        Some("net") => path.get(2).is_some_and(|name| name.starts_with("Tcp") || name.starts_with("Udp")),
-        Some("time") => path.get(2).is_some_and(|name| name == "Instant" || name == "SystemTime"),
-        _ => false,
-    });
+    let outside =
+        source.paths_from("std").into_iter().filter(|path| match path[1..].first().map(String::as_str) {
+            Some("fs" | "env" | "thread" | "process") => true,
+            Some("net") => path.get(2).is_some_and(|name| name.starts_with("Tcp") || name.starts_with("Udp")),
+            Some("time") => path.get(2).is_some_and(|name| name == "Instant" || name == "SystemTime"),
+            _ => false,
+        });
     found.extend(outside.map(|path| path.join("::")));
     for words in [["::", "now", "("].as_slice(), &["metrics", "::"]] {
         if source.has(words) {
@@ -148,7 +174,9 @@ fn long_functions(source: &Source) -> Vec<String> {
     let functions = source.functions().into_iter();
     functions
         .filter(|function| function.lines > MOST_LINES_OF_A_FUNCTION)
-        .map(|function| format!("{}:{}: {} has {} lines", source.path, function.line, function.name, function.lines))
+        .map(|function| {
+            format!("{}:{}: {} has {} lines", source.path, function.line, function.name, function.lines)
+        })
         .collect()
 }
 
@@ -205,9 +233,9 @@ fn the_core_is_pure() {
 #[test]
 fn x_forwarded_for_is_read_in_one_place() {
     let program = program();
-    let holders = program.iter().filter(|source| {
-        source.strings.iter().any(|(_, said)| said.eq_ignore_ascii_case("x-forwarded-for"))
-    });
+    let holders = program
+        .iter()
+        .filter(|source| source.strings.iter().any(|(_, said)| said.eq_ignore_ascii_case("x-forwarded-for")));
     assert_eq!(holders.map(|source| source.path.as_str()).collect::<Vec<_>>(), ["src/identify/forwarded.rs"]);
 }
 
@@ -293,7 +321,8 @@ mod scanner {
 
     #[test]
     fn more_than_settings_is_found() {
-        let text = "use crate::{listener, upstream::Address}; fn f() { listener::bind(); access_log::Sink::Stdout }";
+        let text =
+            "use crate::{listener, upstream::Address}; fn f() { listener::bind(); access_log::Sink::Stdout }";
         let found = more_than_settings(&Source::new("src/config.rs", text));
         assert_eq!(found, ["src/config.rs: listener::bind"]);
     }
@@ -310,7 +339,8 @@ mod scanner {
     #[test]
     fn functions_are_measured_from_fn_to_the_closing_brace() {
         let long = format!("fn long() {{\n{}}}", "    f(\"}\");\n".repeat(79));
-        let source = Source::new("src/a.rs", &format!("trait T {{ fn none(a: [u8; 4]); }}\n{long}\nfn one() {{}}"));
+        let source =
+            Source::new("src/a.rs", &format!("trait T {{ fn none(a: [u8; 4]); }}\n{long}\nfn one() {{}}"));
         let measured: Vec<(String, usize)> =
             source.functions().into_iter().map(|function| (function.name, function.lines)).collect();
         assert_eq!(measured, [("long".to_owned(), 81), ("one".to_owned(), 1)]);

@@ -111,6 +111,7 @@ fn failed(mut exchange: Exchange, view: &View, failure: &Failure) -> Response<Re
                 }
             }
         }
+        Failure::Unreadable => (StatusCode::BAD_GATEWAY, Flag::UpstreamProtocol, "bad gateway\n"),
         Failure::Late => (StatusCode::GATEWAY_TIMEOUT, Flag::UpstreamTimeout, "upstream timed out\n"),
         Failure::Stalled => (StatusCode::REQUEST_TIMEOUT, Flag::IdleTimeout, "request timed out\n"),
         Failure::BrokenRequest => (StatusCode::BAD_REQUEST, Flag::DownstreamProtocol, "bad request\n"),

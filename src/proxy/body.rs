@@ -90,7 +90,7 @@ impl Body for RequestBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+        self.incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }
 

@@ -10,6 +10,7 @@ use super::View;
 use super::activity::Overdue;
 use super::body::RequestBody;
 use super::exchange::Exchange;
+use super::headers;
 use crate::telemetry::metrics::UpstreamOutcome;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
@@ -19,6 +20,8 @@ use crate::upstream::error::Error as UpstreamError;
 pub(super) enum Failure {
     /// Between us and the upstream.
     Upstream(UpstreamError),
+    /// The answer's body is coded in a way we cannot follow.
+    Unreadable,
     /// The answer's head did not come in time.
     Late,
     /// The client stopped sending in the middle of its request.
@@ -51,6 +54,7 @@ pub(super) async fn forward(
     let answered = match answered {
         // A body that broke off breaks the upstream's connection too; the fault is the client's.
         Err(Failure::Upstream(_)) if exchange.request_is_broken() => Err(Failure::BrokenRequest),
+        Ok(response) if !headers::is_readable(response.headers()) => Err(Failure::Unreadable),
         answered => answered,
     };
     activity.answered();
@@ -59,7 +63,9 @@ pub(super) async fn forward(
         Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
             UpstreamOutcome::ConnectFailed
         }
-        Err(Failure::Upstream(UpstreamError::Malformed(_))) => UpstreamOutcome::Malformed,
+        Err(Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable) => {
+            UpstreamOutcome::Malformed
+        }
         Err(Failure::Late) => UpstreamOutcome::TimedOut,
         Err(Failure::Upstream(UpstreamError::Reset(_)) | Failure::Stalled | Failure::BrokenRequest) => {
             UpstreamOutcome::Reset

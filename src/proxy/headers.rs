@@ -74,13 +74,34 @@ fn has_one_host(head: &request::Parts) -> bool {
     let mut hosts = head.headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
         (None, _) => head.version == Version::HTTP_10,
-        (Some(host), None) => !host.is_empty() && host.as_bytes().iter().all(|byte| is_of_host(*byte)),
+        (Some(host), None) => is_host(host.as_bytes()),
         (Some(_), Some(_)) => false,
     }
 }
 
+/// A name or address and perhaps a port (RFC 9110 section 7.2); the port may be empty, the name may not.
+fn is_host(host: &[u8]) -> bool {
+    let literal = host.first() == Some(&b'[');
+    let end = match literal {
+        true => host.iter().position(|byte| *byte == b']').map(|bracket| bracket + 1),
+        false => host.iter().position(|byte| *byte == b':'),
+    };
+    let (name, port) = match end {
+        Some(end) => host.split_at(end),
+        None => (host, &b""[..]),
+    };
+    let port = port.strip_prefix(b":").unwrap_or(port);
+    let (first, last) = if literal { (1, name.len().saturating_sub(1)) } else { (0, name.len()) };
+    let inside = name.get(first..last).unwrap_or_default();
+    !inside.is_empty()
+        && inside.iter().all(|byte| is_of_host(*byte) || (literal && *byte == b':'))
+        && (!literal || name.ends_with(b"]"))
+        && port.len() <= 5
+        && port.iter().all(u8::is_ascii_digit)
+}
+
 const fn is_of_host(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'[' | b']' | b'%' | b'~')
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'%' | b'~')
 }
 
 /// Whether the client waits for `100 Continue` before it sends its body.
@@ -147,6 +168,13 @@ fn to_origin_form(head: &mut request::Parts) {
     let mut parts = http::uri::Parts::default();
     parts.path_and_query = head.uri.path_and_query().cloned();
     head.uri = Uri::from_parts(parts).unwrap_or_default();
+}
+
+/// Whether we know where an answer's body ends and what it is: chunked, or not coded at all.
+pub(super) fn is_readable(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    codings.next().is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+        && codings.next().is_none()
 }
 
 /// Turns an upstream's answer into ours.

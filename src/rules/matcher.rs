@@ -32,7 +32,7 @@ impl Matcher {
             && (self.hosts.is_empty() || self.hosts.iter().any(|host| host.matches(&request.host)))
             && self.client_ip.as_ref().is_none_or(|set| set.contains(request.client.ip))
             && self.headers.iter().all(|(name, patterns)| {
-                patterns.iter().any(|pattern| pattern.matches(request.headers.get_all(name)))
+                patterns.iter().any(|pattern| pattern.matches(&request.headers.get_all(name)))
             });
         if !holds {
             return None;

@@ -91,7 +91,8 @@ fn gather(schema: &Value, path: &str, keys: &mut BTreeMap<String, Option<String>
         let target = published().pointer(reference.trim_start_matches('#'));
         gather(target.unwrap_or_else(|| panic!("{reference} leads nowhere")), path, keys);
     }
-    for choice in ["anyOf", "oneOf"].into_iter().filter_map(|choice| schema.get(choice)?.as_array()).flatten() {
+    for choice in ["anyOf", "oneOf"].into_iter().filter_map(|choice| schema.get(choice)?.as_array()).flatten()
+    {
         gather(choice, path, keys);
     }
     if let Some(items) = schema.get("items") {
@@ -137,7 +138,8 @@ fn every_yaml_block_of_the_documents_loads() {
                 loaded += 1;
                 assert_loads(&block.text, &format!("{}, block of line {}", shown(&path), block.line));
             }
-            let is_known = !block.info.starts_with("yaml") || ["yaml", "yaml fragment"].contains(&&*block.info);
+            let is_known =
+                !block.info.starts_with("yaml") || ["yaml", "yaml fragment"].contains(&&*block.info);
             assert!(is_known, "{}:{}: {}", shown(&path), block.line, block.info);
         }
     }
@@ -159,7 +161,8 @@ fn the_configuration_inside_every_manifest_loads() {
     for path in files("deploy", "yaml") {
         for manifest in text_of(&path).split("\n---\n") {
             let manifest: Yaml = serde_yaml::from_str(manifest).expect("a manifest is YAML");
-            if let Some(text) = manifest.get("data").and_then(|data| data.get("weir.yaml")).and_then(Yaml::as_str)
+            if let Some(text) =
+                manifest.get("data").and_then(|data| data.get("weir.yaml")).and_then(Yaml::as_str)
             {
                 loaded += 1;
                 assert_loads(text, &format!("{}, weir.yaml", shown(&path)));
@@ -253,9 +256,9 @@ mod readers {
     #[test]
     fn blocks_have_their_place_and_kind() {
         let text = "a\n```yaml\nb: 1\n```\n\n```yaml fragment\nc\n```\n```sh\nd\n```\n";
-        let found: Vec<_> = blocks(text).into_iter().map(|block| (block.line, block.info, block.text)).collect();
-        let expected =
-            [(2, "yaml", "b: 1\n"), (6, "yaml fragment", "c\n"), (9, "sh", "d\n")];
+        let found: Vec<_> =
+            blocks(text).into_iter().map(|block| (block.line, block.info, block.text)).collect();
+        let expected = [(2, "yaml", "b: 1\n"), (6, "yaml fragment", "c\n"), (9, "sh", "d\n")];
         assert_eq!(found, expected.map(|(line, info, text)| (line, info.to_owned(), text.to_owned())));
     }
 

@@ -154,9 +154,9 @@ impl Source {
 
     /// Whether `words` follow each other anywhere.
     pub(super) fn has(&self, words: &[&str]) -> bool {
-        self.tokens().windows(words.len()).any(|window| {
-            window.iter().zip(words).all(|(token, word)| token.text == *word)
-        })
+        self.tokens()
+            .windows(words.len())
+            .any(|window| window.iter().zip(words).all(|(token, word)| token.text == *word))
     }
 
     pub(super) fn functions(&self) -> Vec<Function> {
