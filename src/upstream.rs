@@ -122,7 +122,8 @@ where
                 }
             }
         };
-        let mut sender = self.connect(host, *port).await?;
+        // Connecting is rare and its future large: it does not burden the requests that need none.
+        let mut sender = Box::pin(self.connect(host, *port)).await?;
         let response = sender.send_request(request).await?;
         Ok(self.leased(response, sender))
     }

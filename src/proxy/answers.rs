@@ -23,6 +23,8 @@ use crate::response::refusal::Refusal;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
 
+/// How many fields an answer gets from us, at the most.
+const ADDED: usize = 6;
 /// How long the rest of a refused request is read.
 const DISCARD_TIME: Duration = Duration::from_secs(1);
 
@@ -83,12 +85,15 @@ pub(super) fn upstream(
         Ok(response) => {
             let (mut head, body) = response.into_parts();
             headers::prepare_response(&mut head.headers);
+            head.headers.reserve(ADDED);
             head.version = Version::HTTP_11;
             head.extensions.clear();
             view.note_upstream_success();
             exchange.note_upstream(&view.upstream.settings().address);
             exchange.answers(head.status, Flag::None);
-            Response::from_parts(head, ResponseBody::upstream(body, exchange))
+            let draining = exchange.is_draining();
+            let response = Response::from_parts(head, ResponseBody::upstream(body, exchange));
+            if draining { closing(response) } else { response }
         }
         Err(failure) => failed(exchange, view, &failure),
     }
@@ -122,8 +127,9 @@ fn failed(mut exchange: Exchange, view: &View, failure: &Failure) -> Response<Re
     if !whole {
         exchange.activity().must_linger();
     }
+    let close = exchange.is_draining() || !whole;
     let response = ours(exchange, status, text);
-    if whole { response } else { closing(response) }
+    if close { closing(response) } else { response }
 }
 
 fn refused(
@@ -133,7 +139,7 @@ fn refused(
     unread: Unread,
 ) -> Response<ResponseBody> {
     exchange.activity().answered();
-    let close = dispose(unread, &exchange);
+    let close = exchange.is_draining() | dispose(unread, &exchange);
     let mut response = Response::new(ResponseBody::ours(refusal.body.clone(), exchange));
     *response.status_mut() = refusal.status;
     *response.headers_mut() = headers;

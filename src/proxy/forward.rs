@@ -11,7 +11,7 @@ use super::activity::Overdue;
 use super::body::RequestBody;
 use super::exchange::Exchange;
 use super::headers;
-use crate::telemetry::metrics::UpstreamOutcome;
+use crate::telemetry::metrics::{UpstreamOutcome, WorkerMetrics};
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
 
@@ -33,10 +33,10 @@ pub(super) enum Failure {
 /// Sends a request and waits for the head of the answer.
 pub(super) async fn forward(
     view: &View,
-    exchange: &Exchange,
+    exchange: &mut Exchange,
     request: Request<RequestBody>,
 ) -> Result<Response<Answer<RequestBody>>, Failure> {
-    view.metrics.upstream_request_started();
+    let attempt = Attempt::begin(&view.metrics);
     let mut sending = pin!(view.upstream.send(request));
     let activity = exchange.activity();
     let answered = poll_fn(|cx| {
@@ -58,18 +58,47 @@ pub(super) async fn forward(
         answered => answered,
     };
     activity.answered();
-    view.metrics.upstream_request(match &answered {
-        Ok(response) => UpstreamOutcome::Answered(response.status()),
-        Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
-            UpstreamOutcome::ConnectFailed
-        }
-        Err(Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable) => {
-            UpstreamOutcome::Malformed
-        }
-        Err(Failure::Late) => UpstreamOutcome::TimedOut,
-        Err(Failure::Upstream(UpstreamError::Reset(_)) | Failure::Stalled | Failure::BrokenRequest) => {
-            UpstreamOutcome::Reset
-        }
-    });
+    attempt.end(&answered);
+    if answered.is_ok() {
+        let took = exchange.upstream_answered();
+        view.metrics.upstream_time(took);
+    }
     answered
+}
+
+/// One attempt at an answer, for the numbers: one that is dropped before its end was the client's to give up.
+struct Attempt<'a> {
+    metrics: &'a WorkerMetrics,
+    ended: bool,
+}
+
+impl<'a> Attempt<'a> {
+    fn begin(metrics: &'a WorkerMetrics) -> Self {
+        metrics.upstream_request_started();
+        Self { metrics, ended: false }
+    }
+
+    fn end(mut self, answered: &Result<Response<Answer<RequestBody>>, Failure>) {
+        self.ended = true;
+        self.metrics.upstream_request(match answered {
+            Ok(response) => UpstreamOutcome::Answered(response.status()),
+            Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
+                UpstreamOutcome::ConnectFailed
+            }
+            Err(Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable) => {
+                UpstreamOutcome::Malformed
+            }
+            Err(Failure::Late) => UpstreamOutcome::TimedOut,
+            Err(Failure::Upstream(UpstreamError::Reset(_))) => UpstreamOutcome::Reset,
+            Err(Failure::Stalled | Failure::BrokenRequest) => UpstreamOutcome::Abandoned,
+        });
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.metrics.upstream_request(UpstreamOutcome::Abandoned);
+        }
+    }
 }

@@ -121,38 +121,78 @@ impl Expectation {
 }
 
 /// Turns a client's request into ours: its target in origin-form, its fields without those of the hop.
-pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop) {
+pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) {
     if head.uri.authority().is_some() {
         to_origin_form(head);
     }
-    let wants_trailers = head.headers.get(TE).is_some_and(|te| lists(te, "trailers"));
-    remove_hop_by_hop(&mut head.headers);
     let headers = &mut head.headers;
-    // The client has been, or will be, told to continue by us.
-    headers.remove(EXPECT);
-    headers.remove(X_ENVOY_INTERNAL);
-    if wants_trailers {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
-        headers.insert(CONNECTION, HeaderValue::from_static("te"));
+    let given = Given::of(headers);
+    if given.of_the_hop {
+        let wants_trailers = headers.get(TE).is_some_and(|te| lists(te, "trailers"));
+        remove_hop_by_hop(headers);
+        // The client has been, or will be, told to continue by us.
+        headers.remove(EXPECT);
+        headers.remove(X_ENVOY_INTERNAL);
+        if wants_trailers {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+            headers.insert(CONNECTION, HeaderValue::from_static("te"));
+        }
     }
-    let forwarded_for = forwarded::appended(headers, hop.peer);
+    headers.reserve(ADDED);
+    let forwarded_for = match given.forwarded_for {
+        true => forwarded::appended(headers, hop.peer),
+        false => hop.peer_text.clone(),
+    };
     headers.insert(forwarded::X_FORWARDED_FOR, forwarded_for);
-    if !(hop.client.peer_is_trusted && headers.contains_key(X_FORWARDED_PROTO)) {
+    if !(hop.client.peer_is_trusted && given.forwarded_proto) {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
     }
-    if !(hop.client.peer_is_trusted && headers.contains_key(X_REQUEST_ID)) {
+    if !(hop.client.peer_is_trusted && given.request_id) {
         headers.insert(X_REQUEST_ID, request_id(hop.random));
     }
-    headers.insert(X_ENVOY_EXTERNAL_ADDRESS, address(hop.client.ip));
+    let external = if hop.client.ip == hop.peer { hop.peer_text.clone() } else { address(hop.client.ip) };
+    headers.insert(X_ENVOY_EXTERNAL_ADDRESS, external);
     head.version = Version::HTTP_11;
     head.extensions.clear();
 }
 
+/// How many fields a request gets from us.
+const ADDED: usize = 4;
+
+/// Which fields that concern us a request has, found in one look at each: most requests have none, and asking
+/// for each by name would hash a dozen names per request.
+#[derive(Debug, Default)]
+struct Given {
+    of_the_hop: bool,
+    forwarded_for: bool,
+    forwarded_proto: bool,
+    request_id: bool,
+}
+
+impl Given {
+    fn of(headers: &HeaderMap) -> Self {
+        let mut given = Self::default();
+        for name in headers.keys() {
+            match name.as_str() {
+                "expect" | "x-envoy-internal" => given.of_the_hop = true,
+                name if is_of_the_hop(name) => given.of_the_hop = true,
+                name if name == forwarded::X_FORWARDED_FOR.as_str() => given.forwarded_for = true,
+                "x-forwarded-proto" => given.forwarded_proto = true,
+                "x-request-id" => given.request_id = true,
+                _ => {}
+            }
+        }
+        given
+    }
+}
+
 /// What is known of the hop a request came by.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hop {
+pub(super) struct Hop<'a> {
     /// The other end of the connection.
     pub(super) peer: IpAddr,
+    /// The same as text.
+    pub(super) peer_text: &'a HeaderValue,
     /// On whose behalf it speaks.
     pub(super) client: ClientAddress,
     /// 128 random bits for the request's identity.
@@ -179,11 +219,29 @@ pub(super) fn is_readable(headers: &HeaderMap) -> bool {
 
 /// Turns an upstream's answer into ours.
 pub(super) fn prepare_response(headers: &mut HeaderMap) {
+    if !headers.keys().any(|name| is_of_the_hop(name.as_str())) {
+        return;
+    }
     // Both at once is an attempt to be read in two ways; the coding is what was read.
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
     }
     remove_hop_by_hop(headers);
+}
+
+fn is_of_the_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "transfer-encoding"
+            | "te"
+            | "upgrade"
+            | "keep-alive"
+            | "proxy-authorization"
+            | "proxy-authenticate"
+            | "proxy-connection"
+            | "http2-settings"
+    )
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
@@ -211,10 +269,11 @@ fn lists(value: &HeaderValue, token: &str) -> bool {
     value.to_str().is_ok_and(|value| value.split(',').any(|item| item.trim().eq_ignore_ascii_case(token)))
 }
 
-fn address(ip: IpAddr) -> HeaderValue {
+/// An address as a field's value.
+pub(super) fn address(ip: IpAddr) -> HeaderValue {
     let mut text = Vec::with_capacity(40);
     forwarded::write_ip(&mut text, ip);
-    HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).unwrap_or_else(|_| HeaderValue::from_static(""))
+    HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
 /// A UUID of version 4 (RFC 9562 section 5.4) from random bits.

@@ -241,7 +241,7 @@ fn links_between_documents_lead_somewhere() {
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let file = target.split('#').next().unwrap_or_default();
             if !file.is_empty() && !file.contains("://") {
-                let to = path.parent().unwrap_or(root()).join(file);
+                let to = path.parent().unwrap_or_else(|| root()).join(file);
                 assert!(to.exists(), "{}: {target}", shown(&path));
             }
         }

@@ -10,9 +10,11 @@ fn head(uri: &str, headers: &[(&str, &str)]) -> request::Parts {
     request.body(()).unwrap().into_parts().0
 }
 
-fn hop(trusted: bool) -> Hop {
+fn hop(trusted: bool) -> Hop<'static> {
+    static PEER: HeaderValue = HeaderValue::from_static("198.51.100.7");
     let peer: IpAddr = "198.51.100.7".parse().unwrap();
-    Hop { peer, client: ClientAddress { ip: peer, peer_is_trusted: trusted }, random: u128::MAX }
+    let client = ClientAddress { ip: peer, peer_is_trusted: trusted };
+    Hop { peer, peer_text: &PEER, client, random: u128::MAX }
 }
 
 fn passed_on(headers: &[(&str, &str)], trusted: bool) -> HeaderMap {
