@@ -1,1 +1,318 @@
-fn main() {}
+//! The limiter beside the `governor` crate: time per decision and memory per key, in one run.
+//!
+//! Both decide the same random sequence of keys, in turn, round after round, so that whatever slows the
+//! machine slows both. A decision starts from an IPv4 address: our side encodes and hashes it as a rule with
+//! `key: [client_ip]` does, governor hashes it with its default hasher. Run with
+//! `cargo bench --bench limiter -- [--keys 1000,1000000] [--threads 1,2] [--rounds 5]`.
+#![expect(clippy::print_stdout, reason = "prints its results")]
+
+use std::cell::Cell;
+use std::env;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::process::Command;
+use std::sync::Barrier;
+
+use governor::clock::{Clock as GovernorClock, DefaultClock};
+use governor::middleware::NoOpMiddleware;
+use governor::nanos::Nanos;
+use governor::state::keyed::DefaultKeyedStateStore;
+use governor::{Quota as GovernorQuota, RateLimiter};
+use weir::clock::Clock;
+use weir::limiter::algorithm::Algorithm;
+use weir::limiter::decision::Enforcement;
+use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::timestamp::Timestamp;
+use weir::limiter::{Check, Limiter, Lineage, Meter, MeterSpec, Settings};
+
+/// The program's allocator, which lays the table out as it will be.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// How far time moves per decision where no clock is read.
+const STEP: u64 = 100;
+/// 2026-11-21T08:00:00Z.
+const START: u64 = 1_795_248_000_000_000_000;
+
+/// What most requests meet.
+#[derive(Clone, Copy, PartialEq)]
+enum Load {
+    /// A million a second for each key, far above what it gets.
+    Conforming,
+    /// One an hour for each key, all of them taken.
+    Refused,
+}
+
+/// A limiter under measurement.
+trait Contender: Sync {
+    /// Whether a request of `address` passes; `tick` is the time where no clock is read.
+    fn decide(&self, address: u32, tick: u64) -> bool;
+}
+
+struct Weir {
+    limiter: Limiter,
+    meter: Meter,
+    clock: Option<Clock>,
+}
+
+impl Weir {
+    fn new(max_keys: usize, load: Load, clock: Option<Clock>) -> Self {
+        let limiter = Limiter::new(Settings { max_keys, secret: [fastrand::u64(..), fastrand::u64(..)] });
+        let (count, unit) = match load {
+            Load::Conforming => (1_000_000, Unit::Second),
+            Load::Refused => (1, Unit::Hour),
+        };
+        let limit = Limit::new(NonZeroU32::new(count).expect("not zero"), Period::one(unit));
+        let quota = Quota::new(Algorithm::Gcra, limit, None).expect("a valid quota");
+        let lineage = Lineage { rule: "per-client".into(), key: "[client_ip]".into(), ordinal: 0 };
+        let now = clock.as_ref().map_or(Timestamp::from_nanos(START), Clock::now);
+        let meter = limiter.install(&[MeterSpec { lineage, quota }], now)[0];
+        Self { limiter, meter, clock }
+    }
+}
+
+impl Contender for Weir {
+    fn decide(&self, address: u32, tick: u64) -> bool {
+        let now = match &self.clock {
+            Some(clock) => clock.now(),
+            None => Timestamp::from_nanos(START + tick * STEP),
+        };
+        // As `rules::key` encodes a part: its length, then its bytes.
+        let mut encoded = [0; 8];
+        encoded[..4].copy_from_slice(&4_u32.to_be_bytes());
+        encoded[4..].copy_from_slice(&address.to_be_bytes());
+        let key = self.limiter.hasher().hash(&encoded);
+        let check = Check { meter: self.meter, key, cost: 1, enforcement: Enforcement::Enforced };
+        !self.limiter.check(&[check], now).is_refused()
+    }
+}
+
+thread_local! {
+    static TICK: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Time as the thread was told, so that governor too can be measured without a clock.
+#[derive(Clone)]
+struct Told;
+
+impl GovernorClock for Told {
+    type Instant = Nanos;
+
+    fn now(&self) -> Nanos {
+        Nanos::new(TICK.get() * STEP)
+    }
+}
+
+type Governor<C> =
+    RateLimiter<u32, DefaultKeyedStateStore<u32>, C, NoOpMiddleware<<C as GovernorClock>::Instant>>;
+
+fn governor<C: GovernorClock>(load: Load, clock: C) -> Governor<C> {
+    let quota = match load {
+        Load::Conforming => GovernorQuota::per_second(NonZeroU32::new(1_000_000).expect("not zero")),
+        Load::Refused => GovernorQuota::per_hour(NonZeroU32::MIN),
+    };
+    RateLimiter::dashmap_with_clock(quota, clock)
+}
+
+impl<C: GovernorClock + Sync> Contender for Governor<C>
+where
+    C::Instant: Sync,
+{
+    fn decide(&self, address: u32, tick: u64) -> bool {
+        TICK.set(tick);
+        self.check_key(&address).is_ok()
+    }
+}
+
+/// Has every key decided once.
+fn fill(contender: &impl Contender, keys: u32) {
+    for address in 0..keys {
+        black_box(contender.decide(address, 0));
+    }
+}
+
+/// Nanoseconds per decision of the slowest thread, each going through its own sequence.
+fn measure(contender: &impl Contender, sequences: &[Vec<u32>], first_tick: u64, load: Load) -> f64 {
+    let barrier = Barrier::new(sequences.len());
+    let run = |sequence: &[u32]| {
+        barrier.wait();
+        let start = on_cpu();
+        let passed = sequence
+            .iter()
+            .zip(first_tick..)
+            .filter(|(address, tick)| contender.decide(**address, *tick))
+            .count();
+        let elapsed = on_cpu() - start;
+        let expected = if load == Load::Conforming { sequence.len() } else { 0 };
+        assert_eq!(passed, expected, "the load is not what it is said to be");
+        elapsed as f64 / sequence.len() as f64
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = sequences.iter().map(|sequence| scope.spawn(|| run(sequence))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).fold(0.0, f64::max)
+    })
+}
+
+/// Nanoseconds this thread has run. On a machine that is shared this says more than a clock, which goes on
+/// while the thread waits for its turn.
+fn on_cpu() -> u64 {
+    // Yielding brings the kernel's account up to date, which otherwise lags by up to a timer tick.
+    std::thread::yield_now();
+    let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    account.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("the kernel accounts for threads")
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Measures two filled contenders in turn and prints a row per number of threads.
+fn compare(ours: &impl Contender, theirs: &impl Contender, keys: u32, load: Load, clock: &str, plan: &Plan) {
+    fill(ours, keys);
+    fill(theirs, keys);
+    let mut tick = 1;
+    for &threads in &plan.threads {
+        let mut random = fastrand::Rng::with_seed(7);
+        let sequences: Vec<Vec<u32>> =
+            (0..threads).map(|_| (0..plan.decisions).map(|_| random.u32(..keys)).collect()).collect();
+        let (mut our_times, mut their_times, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        // The first round is not counted: it brings in code and counters.
+        for round in 0..=plan.rounds {
+            let our_time = measure(ours, &sequences, tick, load);
+            let their_time = measure(theirs, &sequences, tick, load);
+            tick += plan.decisions as u64;
+            if round > 0 {
+                our_times.push(our_time);
+                their_times.push(their_time);
+                ratios.push(our_time / their_time);
+            }
+        }
+        let load = if load == Load::Conforming { "conforming" } else { "refused" };
+        println!(
+            "{keys:>9} {threads:>8} {load:>11} {clock:>6} {:>9.1} {:>12.1} {:>6.2}",
+            median(our_times),
+            median(their_times),
+            median(ratios)
+        );
+    }
+}
+
+fn compare_speed(plan: &Plan) {
+    println!(
+        "Nanoseconds per decision and thread, medians of {} rounds; the ratio is weir / governor.",
+        plan.rounds
+    );
+    println!("     keys  threads        load  clock      weir     governor  ratio");
+    for &keys in &plan.keys {
+        for load in [Load::Conforming, Load::Refused] {
+            let ours = Weir::new(keys as usize, load, None);
+            compare(&ours, &governor(load, Told), keys, load, "none", plan);
+            let ours = Weir::new(keys as usize, load, Some(Clock::start()));
+            compare(&ours, &governor(load, DefaultClock::default()), keys, load, "own", plan);
+        }
+    }
+}
+
+/// Resident bytes of this process.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).map_or(0, |pages: u64| pages * 4096)
+}
+
+/// What a process that this one started is to fill, and how far resident memory grew by it.
+fn growth(who: &str, keys: u32, capacity: u32) -> u64 {
+    let before = resident();
+    if who == "weir" {
+        let weir = Weir::new(capacity as usize, Load::Refused, None);
+        fill(&weir, keys);
+        resident().saturating_sub(before)
+    } else {
+        let governor = governor(Load::Refused, Told);
+        fill(&governor, keys);
+        resident().saturating_sub(before)
+    }
+}
+
+/// Bytes per key of `capacity`, measured in a process of its own, so that nothing freed before is used again.
+fn bytes_per_key(who: &str, keys: u32, capacity: u32) -> Option<f64> {
+    let program = env::current_exe().ok()?;
+    let fill = format!("{who},{keys},{capacity}");
+    let output = Command::new(program).args(["--fill", &fill]).output().ok()?;
+    let grown: f64 = String::from_utf8(output.stdout).ok()?.trim().parse().ok()?;
+    Some(grown / f64::from(capacity))
+}
+
+fn compare_memory(plan: &Plan) {
+    println!("\nResident bytes per key. Flooded: shown three times the keys, per key there is room for.");
+    println!("     keys      weir     governor  ratio  weir flooded  governor flooded");
+    for &keys in &plan.keys {
+        let figure = |who, keys, room| bytes_per_key(who, keys, room).unwrap_or(f64::NAN);
+        let (ours, theirs) = (figure("weir", keys, keys), figure("governor", keys, keys));
+        let flood = keys.saturating_mul(3);
+        println!(
+            "{keys:>9} {ours:>9.1} {theirs:>12.1} {:>6.2} {:>13.1} {:>17.1}",
+            ours / theirs,
+            figure("weir", flood, keys),
+            figure("governor", flood, keys)
+        );
+    }
+}
+
+/// What to measure.
+struct Plan {
+    keys: Vec<u32>,
+    threads: Vec<usize>,
+    rounds: usize,
+    decisions: usize,
+}
+
+impl Plan {
+    fn from(arguments: &[String]) -> Self {
+        let after = |name: &str| {
+            let position = arguments.iter().position(|argument| argument == name)?;
+            arguments.get(position + 1)
+        };
+        fn numbers<T: std::str::FromStr>(text: Option<&String>) -> Option<Vec<T>> {
+            let numbers = text?.split(',').map(|number| number.parse().ok());
+            Some(numbers.collect::<Option<_>>().expect("numbers, separated by commas"))
+        }
+        // Cargo passes `--bench` when it measures; without it this is a test that the benchmark still works.
+        let measuring = arguments.iter().any(|argument| argument == "--bench");
+        let plan = if measuring {
+            Self {
+                keys: vec![1000, 1_000_000, 10_000_000],
+                threads: vec![1, 2],
+                rounds: 5,
+                decisions: 2_000_000,
+            }
+        } else {
+            Self { keys: vec![1000], threads: vec![1, 2], rounds: 1, decisions: 1000 }
+        };
+        Self {
+            keys: numbers(after("--keys")).unwrap_or(plan.keys),
+            threads: numbers(after("--threads")).unwrap_or(plan.threads),
+            rounds: numbers(after("--rounds")).map_or(plan.rounds, |rounds: Vec<usize>| rounds[0]),
+            decisions: numbers(after("--decisions")).map_or(plan.decisions, |count: Vec<usize>| count[0]),
+        }
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    // A test runner asks what there is to run: nothing by name.
+    if arguments.iter().any(|argument| argument == "--list") {
+        return;
+    }
+    if let [flag, fill] = arguments.as_slice()
+        && flag == "--fill"
+    {
+        let parts: Vec<&str> = fill.split(',').collect();
+        let number = |index: usize| parts[index].parse().expect("a number");
+        println!("{}", growth(parts[0], number(1), number(2)));
+        return;
+    }
+    let plan = Plan::from(&arguments);
+    compare_speed(&plan);
+    compare_memory(&plan);
+}

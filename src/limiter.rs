@@ -98,11 +98,14 @@ impl Limiter {
     ///
     /// If no enforced limit refuses, every limit that conforms is charged; otherwise none is.
     pub fn check(&self, checks: &[Check], now: Timestamp) -> Decision {
+        // Filled in place: it is large, and to move it costs as much as to find the counter.
+        let mut decision = Decision::default();
         match checks {
-            [] => Decision::default(),
-            [check] => self.check_one(check, now),
-            checks => self.check_all(checks, now),
+            [] => {}
+            [check] => self.check_one(check, now, &mut decision),
+            checks => self.check_all(checks, now, &mut decision),
         }
+        decision
     }
 
     /// Charges a settled cost, or gives back a negative one; never refuses.
@@ -141,22 +144,20 @@ impl Limiter {
         self.overflows.load(Ordering::Relaxed)
     }
 
-    fn check_one(&self, check: &Check, now: Timestamp) -> Decision {
+    fn check_one(&self, check: &Check, now: Timestamp, decision: &mut Decision) {
         let key = check.key.salted(check.meter.salt);
         let mut shard = self.store.lock(self.store.shard_of(key));
         let place = shard.find(key);
         let (verdict, next) = evaluate(&shard, check, place, now);
-        let mut decision = Decision::default();
         if let Some(state) = next {
             let kept = shard.keep(place, key, check.meter.id, state, now);
             decision.overflowed = self.note(kept);
         }
         drop(shard);
         decision.verdicts.push(verdict);
-        decision
     }
 
-    fn check_all(&self, checks: &[Check], now: Timestamp) -> Decision {
+    fn check_all(&self, checks: &[Check], now: Timestamp, decision: &mut Decision) {
         let keys: SmallVec<[Fingerprint; 4]> =
             checks.iter().map(|check| check.key.salted(check.meter.salt)).collect();
         let mut shards = keys.iter().map(|key| self.store.shard_of(*key)).collect();
@@ -165,7 +166,6 @@ impl Limiter {
             let shard = self.store.shard_of(key);
             shards.iter().position(|held| *held == shard).unwrap_or(0)
         };
-        let mut decision = Decision::default();
         let mut next: SmallVec<[Option<State>; 4]> = SmallVec::new();
         for (check, key) in checks.iter().zip(&keys) {
             let shard = &held[guard(*key)].1;
@@ -180,7 +180,7 @@ impl Limiter {
                     *state = shard.state(shard.find(*key), check.meter.id);
                 }
             }
-            return decision;
+            return;
         }
         for ((check, key), state) in checks.iter().zip(&keys).zip(next) {
             let Some(state) = state else { continue };
@@ -189,7 +189,6 @@ impl Limiter {
             let kept = shard.keep(place, *key, check.meter.id, state, now);
             decision.overflowed |= self.note(kept);
         }
-        decision
     }
 
     fn note(&self, kept: Kept) -> bool {

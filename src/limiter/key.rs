@@ -4,9 +4,7 @@
 //! output): a table entry has one size whatever clients send, and nobody without the secret can make two
 //! keys meet or pile them onto one place of the table.
 
-use std::hash::Hasher as _;
-
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::SipHasher13;
 
 /// The secret under which keys are hashed; drawn per process, or kept with the saved state.
 #[derive(Clone, Copy)]
@@ -21,10 +19,9 @@ impl KeyHasher {
     }
 
     /// The hash of an injective encoding of a key.
+    #[inline]
     pub fn hash(&self, encoded: &[u8]) -> KeyHash {
-        let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
-        hasher.write(encoded);
-        let hash = hasher.finish128();
+        let hash = SipHasher13::new_with_keys(self.secret[0], self.secret[1]).hash(encoded);
         KeyHash([hash.h1, hash.h2])
     }
 }
@@ -42,9 +39,8 @@ pub struct KeyHash([u64; 2]);
 impl KeyHash {
     /// The fingerprint of this key under the limit that `salt` stands for.
     pub(super) const fn salted(self, salt: Self) -> Fingerprint {
-        // Zero in the first word marks a free slot; one key in 2⁶⁴ shares a counter with its neighbour.
-        let low = self.0[0] ^ salt.0[0];
-        Fingerprint([if low == 0 { 1 } else { low }, self.0[1] ^ salt.0[1]])
+        // A word of zero marks a free slot. The other 127 bits tell keys apart well enough.
+        Fingerprint([(self.0[0] ^ salt.0[0]) | 1 << 63, self.0[1] ^ salt.0[1]])
     }
 }
 

@@ -1,7 +1,6 @@
 //! Which limits exist, told apart by lineage so that their counters outlive a reload.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::key::{KeyHash, KeyHasher};
 use super::quota::Quota;
@@ -77,8 +76,8 @@ impl Meters {
     }
 
     /// The quotas as a table for the shards.
-    pub(super) fn quotas(&self) -> Arc<Quotas> {
-        Arc::new(Quotas(self.quotas.clone()))
+    pub(super) fn quotas(&self) -> Quotas {
+        Quotas::new(&self.quotas)
     }
 
     fn add(&mut self, lineage: &Lineage, hasher: KeyHasher) -> Meter {

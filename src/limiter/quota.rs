@@ -158,13 +158,19 @@ pub(super) struct Span {
 }
 
 /// A valid limit with its burst and its algorithm.
+///
+/// Laid out flat, in forty bytes: every verdict carries one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    algorithm: Algorithm,
-    limit: Limit,
+    interval: u64,
+    tolerance: u64,
+    interval_part: u32,
+    tolerance_part: u32,
+    count: NonZeroU32,
+    periods: NonZeroU32,
     burst: NonZeroU32,
-    interval: Span,
-    tolerance: Span,
+    unit: Unit,
+    algorithm: Algorithm,
 }
 
 /// Why a quota cannot be.
@@ -202,7 +208,17 @@ impl Quota {
             (Some(interval), Some(tolerance))
                 if period <= LONGEST_REFILL && tolerance.whole <= LONGEST_REFILL =>
             {
-                Ok(Self { algorithm, limit, burst, interval, tolerance })
+                Ok(Self {
+                    interval: interval.whole,
+                    tolerance: tolerance.whole,
+                    interval_part: interval.part,
+                    tolerance_part: tolerance.part,
+                    count: limit.count,
+                    periods: limit.period.count,
+                    burst,
+                    unit: limit.period.unit,
+                    algorithm,
+                })
             }
             _ => Err(QuotaError::TooSlow),
         }
@@ -215,7 +231,7 @@ impl Quota {
 
     /// What the user wrote.
     pub const fn limit(&self) -> Limit {
-        self.limit
+        Limit::new(self.count, Period::new(self.periods, self.unit))
     }
 
     /// The most that may pass at once.
@@ -226,28 +242,28 @@ impl Quota {
     /// How long an emptied quota needs to be whole again; the length of the window for window algorithms.
     pub const fn refill(&self) -> Duration {
         if self.algorithm.has_burst() {
-            Duration::from_nanos(self.tolerance.whole.saturating_add((self.tolerance.part > 0) as u64))
+            Duration::from_nanos(self.tolerance.saturating_add((self.tolerance_part > 0) as u64))
         } else {
-            self.limit.period.duration()
+            self.limit().period.duration()
         }
     }
 
     pub(super) const fn count(&self) -> u64 {
-        self.limit.count.get() as u64
+        self.count.get() as u64
     }
 
     pub(super) const fn period(&self) -> u64 {
-        self.limit.period.nanos()
+        self.limit().period.nanos()
     }
 
     /// The exact spacing of single units at the limit's rate.
     pub(super) const fn interval(&self) -> Span {
-        self.interval
+        Span { whole: self.interval, part: self.interval_part }
     }
 
     /// The exact time in which a whole burst refills.
     pub(super) const fn tolerance(&self) -> Span {
-        self.tolerance
+        Span { whole: self.tolerance, part: self.tolerance_part }
     }
 }
 

@@ -17,22 +17,32 @@ use super::key::Fingerprint;
 use super::quota::Quota;
 use super::timestamp::Timestamp;
 
-/// Slots per key of capacity: at this fill a search looks at three slots on average.
+/// Keys per slot with the table full: beyond this, searches grow long.
 const FILL: f64 = 0.85;
-/// A shard may be fuller than the average, since keys do not spread evenly.
+/// The same in the fullest shard, since keys do not spread evenly.
 const FULLEST: f64 = 0.93;
+/// The fewer keys a shard has, the more room must be set aside for uneven spread.
 const KEYS_PER_SHARD: usize = 2048;
 const MOST_SHARDS: usize = 256;
+/// In a small table there is memory to waste but few locks to share: this many shards all the same.
+const FEW_SHARDS: usize = 8;
+const FEWEST_KEYS_PER_SHARD: usize = 128;
 
 /// One limit of one rule, for as long as the rule keeps its name and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MeterId(pub(super) u32);
 
 /// What every meter allows in one configuration generation.
-#[derive(Debug, Default)]
-pub(super) struct Quotas(pub(super) Vec<Option<Quota>>);
+///
+/// One allocation, for a decision looks here first.
+#[derive(Clone, Debug)]
+pub(super) struct Quotas(Arc<[Option<Quota>]>);
 
 impl Quotas {
+    pub(super) fn new(quotas: &[Option<Quota>]) -> Self {
+        Self(quotas.into())
+    }
+
     pub(super) fn get(&self, meter: MeterId) -> Option<&Quota> {
         self.0.get(meter.0 as usize).and_then(Option::as_ref)
     }
@@ -63,8 +73,12 @@ pub(super) type Held<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
 impl Store {
     /// A table for `keys` counters.
     pub(super) fn new(keys: usize) -> Self {
-        let shards = (keys / KEYS_PER_SHARD).clamp(1, MOST_SHARDS).next_power_of_two();
-        let slots = ((keys as f64 / shards as f64 / FILL).ceil() as usize).max(8);
+        let shards = (keys / KEYS_PER_SHARD).min(MOST_SHARDS);
+        let shards = (keys / FEWEST_KEYS_PER_SHARD).clamp(1, FEW_SHARDS).max(shards).next_power_of_two();
+        let mean = keys as f64 / shards as f64;
+        // Four standard deviations: one shard in thirty thousand would need more before the table is full.
+        let most = if shards == 1 { mean } else { mean + 4.0 * mean.sqrt() };
+        let slots = (mean / FILL).max(most / FULLEST).ceil() as usize;
         let most = ((slots as f64 * FULLEST) as usize).max(1);
         let shards = (0..shards).map(|_| Line(Mutex::new(Shard::new(slots, most)))).collect();
         Self { shards }
@@ -86,7 +100,7 @@ impl Store {
     }
 
     /// Gives every shard another generation's quotas.
-    pub(super) fn adopt(&self, quotas: &Arc<Quotas>, now: Timestamp) {
+    pub(super) fn adopt(&self, quotas: &Quotas, now: Timestamp) {
         for shard in &self.shards {
             shard.0.lock().adopt(quotas, now);
         }
