@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use self::algorithm::{Outcome, State};
-use self::decision::{Decision, Enforcement, Verdict};
+use self::decision::{Decision, Enforcement, Verdict, Verdicts};
 use self::key::{Fingerprint, KeyHash, KeyHasher};
 use self::meters::Meters;
 pub use self::meters::{Lineage, Meter, MeterSpec};
@@ -98,14 +98,11 @@ impl Limiter {
     ///
     /// If no enforced limit refuses, every limit that conforms is charged; otherwise none is.
     pub fn check(&self, checks: &[Check], now: Timestamp) -> Decision {
-        // Filled in place: it is large, and to move it costs as much as to find the counter.
-        let mut decision = Decision::default();
         match checks {
-            [] => {}
-            [check] => self.check_one(check, now, &mut decision),
-            checks => self.check_all(checks, now, &mut decision),
+            [] => Decision::default(),
+            [check] => self.check_one(check, now),
+            checks => self.check_all(checks, now),
         }
-        decision
     }
 
     /// Charges a settled cost, or gives back a negative one; never refuses.
@@ -144,20 +141,17 @@ impl Limiter {
         self.overflows.load(Ordering::Relaxed)
     }
 
-    fn check_one(&self, check: &Check, now: Timestamp, decision: &mut Decision) {
+    fn check_one(&self, check: &Check, now: Timestamp) -> Decision {
         let key = check.key.salted(check.meter.salt);
         let mut shard = self.store.lock(self.store.shard_of(key));
         let place = shard.find(key);
         let (verdict, next) = evaluate(&shard, check, place, now);
-        if let Some(state) = next {
-            let kept = shard.keep(place, key, check.meter.id, state, now);
-            decision.overflowed = self.note(kept);
-        }
+        let kept = next.map(|state| shard.keep(place, key, check.meter.id, state, now));
         drop(shard);
-        decision.verdicts.push(verdict);
+        Decision { verdicts: Verdicts::One(verdict), overflowed: kept.is_some_and(|kept| self.note(kept)) }
     }
 
-    fn check_all(&self, checks: &[Check], now: Timestamp, decision: &mut Decision) {
+    fn check_all(&self, checks: &[Check], now: Timestamp) -> Decision {
         let keys: SmallVec<[Fingerprint; 4]> =
             checks.iter().map(|check| check.key.salted(check.meter.salt)).collect();
         let mut shards = keys.iter().map(|key| self.store.shard_of(*key)).collect();
@@ -166,29 +160,32 @@ impl Limiter {
             let shard = self.store.shard_of(key);
             shards.iter().position(|held| *held == shard).unwrap_or(0)
         };
+        let mut verdicts: SmallVec<[Verdict; 2]> = SmallVec::new();
         let mut next: SmallVec<[Option<State>; 4]> = SmallVec::new();
         for (check, key) in checks.iter().zip(&keys) {
             let shard = &held[guard(*key)].1;
             let (verdict, state) = evaluate(shard, check, shard.find(*key), now);
-            decision.verdicts.push(verdict);
+            verdicts.push(verdict);
             next.push(state);
         }
-        if decision.is_refused() {
-            for (verdict, (check, key)) in decision.verdicts.iter_mut().zip(checks.iter().zip(&keys)) {
+        if verdicts.iter().any(Verdict::refuses) {
+            for (verdict, (check, key)) in verdicts.iter_mut().zip(checks.iter().zip(&keys)) {
                 let shard = &held[guard(*key)].1;
                 if let Some((_, state)) = &mut verdict.counter {
                     *state = shard.state(shard.find(*key), check.meter.id);
                 }
             }
-            return;
+            return Decision { verdicts: Verdicts::Several(verdicts), overflowed: false };
         }
+        let mut overflowed = false;
         for ((check, key), state) in checks.iter().zip(&keys).zip(next) {
             let Some(state) = state else { continue };
             let shard = &mut held[guard(*key)].1;
             let place = shard.find(*key);
             let kept = shard.keep(place, *key, check.meter.id, state, now);
-            decision.overflowed |= self.note(kept);
+            overflowed |= self.note(kept);
         }
+        Decision { verdicts: Verdicts::Several(verdicts), overflowed }
     }
 
     fn note(&self, kept: Kept) -> bool {

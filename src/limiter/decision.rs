@@ -63,19 +63,36 @@ impl Verdict {
 /// All verdicts of one request.
 #[derive(Debug, Default)]
 pub struct Decision {
-    pub(super) verdicts: SmallVec<[Verdict; 2]>,
+    pub(super) verdicts: Verdicts,
     pub(super) overflowed: bool,
+}
+
+/// Most requests meet one limit. Its verdict is written straight to where the caller wants it; to fill a
+/// list and move that costs as much as to find the counter.
+#[derive(Debug)]
+pub(super) enum Verdicts {
+    One(Verdict),
+    Several(SmallVec<[Verdict; 2]>),
+}
+
+impl Default for Verdicts {
+    fn default() -> Self {
+        Self::Several(SmallVec::new())
+    }
 }
 
 impl Decision {
     /// One verdict per check, in the order of the checks.
     pub fn verdicts(&self) -> &[Verdict] {
-        &self.verdicts
+        match &self.verdicts {
+            Verdicts::One(verdict) => std::slice::from_ref(verdict),
+            Verdicts::Several(verdicts) => verdicts,
+        }
     }
 
     /// Whether any enforced limit refuses; then no limit has been charged.
     pub fn is_refused(&self) -> bool {
-        self.verdicts.iter().any(Verdict::refuses)
+        self.verdicts().iter().any(Verdict::refuses)
     }
 
     /// Whether a new key had to share the overflow counter because the table is full.
