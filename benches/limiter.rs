@@ -27,7 +27,7 @@ use weir::limiter::{Check, Limiter, Lineage, Meter, MeterSpec, Settings};
 
 /// The program's allocator, which lays the table out as it will be.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// How far time moves per decision where no clock is read.
 const STEP: u64 = 100;

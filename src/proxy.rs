@@ -34,8 +34,9 @@ use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::limiter::Limiter;
 use crate::listener::{self, Accepted};
 use crate::policy::Policy;
+use crate::response::Visibility;
 use crate::response::rate_limit_headers::Notation;
-use crate::response::refusal::Refusal;
+use crate::response::refusal::{Prepared, Refusal};
 use crate::rules::RuleIndex;
 use crate::rules::rule::Rule;
 use crate::rules::selection::Selected;
@@ -92,6 +93,8 @@ struct View {
     rules: Box<[RuleMetrics]>,
     /// How each rule's limits are written, beside the rules.
     notations: Box<[Box<[Notation]>]>,
+    /// The headers of each rule's refusals, where they can be had ready.
+    prepared: Box<[Option<Prepared>]>,
     upstream: Rc<Upstream<RequestBody>>,
     metrics: Rc<WorkerMetrics>,
     default_refusal: Refusal,
@@ -207,10 +210,19 @@ impl View {
         all: &Metrics,
         metrics: &Rc<WorkerMetrics>,
     ) -> Self {
+        let rules = policy.rules.rules();
+        let notations: Box<[_]> = rules.iter().map(notations).collect();
+        let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
+        let prepared =
+            policy.refusals.iter().zip(&notations).map(|(refusal, notations)| match &**notations {
+                [only] if visible => Some(Prepared::new(refusal, only)),
+                _ => None,
+            });
         Self {
             policy: Arc::clone(policy),
-            rules: policy.rules.rules().iter().map(|rule| all.rule(&rule.name)).collect(),
-            notations: policy.rules.rules().iter().map(notations).collect(),
+            prepared: prepared.collect(),
+            rules: rules.iter().map(|rule| all.rule(&rule.name)).collect(),
+            notations,
             upstream,
             metrics: Rc::clone(metrics),
             default_refusal: Refusal::default(),
@@ -230,6 +242,10 @@ impl View {
 
     fn notation(&self, selected: &Selected) -> Option<&Notation> {
         self.notations.get(selected.rule.0)?.get(selected.limit)
+    }
+
+    fn prepared(&self, rule: RuleIndex) -> Option<&Prepared> {
+        self.prepared.get(rule.0)?.as_ref()
     }
 
     fn refusal(&self, rule: RuleIndex) -> &Refusal {

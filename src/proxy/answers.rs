@@ -70,8 +70,7 @@ pub(super) fn limited(
 ) -> Response<ResponseBody> {
     let refusal = view.refusal(limits.rule(by));
     exchange.answers(refusal.status, Flag::RateLimited);
-    let mut headers = refusal.limited_headers(retry_after);
-    limits.write_headers(&mut headers, view);
+    let headers = limits.refusal_headers(view, by, retry_after);
     refused(exchange, refusal, headers, unread)
 }
 

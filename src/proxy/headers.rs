@@ -2,36 +2,19 @@
 
 use std::net::IpAddr;
 
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING,
-    UPGRADE,
-};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
+
+use smallvec::SmallVec;
 
 use crate::identify::client_ip::ClientAddress;
 use crate::identify::forwarded;
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_ENVOY_EXTERNAL_ADDRESS: HeaderName = HeaderName::from_static("x-envoy-external-address");
 const X_ENVOY_INTERNAL: HeaderName = HeaderName::from_static("x-envoy-internal");
 /// The request's identity in logs and upstream.
 pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// RFC 9110 section 7.6.1, and what practice has added to it.
-const HOP_BY_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    TRANSFER_ENCODING,
-    TE,
-    UPGRADE,
-    PROXY_AUTHORIZATION,
-    PROXY_AUTHENTICATE,
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    HTTP2_SETTINGS,
-];
 
 /// A request that cannot be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,6 +220,7 @@ pub(super) fn prepare_response(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers);
 }
 
+/// RFC 9110 section 7.6.1, and what practice has added to it.
 fn is_of_the_hop(name: &str) -> bool {
     matches!(
         name,
@@ -253,23 +237,31 @@ fn is_of_the_hop(name: &str) -> bool {
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
-        let named: Vec<HeaderName> = headers
-            .get_all(CONNECTION)
+    let mut doomed: SmallVec<[HeaderName; 4]> =
+        headers.keys().filter(|name| is_of_the_hop(name.as_str())).cloned().collect();
+    for value in headers.get_all(CONNECTION) {
+        // What nearly every Connection field says names no other field.
+        if !["keep-alive", "close"]
             .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
-            // RFC 9110 section 7.6.1: a client may not have us drop what the message needs.
-            .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && *name != forwarded::X_FORWARDED_FOR)
-            .collect();
-        for name in named {
-            headers.remove(name);
+            .any(|usual| value.as_bytes().eq_ignore_ascii_case(usual.as_bytes()))
+        {
+            doomed.extend(named_by_connection(value));
         }
     }
-    for name in HOP_BY_HOP {
+    for name in doomed {
         headers.remove(name);
     }
+}
+
+/// The fields that a Connection field names. RFC 9110 section 7.6.1: a client may not have us drop what the
+/// message needs to be understood.
+fn named_by_connection(value: &HeaderValue) -> impl Iterator<Item = HeaderName> {
+    value
+        .to_str()
+        .unwrap_or_default()
+        .split(',')
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && *name != forwarded::X_FORWARDED_FOR)
 }
 
 /// Whether a comma-separated field names `token`.

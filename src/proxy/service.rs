@@ -87,7 +87,10 @@ fn answered<F>(response: Response<ResponseBody>) -> Handling<F> {
 }
 
 /// A request being answered.
-#[expect(clippy::large_enum_variant, reason = "boxing the answer would cost what boxing the forwarding saves")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "boxing the answer would cost what boxing the forwarding saves"
+)]
 pub(super) enum Handling<F> {
     /// Done already; taken when asked for.
     Answered(Option<Response<ResponseBody>>),
