@@ -64,7 +64,7 @@ impl Weir {
         };
         let limit = Limit::new(NonZeroU32::new(count).expect("not zero"), Period::one(unit));
         let quota = Quota::new(Algorithm::Gcra, limit, None).expect("a valid quota");
-        let lineage = Lineage { rule: "per-client".into(), key: "[client_ip]".into(), ordinal: 0 };
+        let lineage = Lineage { rule: "per-client".into(), key: "[client_ip]".into() };
         let now = clock.as_ref().map_or(Timestamp::from_nanos(START), Clock::now);
         let meter = limiter.install(&[MeterSpec { lineage, quota }], now)[0];
         Self { limiter, meter, clock }

@@ -158,7 +158,9 @@ where
 
     async fn open(&self, host: &str, port: u16) -> Result<Stream, Error> {
         let connecting = TcpStream::connect((host, port));
-        let stream = tokio::time::timeout(self.settings.connect_timeout, connecting)
+        // The answer's time runs meanwhile: an upstream that is away is to be told from one that is slow.
+        let most = self.settings.connect_timeout.min(self.settings.timeout);
+        let stream = tokio::time::timeout(most, connecting)
             .await
             .map_err(|_| Error::ConnectTimeout)?
             .map_err(Error::Connect)?;

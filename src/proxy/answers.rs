@@ -88,6 +88,10 @@ pub(super) fn upstream(
             head.version = Version::HTTP_11;
             head.extensions.clear();
             view.note_upstream_success();
+            if !exchange.request_is_whole() {
+                // An early answer: if the rest of the request is never read, the answer must not be lost.
+                exchange.activity().must_linger();
+            }
             exchange.note_upstream(&view.upstream.settings().address);
             exchange.answers(head.status, Flag::None);
             let draining = exchange.is_draining();
@@ -121,7 +125,7 @@ fn failed(mut exchange: Exchange, view: &View, failure: &Failure) -> Response<Re
         Failure::BrokenRequest => (StatusCode::BAD_REQUEST, Flag::DownstreamProtocol, "bad request\n"),
     };
     exchange.answers(status, flag);
-    exchange.activity().forgive();
+    exchange.activity().answered();
     let whole = exchange.request_is_whole();
     if !whole {
         exchange.activity().must_linger();
@@ -157,11 +161,10 @@ fn dispose(unread: Unread, exchange: &Exchange) -> bool {
     if !fits || expectation == Expectation::Continue {
         return true;
     }
-    let activity = std::rc::Rc::clone(exchange.activity());
+    let uploading = exchange.activity().begin_upload();
     tokio::task::spawn_local(async move {
-        let discarded = tokio::time::timeout(DISCARD_TIME, discard(body)).await;
-        if discarded == Ok(true) {
-            activity.need_not_linger();
+        if tokio::time::timeout(DISCARD_TIME, discard(body)).await == Ok(true) {
+            uploading.is_whole();
         }
     });
     false

@@ -203,7 +203,7 @@ impl Exchange {
     }
 
     /// The answer's body has been handed over whole.
-    pub(super) fn is_whole(&mut self) {
+    pub(super) fn note_whole(&mut self) {
         self.whole = true;
     }
 

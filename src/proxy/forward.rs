@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 
 use super::View;
 use super::activity::Overdue;
@@ -54,6 +54,8 @@ pub(super) async fn forward(
     let answered = match answered {
         // A body that broke off breaks the upstream's connection too; the fault is the client's.
         Err(Failure::Upstream(_)) if exchange.request_is_broken() => Err(Failure::BrokenRequest),
+        // A 101 would end HTTP on a connection whose client has not been offered anything else.
+        Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => Err(Failure::Unreadable),
         Ok(response) if !headers::is_readable(response.headers()) => Err(Failure::Unreadable),
         answered => answered,
     };

@@ -73,7 +73,7 @@ fn is_host(host: &[u8]) -> bool {
         Some(end) => host.split_at(end),
         None => (host, &b""[..]),
     };
-    let port = port.strip_prefix(b":").unwrap_or(port);
+    let Some(port) = port.strip_prefix(b":").or(port.is_empty().then_some(port)) else { return false };
     let (first, last) = if literal { (1, name.len().saturating_sub(1)) } else { (0, name.len()) };
     let inside = name.get(first..last).unwrap_or_default();
     !inside.is_empty()
@@ -116,7 +116,12 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) {
     let given = Given::of(headers);
     if given.of_the_hop {
         let wants_trailers = headers.get(TE).is_some_and(|te| lists(te, "trailers"));
+        let chunked = headers.contains_key(TRANSFER_ENCODING);
         remove_hop_by_hop(headers);
+        if chunked {
+            // hyper takes a GET of unknown length for one without a body unless it is told otherwise.
+            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
         // The client has been, or will be, told to continue by us.
         headers.remove(EXPECT);
         headers.remove(X_ENVOY_INTERNAL);
@@ -131,10 +136,10 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) {
         false => hop.peer_text.clone(),
     };
     headers.insert(forwarded::X_FORWARDED_FOR, forwarded_for);
-    if !(hop.client.peer_is_trusted && given.forwarded_proto) {
+    if !(hop.client.peer_is_trusted && given.forwarded_proto && headers.contains_key(X_FORWARDED_PROTO)) {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
     }
-    if !(hop.client.peer_is_trusted && given.request_id) {
+    if !(hop.client.peer_is_trusted && given.request_id && headers.contains_key(X_REQUEST_ID)) {
         headers.insert(X_REQUEST_ID, request_id(hop.random));
     }
     let external = if hop.client.ip == hop.peer { hop.peer_text.clone() } else { address(hop.client.ip) };

@@ -110,6 +110,7 @@ fn a_request_needs_exactly_one_plausible_host() {
         ("[]", false),
         ("[::1", false),
         ("[::1]x", false),
+        ("[::1]80", false),
         ("a:b:c", false),
     ] {
         assert_eq!(is_host(host.as_bytes()), plausible, "{host}");
