@@ -334,3 +334,13 @@ fn both_directions_flow_at_once() {
     writer.join().unwrap();
     assert_eq!(body.text(), "ready steady");
 }
+
+#[test]
+fn a_chunked_body_of_a_get_is_passed_on() {
+    let origin = Origin::hello();
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send("GET /_search HTTP/1.1\r\nhost: test.local\r\ntransfer-encoding: chunked\r\n\r\n5\r\nquery\r\n0\r\n\r\n");
+    assert_eq!(client.answer("GET").status, 200);
+    assert_eq!(origin.only().body.text(), "query");
+}
