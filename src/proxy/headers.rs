@@ -73,7 +73,9 @@ fn is_host(host: &[u8]) -> bool {
         Some(end) => host.split_at(end),
         None => (host, &b""[..]),
     };
-    let Some(port) = port.strip_prefix(b":").or(port.is_empty().then_some(port)) else { return false };
+    let Some(port) = port.strip_prefix(b":").or_else(|| port.is_empty().then_some(port)) else {
+        return false;
+    };
     let (first, last) = if literal { (1, name.len().saturating_sub(1)) } else { (0, name.len()) };
     let inside = name.get(first..last).unwrap_or_default();
     !inside.is_empty()
