@@ -286,16 +286,19 @@ pub(super) fn address(ip: IpAddr) -> HeaderValue {
 /// A UUID of version 4 (RFC 9562 section 5.4) from random bits.
 fn request_id(random: u128) -> HeaderValue {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let bits =
-        (random & !(0xF000_u128 << 64) & !(0xC000_u128 << 48)) | (0x4000_u128 << 64) | (0x8000_u128 << 48);
-    let mut text = Vec::with_capacity(36);
-    for nibble in (0..32).rev() {
-        if matches!(nibble, 23 | 19 | 15 | 11) {
-            text.push(b'-');
-        }
-        text.push(DIGITS[(bits >> (nibble * 4)) as usize & 15]);
+    let mut octets = random.to_be_bytes();
+    octets[6] = octets[6] & 0x0f | 0x40;
+    octets[8] = octets[8] & 0x3f | 0x80;
+    let mut text = [b'-'; 36];
+    // The dashes stand before the octets 4, 6, 8 and 10.
+    let mut place = 0;
+    for (index, octet) in octets.into_iter().enumerate() {
+        place += usize::from(matches!(index, 4 | 6 | 8 | 10));
+        text[place] = DIGITS[usize::from(octet >> 4)];
+        text[place + 1] = DIGITS[usize::from(octet & 15)];
+        place += 2;
     }
-    HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).unwrap_or_else(|_| HeaderValue::from_static(""))
+    HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
 #[cfg(test)]
