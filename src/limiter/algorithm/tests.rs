@@ -1,1 +1,236 @@
+use std::num::NonZeroU32;
 
+use super::*;
+use crate::limiter::quota::{Limit, Period, Unit};
+
+/// 2026-11-21T08:00:00Z, a mark of every window up to the hour.
+const START: Timestamp = Timestamp::from_secs(1_795_248_000);
+const END: Timestamp = Timestamp::from_nanos(u64::MAX);
+
+fn quota(algorithm: Algorithm, count: u32, unit: Unit, burst: Option<u32>) -> Quota {
+    let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(unit));
+    Quota::new(algorithm, limit, burst.and_then(NonZeroU32::new)).unwrap()
+}
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn later(millis: u64) -> Timestamp {
+    START.saturating_add(Duration::from_millis(millis))
+}
+
+fn exceeds_until(wait: Duration) -> Outcome {
+    Outcome::Exceed { retry_after: Some(wait) }
+}
+
+const NEVER: Outcome = Outcome::Exceed { retry_after: None };
+
+/// A counter and its quota; keeps the state where a request conforms.
+struct Counter {
+    quota: Quota,
+    state: Option<State>,
+}
+
+impl Counter {
+    fn new(algorithm: Algorithm, count: u32, unit: Unit, burst: Option<u32>) -> Self {
+        Self { quota: quota(algorithm, count, unit, burst), state: None }
+    }
+
+    fn ask(&mut self, cost: u32, now: Timestamp) -> Outcome {
+        let (next, outcome) = evaluate(self.state, &self.quota, cost, now);
+        if outcome == Outcome::Conform {
+            self.state = Some(next);
+        }
+        outcome
+    }
+
+    /// How many of single units pass at once.
+    fn drain(&mut self, now: Timestamp) -> u32 {
+        (0..1000).take_while(|_| self.ask(1, now) == Outcome::Conform).count() as u32
+    }
+
+    fn charge(&mut self, amount: i64, now: Timestamp) {
+        self.state = Some(charge(self.state, &self.quota, amount, now));
+    }
+
+    fn usage(&self, now: Timestamp) -> (u32, u32, Duration) {
+        let Usage { used, remaining, reset } = usage(self.state, &self.quota, now);
+        (used, remaining, reset)
+    }
+}
+
+/// 10/s, which all algorithms agree on at the start of a second.
+fn ten_a_second() -> impl Iterator<Item = Counter> {
+    Algorithm::ALL.into_iter().map(|algorithm| Counter::new(algorithm, 10, Unit::Second, None))
+}
+
+#[test]
+fn gcra_admits_three_a_second_for_a_hundred_thousand_seconds() {
+    let mut counter = Counter::new(Algorithm::Gcra, 3, Unit::Second, Some(5));
+    assert_eq!(counter.drain(START), 5);
+    for second in 0..100_000_u64 {
+        // The thirds of a second, rounded up to the clock's nanosecond, and the moment before each.
+        for third in [333_333_334_u64, 666_666_667, 1_000_000_000] {
+            let due = START.saturating_add(Duration::from_nanos(second * 1_000_000_000 + third));
+            let before = Timestamp::from_nanos(due.as_nanos() - 1);
+            assert_eq!(counter.ask(1, before), exceeds_until(Duration::from_nanos(1)), "second {second}");
+            assert_eq!(counter.drain(due), 1, "second {second}");
+        }
+    }
+}
+
+#[test]
+fn a_token_bucket_falls_short_by_a_nanosecond_a_credit_and_never_exceeds() {
+    let mut counter = Counter::new(Algorithm::TokenBucket, 3, Unit::Second, Some(5));
+    assert_eq!(counter.drain(START), 5);
+    let passed: u32 = (1..=1000).map(|second| counter.drain(later(second * 1000))).sum();
+    assert!((2999..=3000).contains(&passed), "{passed}");
+}
+
+#[test]
+fn gcra_waits_are_exact() {
+    let mut counter = Counter::new(Algorithm::Gcra, 10, Unit::Second, Some(4));
+    assert_eq!(counter.ask(3, START), Outcome::Conform);
+    assert_eq!(counter.usage(START), (3, 1, millis(300)));
+    assert_eq!(counter.ask(2, START), exceeds_until(millis(100)));
+    assert_eq!(counter.ask(4, START), exceeds_until(millis(300)));
+    assert_eq!(counter.ask(2, later(99)), exceeds_until(millis(1)));
+    assert_eq!(counter.ask(2, later(100)), Outcome::Conform);
+    assert_eq!(counter.usage(later(100)), (4, 0, millis(400)));
+    // Partly used units count as used.
+    assert_eq!(counter.usage(later(150)), (4, 0, millis(350)));
+    assert_eq!(counter.usage(later(500)), (0, 4, millis(0)));
+}
+
+#[test]
+fn a_token_bucket_earns_whole_tokens() {
+    let mut counter = Counter::new(Algorithm::TokenBucket, 10, Unit::Second, Some(4));
+    assert_eq!(counter.drain(START), 4);
+    assert_eq!(counter.ask(1, later(99)), exceeds_until(millis(1)));
+    assert_eq!(counter.ask(1, later(100)), Outcome::Conform);
+    assert_eq!(counter.ask(2, later(150)), exceeds_until(millis(150)));
+    assert_eq!(counter.usage(later(250)), (3, 1, millis(250)));
+    // An hour earns no more than the burst.
+    assert_eq!(counter.drain(later(3_600_000)), 4);
+}
+
+#[test]
+fn a_fixed_window_opens_whole_at_its_mark() {
+    let mut counter = Counter::new(Algorithm::FixedWindow, 3, Unit::Minute, None);
+    assert_eq!(counter.ask(1, later(59_000)), Outcome::Conform);
+    assert_eq!(counter.usage(later(59_000)), (1, 2, millis(1000)));
+    assert_eq!(counter.ask(3, later(59_500)), exceeds_until(millis(500)));
+    assert_eq!(counter.drain(later(59_999)), 2);
+    assert_eq!(counter.ask(1, later(59_999)), exceeds_until(millis(1)));
+    assert_eq!(counter.drain(later(60_000)), 3);
+    assert_eq!(counter.ask(1, later(60_000)), exceeds_until(millis(60_000)));
+}
+
+#[test]
+fn a_clock_that_steps_back_opens_no_window_twice() {
+    let mut counter = Counter::new(Algorithm::FixedWindow, 3, Unit::Second, None);
+    assert_eq!(counter.drain(later(1000)), 3);
+    assert_eq!(counter.ask(1, later(900)), exceeds_until(millis(1100)));
+}
+
+#[test]
+fn what_costs_more_than_the_burst_never_passes() {
+    for mut counter in ten_a_second() {
+        assert_eq!(counter.ask(11, START), NEVER);
+        assert_eq!(counter.ask(u32::MAX, START), NEVER);
+        assert_eq!(counter.usage(START).0, 0);
+        assert_eq!(counter.ask(10, START), Outcome::Conform);
+        assert_eq!(counter.ask(11, START), NEVER);
+    }
+}
+
+#[test]
+fn nothing_costs_nothing_unless_in_debt() {
+    for mut counter in ten_a_second() {
+        assert_eq!(counter.drain(START), 10);
+        assert_eq!(counter.ask(0, START), Outcome::Conform);
+        counter.charge(1, START);
+        assert!(matches!(counter.ask(0, START), Outcome::Exceed { retry_after: Some(_) }));
+    }
+}
+
+#[test]
+fn a_late_charge_beyond_the_limit_is_a_debt() {
+    for mut counter in ten_a_second() {
+        assert_eq!(counter.ask(10, START), Outcome::Conform);
+        counter.charge(15, START);
+        let (used, remaining, reset) = counter.usage(START);
+        assert_eq!((used, remaining), (25, 0));
+        match counter.quota.algorithm() {
+            Algorithm::Gcra | Algorithm::TokenBucket => {
+                assert_eq!(reset, millis(2500));
+                assert_eq!(counter.ask(1, START), exceeds_until(millis(1600)));
+                assert_eq!(counter.ask(1, later(1600)), Outcome::Conform);
+            }
+            // A window's debts end with it.
+            Algorithm::FixedWindow => {
+                assert_eq!(counter.ask(1, START), exceeds_until(millis(1000)));
+                assert_eq!(counter.drain(later(1000)), 10);
+            }
+        }
+    }
+}
+
+#[test]
+fn giving_back_ends_at_an_unused_quota() {
+    for mut counter in ten_a_second() {
+        assert_eq!(counter.ask(7, START), Outcome::Conform);
+        counter.charge(-3, START);
+        assert_eq!(counter.usage(START).0, 4);
+        counter.charge(-5, START);
+        assert_eq!(counter.usage(START).0, 0);
+        assert!(is_unused(counter.state.unwrap(), &counter.quota, START));
+        counter.charge(i64::MIN, START);
+        assert_eq!(counter.drain(START), 10);
+    }
+}
+
+#[test]
+fn no_charge_wraps_round() {
+    for mut counter in ten_a_second() {
+        for _ in 0..3 {
+            counter.charge(i64::MAX, START);
+        }
+        assert_eq!(counter.usage(START).0, u32::MAX);
+        assert!(matches!(counter.ask(u32::MAX, START), NEVER));
+        assert!(matches!(counter.ask(1, START), Outcome::Exceed { retry_after: Some(_) }));
+    }
+}
+
+#[test]
+fn a_debt_beyond_the_end_of_time_refuses_rather_than_wraps() {
+    for mut counter in ten_a_second() {
+        let before = Timestamp::from_nanos(u64::MAX - 10_000_000_000);
+        assert_eq!(counter.drain(before), 10, "{}", counter.quota.algorithm());
+        counter.charge(i64::from(u32::MAX), before);
+        assert!(matches!(counter.ask(1, before), Outcome::Exceed { .. }));
+        let _ =
+            (counter.ask(1, END), counter.usage(END), is_unused(counter.state.unwrap(), &counter.quota, END));
+        counter.charge(i64::MIN, END);
+        counter.charge(i64::MAX, END);
+        let _ = (counter.ask(u32::MAX, END), counter.usage(END));
+    }
+}
+
+#[test]
+fn a_changed_quota_keeps_what_was_used() {
+    for mut counter in ten_a_second() {
+        assert_eq!(counter.ask(10, START), Outcome::Conform);
+        for algorithm in Algorithm::ALL {
+            for (count, left) in [(100, 90), (5, 0)] {
+                let to = quota(algorithm, count, Unit::Second, None);
+                let state = convert(counter.state.unwrap(), &counter.quota, &to, START);
+                let usage = usage(state, &to, START);
+                assert_eq!((usage.used, usage.remaining), (10, left), "to {algorithm}");
+            }
+        }
+        let to = quota(Algorithm::Gcra, 100, Unit::Second, None);
+        assert_eq!(convert(counter.state.unwrap(), &counter.quota, &to, later(1000)), None);
+    }
+}
