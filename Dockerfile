@@ -6,8 +6,6 @@ RUN cargo build --release --locked --bin weir
 # The same Debian release as the builder, so that the C library is the one Weir was linked against.
 FROM debian:bookworm-slim
 
-# The roots that https:// upstreams are verified against; the slim image has none.
-COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /src/target/release/weir /usr/local/bin/weir
 COPY config/container.yaml /etc/weir/weir.yaml
 

@@ -27,7 +27,7 @@ use weir::limiter::{Check, Limiter, Lineage, Meter, MeterSpec, Settings};
 
 /// The program's allocator, which lays the table out as it will be.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// How far time moves per decision where no clock is read.
 const STEP: u64 = 100;
@@ -64,7 +64,7 @@ impl Weir {
         };
         let limit = Limit::new(NonZeroU32::new(count).expect("not zero"), Period::one(unit));
         let quota = Quota::new(Algorithm::Gcra, limit, None).expect("a valid quota");
-        let lineage = Lineage { rule: "per-client".into(), key: "[client_ip]".into(), ordinal: 0 };
+        let lineage = Lineage { rule: "per-client".into(), key: "[client_ip]".into() };
         let now = clock.as_ref().map_or(Timestamp::from_nanos(START), Clock::now);
         let meter = limiter.install(&[MeterSpec { lineage, quota }], now)[0];
         Self { limiter, meter, clock }

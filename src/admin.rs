@@ -20,8 +20,6 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-
 pub use self::reply::Reply;
 pub use self::router::handle;
 pub use self::scrape::KeyCounts;
@@ -72,7 +70,7 @@ pub struct State {
     /// How many of them there is room for.
     pub capacity: usize,
     /// The rules in effect.
-    pub policy: Arc<ArcSwap<Policy>>,
+    pub policy: Ask<Arc<Policy>>,
     /// The switch that ends the process.
     pub drain: Arc<Drain>,
     /// The levels of the log.

@@ -59,6 +59,9 @@ struct Running {
 pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
     let clock = Arc::new(Clock::start());
     let (config, reloader) = Reloader::start(path).map_err(Error::Configuration)?;
+    for notice in &config.notices {
+        tracing::warn!("{notice}");
+    }
     let main = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -120,8 +123,7 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
     let (access_log, log_guard) = log.map_err(Error::system("cannot open the access log"))?.unzip();
     metrics.config_started(1, clock.now());
     let shared = Arc::new(Shared {
-        policy: Arc::clone(&generations.policy),
-        upstream: Arc::clone(&generations.upstream),
+        generation: Arc::clone(&generations.current),
         limiter,
         clock,
         drain: Arc::new(Drain::default()),

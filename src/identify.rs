@@ -16,6 +16,7 @@ use http::{HeaderMap, Method, Uri};
 
 use self::cidr::CidrSet;
 use self::client_ip::ClientAddress;
+use self::host::Host;
 
 /// Whom to believe, and how widely an address counts.
 #[derive(Clone, Debug)]
@@ -37,8 +38,8 @@ impl Default for Settings {
 pub struct Attributes<'a> {
     /// The method, compared case-sensitively (RFC 9110 section 9.1).
     pub method: &'a Method,
-    /// The host in lower case, without port and trailing dot; empty if the request names none.
-    pub host: Cow<'a, str>,
+    /// The host.
+    pub host: Host<'a>,
     /// The normalised path.
     pub path: Cow<'a, str>,
     /// The query as received, without `?`.
@@ -70,7 +71,7 @@ pub fn identify<'a>(
     let client = client_ip::resolve(peer, headers, &settings.trusted_proxies);
     Ok(Attributes {
         method,
-        host: host::of_request(uri, headers),
+        host: Host::of(uri, headers),
         path: path::normalise(uri.path())?,
         query: uri.query(),
         headers,

@@ -87,7 +87,9 @@ pub async fn serve(listener: StdListener, stop: impl Future<Output = ()>, mut ha
     let mut stop = std::pin::pin!(stop);
     loop {
         tokio::select! {
+            // A flood of connections must not keep us from noticing the end.
             biased;
+            () = &mut stop => break,
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => handle(Accepted { stream, peer }),
                 Err(error) if is_of_one_connection(&error) => {}
@@ -96,16 +98,27 @@ pub async fn serve(listener: StdListener, stop: impl Future<Output = ()>, mut ha
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
-            () = &mut stop => break,
         }
     }
-    let queued = std::future::poll_fn(|cx| {
-        while let std::task::Poll::Ready(Ok((stream, peer))) = listener.poll_accept(cx) {
-            handle(Accepted { stream, peer });
+    if let Err(error) = empty_queue(listener, handle) {
+        tracing::warn!(%error, "cannot empty the accept queue");
+    }
+}
+
+/// Takes what the kernel has queued, asking the socket itself: the runtime would stop at its budget.
+fn empty_queue(listener: TcpListener, mut handle: impl FnMut(Accepted)) -> io::Result<()> {
+    let listener = listener.into_std()?;
+    loop {
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                stream.set_nonblocking(true)?;
+                handle(Accepted { stream: TcpStream::from_std(stream)?, peer });
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
         }
-        std::task::Poll::Ready(())
-    });
-    queued.await;
+    }
 }
 
 /// Errors that concern a connection that is already gone, not the listener.

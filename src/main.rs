@@ -10,9 +10,9 @@ use weir::cli::{Cli, Command, LogFormat};
 use weir::telemetry::logging;
 use weir::{app, config};
 
-/// Many small short-lived allocations per request: mimalloc spends the least time on them.
+/// Many small short-lived allocations per request, and memory that is given back when clients have left.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// The system would not have it.
 const FAILED: u8 = 1;

@@ -34,8 +34,9 @@ use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::limiter::Limiter;
 use crate::listener::{self, Accepted};
 use crate::policy::Policy;
+use crate::response::Visibility;
 use crate::response::rate_limit_headers::Notation;
-use crate::response::refusal::Refusal;
+use crate::response::refusal::{Prepared, Refusal};
 use crate::rules::RuleIndex;
 use crate::rules::rule::Rule;
 use crate::rules::selection::Selected;
@@ -50,9 +51,7 @@ const TICKS_PER_SECOND: u32 = 10;
 #[derive(Debug)]
 pub struct Shared {
     /// The generation in force.
-    pub policy: Arc<ArcSwap<Policy>>,
-    /// Where requests go in that generation.
-    pub upstream: Arc<ArcSwap<upstream::Settings>>,
+    pub generation: Arc<ArcSwap<Generation>>,
     /// The counters.
     pub limiter: Arc<Limiter>,
     /// The time.
@@ -67,23 +66,24 @@ pub struct Shared {
     pub warned_of_proxy: AtomicBool,
 }
 
+/// All that a request needs of one configuration, replaced as one.
+#[derive(Debug)]
+pub struct Generation {
+    /// How requests are decided.
+    pub policy: Arc<Policy>,
+    /// Where they go. Settings that stay the same keep their place, and with it the connections made by them.
+    pub upstream: Arc<upstream::Settings>,
+}
+
 /// One worker's part: everything a request touches without crossing threads.
 #[derive(Debug)]
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     slow_clock: Rc<SlowClock>,
     metrics: Rc<WorkerMetrics>,
-    sources: RefCell<Sources>,
+    generation: RefCell<Cache<Arc<ArcSwap<Generation>>, Arc<Generation>>>,
     view: RefCell<Rc<View>>,
     random: RefCell<fastrand::Rng>,
-}
-
-type Cached<T> = Cache<Arc<ArcSwap<T>>, Arc<T>>;
-
-#[derive(Debug)]
-struct Sources {
-    policy: Cached<Policy>,
-    upstream: Cached<upstream::Settings>,
 }
 
 /// One generation as a worker sees it; a request keeps the view it began with.
@@ -93,6 +93,8 @@ struct View {
     rules: Box<[RuleMetrics]>,
     /// How each rule's limits are written, beside the rules.
     notations: Box<[Box<[Notation]>]>,
+    /// The headers of each rule's refusals, where they can be had ready.
+    prepared: Box<[Option<Prepared>]>,
     upstream: Rc<Upstream<RequestBody>>,
     metrics: Rc<WorkerMetrics>,
     default_refusal: Refusal,
@@ -112,7 +114,9 @@ pub async fn run(shared: Arc<Shared>, sockets: Vec<(listener::Settings, std::net
             let (worker, shared) = (Rc::clone(&worker), Arc::clone(&shared));
             tokio::task::spawn_local(async move {
                 let handle = |accepted: Accepted| {
-                    let serving = connection::serve(Rc::clone(&worker), index, patience, accepted);
+                    // Watched from now on, not from its first turn: the drain must know of it.
+                    let activity = worker.slow_clock.watch(patience);
+                    let serving = connection::serve(Rc::clone(&worker), index, activity, accepted);
                     drop(tokio::task::spawn_local(serving));
                 };
                 listener::serve(socket, shared.drain.reached(Phase::Draining), handle).await;
@@ -147,16 +151,14 @@ async fn keep_time(worker: Rc<Worker>) {
 impl Worker {
     fn new(shared: Arc<Shared>) -> Self {
         let metrics = Rc::new(shared.metrics.worker());
-        let mut sources = Sources {
-            policy: Cache::new(Arc::clone(&shared.policy)),
-            upstream: Cache::new(Arc::clone(&shared.upstream)),
-        };
-        let upstream = Rc::new(Upstream::new(Arc::clone(sources.upstream.load()), Rc::clone(&metrics)));
-        let view = View::new(sources.policy.load(), upstream, &shared.metrics, &metrics);
+        let mut generation = Cache::new(Arc::clone(&shared.generation));
+        let Generation { policy, upstream } = &**generation.load();
+        let upstream = Rc::new(Upstream::new(Arc::clone(upstream), Rc::clone(&metrics)));
+        let view = View::new(policy, upstream, &shared.metrics, &metrics);
         Self {
             slow_clock: Rc::default(),
             metrics,
-            sources: RefCell::new(sources),
+            generation: RefCell::new(generation),
             view: RefCell::new(Rc::new(view)),
             random: RefCell::new(fastrand::Rng::new()),
             shared,
@@ -165,12 +167,11 @@ impl Worker {
 
     /// The generation in force.
     fn view(&self) -> Rc<View> {
-        let mut sources = self.sources.borrow_mut();
-        let Sources { policy, upstream } = &mut *sources;
-        let (policy, upstream) = (policy.load(), upstream.load());
+        let mut generation = self.generation.borrow_mut();
+        let Generation { policy, upstream } = &**generation.load();
         let mut view = self.view.borrow_mut();
         let same_upstream = Arc::ptr_eq(view.upstream.settings(), upstream);
-        if !same_upstream || !Arc::ptr_eq(&view.policy, policy) {
+        if !Arc::ptr_eq(&view.policy, policy) {
             // The connections to an upstream that stays are as good as before.
             let upstream = if same_upstream {
                 Rc::clone(&view.upstream)
@@ -188,7 +189,7 @@ impl Worker {
 
     /// A private peer that forwards for others but is not trusted is most likely an ingress: then per-address
     /// limits count the ingress. Said once.
-    fn warn_of_untrusted_proxy(&self, hop: &Hop, headers: &HeaderMap) {
+    fn warn_of_untrusted_proxy(&self, hop: &Hop<'_>, headers: &HeaderMap) {
         if hop.client.peer_is_trusted || !headers.contains_key(X_FORWARDED_FOR) {
             return;
         }
@@ -209,10 +210,19 @@ impl View {
         all: &Metrics,
         metrics: &Rc<WorkerMetrics>,
     ) -> Self {
+        let rules = policy.rules.rules();
+        let notations: Box<[_]> = rules.iter().map(notations).collect();
+        let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
+        let prepared =
+            policy.refusals.iter().zip(&notations).map(|(refusal, notations)| match &**notations {
+                [only] if visible => Some(Prepared::new(refusal, only)),
+                _ => None,
+            });
         Self {
             policy: Arc::clone(policy),
-            rules: policy.rules.rules().iter().map(|rule| all.rule(&rule.name)).collect(),
-            notations: policy.rules.rules().iter().map(notations).collect(),
+            prepared: prepared.collect(),
+            rules: rules.iter().map(|rule| all.rule(&rule.name)).collect(),
+            notations,
             upstream,
             metrics: Rc::clone(metrics),
             default_refusal: Refusal::default(),
@@ -232,6 +242,10 @@ impl View {
 
     fn notation(&self, selected: &Selected) -> Option<&Notation> {
         self.notations.get(selected.rule.0)?.get(selected.limit)
+    }
+
+    fn prepared(&self, rule: RuleIndex) -> Option<&Prepared> {
+        self.prepared.get(rule.0)?.as_ref()
     }
 
     fn refusal(&self, rule: RuleIndex) -> &Refusal {

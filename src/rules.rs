@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use self::rule::{Action, OnMissing, Rule};
 use self::selection::{Selected, Selection};
 use crate::identify::Attributes;
+use crate::limiter::decision::Enforcement;
 use crate::limiter::key::KeyHasher;
 use crate::limiter::{Check, Lineage, Meter, MeterSpec};
 
@@ -39,9 +40,8 @@ pub fn meter_specs(rules: &[Rule]) -> Vec<MeterSpec> {
     let mut specs = Vec::new();
     for rule in rules {
         let Action::Limit(limiting) = &rule.action else { continue };
-        for (ordinal, limit) in limiting.limits.iter().enumerate() {
-            let ordinal = u16::try_from(ordinal).unwrap_or(u16::MAX);
-            let lineage = Lineage { rule: rule.name.clone(), key: limiting.key.to_string().into(), ordinal };
+        for limit in &limiting.limits {
+            let lineage = Lineage { rule: rule.name.clone(), key: limiting.key.to_string().into() };
             specs.push(MeterSpec { lineage, quota: limit.quota });
         }
     }
@@ -120,6 +120,8 @@ impl RuleSet {
             Err(missing) => match limiting.on_missing {
                 OnMissing::Skip => return None,
                 OnMissing::Shared => missing.shared(self.hasher),
+                // Shadow never refuses.
+                OnMissing::Deny if limiting.enforcement == Enforcement::Shadow => return None,
                 OnMissing::Deny => return Some(Selection::Denied(RuleIndex(index))),
             },
         };

@@ -8,6 +8,7 @@ pub mod error;
 
 mod echo;
 mod pool;
+pub mod stream;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use tokio::net::TcpStream;
 use self::answer::{Answer, Lease};
 use self::error::Error;
 use self::pool::Pool;
+use self::stream::Stream;
 use crate::telemetry::metrics::WorkerMetrics;
 
 /// An answer's head may take this much.
@@ -122,7 +124,8 @@ where
                 }
             }
         };
-        let mut sender = self.connect(host, *port).await?;
+        // Connecting is rare and its future large: it does not burden the requests that need none.
+        let mut sender = Box::pin(self.connect(host, *port)).await?;
         let response = sender.send_request(request).await?;
         Ok(self.leased(response, sender))
     }
@@ -153,14 +156,16 @@ where
         Ok(sender)
     }
 
-    async fn open(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
+    async fn open(&self, host: &str, port: u16) -> Result<Stream, Error> {
         let connecting = TcpStream::connect((host, port));
-        let stream = tokio::time::timeout(self.settings.connect_timeout, connecting)
+        // The answer's time runs meanwhile: an upstream that is away is to be told from one that is slow.
+        let most = self.settings.connect_timeout.min(self.settings.timeout);
+        let stream = tokio::time::timeout(most, connecting)
             .await
             .map_err(|_| Error::ConnectTimeout)?
             .map_err(Error::Connect)?;
         stream.set_nodelay(true).map_err(Error::Connect)?;
-        Ok(stream)
+        Ok(Stream(stream))
     }
 }
 

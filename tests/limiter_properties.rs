@@ -248,11 +248,7 @@ fn limiter(quotas: &[Quota], max_keys: usize) -> (Limiter, Vec<Meter>) {
     let limiter = Limiter::new(Settings { max_keys, secret: [7, 11] });
     let specs: Vec<_> = quotas
         .iter()
-        .enumerate()
-        .map(|(ordinal, quota)| MeterSpec {
-            lineage: Lineage { rule: "rule".into(), key: "[]".into(), ordinal: ordinal as u16 },
-            quota: *quota,
-        })
+        .map(|quota| MeterSpec { lineage: Lineage { rule: "rule".into(), key: "[]".into() }, quota: *quota })
         .collect();
     let meters = limiter.install(&specs, Timestamp::from_nanos(START));
     (limiter, meters)

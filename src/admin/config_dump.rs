@@ -8,7 +8,7 @@ use super::{State, limits, redact, status};
 
 /// `GET /config_dump`, an array of configurations as Envoy's is.
 pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
-    let policy = state.policy.load_full();
+    let policy = (state.policy)();
     let rules: Vec<Value> = policy.rules.rules().iter().map(|rule| limits::summary(rule).into()).collect();
     let listeners: Vec<Value> = state
         .listeners

@@ -14,7 +14,7 @@ use crate::telemetry::metrics::Decisions;
 
 /// `GET /limits`
 pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
-    let policy = state.policy.load_full();
+    let policy = (state.policy)();
     let counted = policy.rules.rules().iter().zip(keys(state, &policy));
     let rules: Vec<Value> = counted
         .map(|(rule, counters)| {

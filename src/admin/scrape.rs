@@ -40,7 +40,7 @@ pub(super) fn keys(state: &State, policy: &Policy) -> Vec<u64> {
 
 /// Everything a scrape needs.
 pub(super) fn scrape(state: &State) -> Scrape {
-    let policy = state.policy.load_full();
+    let policy = (state.policy)();
     let names = policy.rules.rules().iter().map(|rule| rule.name.clone());
     let keys: BTreeMap<_, _> = names.zip(keys(state, &policy)).collect();
     Scrape {

@@ -50,7 +50,10 @@ impl AdminPort {
             metrics: Arc::clone(&shared.metrics),
             limiter: Arc::clone(&shared.limiter),
             capacity: config.max_keys,
-            policy: Arc::clone(&shared.policy),
+            policy: {
+                let generation = Arc::clone(&shared.generation);
+                Box::new(move || Arc::clone(&generation.load().policy))
+            },
             drain: Arc::clone(&shared.drain),
             levels,
             access_log: shared.access_log.clone(),

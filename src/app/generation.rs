@@ -11,15 +11,14 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::limiter::{Limiter, Meter};
 use crate::policy::Policy;
+use crate::proxy::Generation;
 use crate::response::refusal::Refusal;
 use crate::rules::{self, RuleSet};
-use crate::upstream;
 
 /// The generation in force and the means to replace it.
 #[derive(Debug)]
 pub(super) struct Generations {
-    pub(super) policy: Arc<ArcSwap<Policy>>,
-    pub(super) upstream: Arc<ArcSwap<upstream::Settings>>,
+    pub(super) current: Arc<ArcSwap<Generation>>,
     limiter: Arc<Limiter>,
     clock: Arc<Clock>,
 }
@@ -28,9 +27,9 @@ impl Generations {
     /// Puts the first configuration in force.
     pub(super) fn first(config: &Config, limiter: &Arc<Limiter>, clock: &Arc<Clock>) -> Self {
         let (policy, _) = compile(config, 1, limiter, clock);
+        let upstream = Arc::new(config.upstream.clone());
         Self {
-            policy: Arc::new(ArcSwap::from_pointee(policy)),
-            upstream: Arc::new(ArcSwap::from_pointee(config.upstream.clone())),
+            current: Arc::new(ArcSwap::from_pointee(Generation { policy: Arc::new(policy), upstream })),
             limiter: Arc::clone(limiter),
             clock: Arc::clone(clock),
         }
@@ -38,13 +37,15 @@ impl Generations {
 
     /// Puts another configuration in force; answers its number.
     pub(super) fn apply(&self, config: &Config) -> u64 {
-        let generation = self.policy.load().generation + 1;
+        let current = self.current.load_full();
+        let generation = current.policy.generation + 1;
         let (policy, meters) = compile(config, generation, &self.limiter, &self.clock);
-        self.policy.store(Arc::new(policy));
-        // The same settings keep their place, and with it the connections made by them.
-        if **self.upstream.load() != config.upstream {
-            self.upstream.store(Arc::new(config.upstream.clone()));
-        }
+        let upstream = if *current.upstream == config.upstream {
+            Arc::clone(&current.upstream)
+        } else {
+            Arc::new(config.upstream.clone())
+        };
+        self.current.store(Arc::new(Generation { policy: Arc::new(policy), upstream }));
         self.limiter.retire_others(&meters, self.clock.now());
         generation
     }

@@ -23,7 +23,7 @@ pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> 
                 };
                 let generation = match reload {
                     Reload::Applied { config, .. } => generations.apply(&config),
-                    Reload::Unchanged | Reload::Rejected { .. } => shared.policy.load().generation,
+                    Reload::Unchanged | Reload::Rejected { .. } => shared.generation.load().policy.generation,
                 };
                 shared.metrics.config_reload(outcome, generation, shared.clock.now());
             },

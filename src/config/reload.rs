@@ -297,6 +297,7 @@ pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
         ("listeners", old.listeners != new.listeners),
         ("workers", old.workers != new.workers),
         ("admin", (old.admin.address, old.admin.probes) != (new.admin.address, new.admin.probes)),
+        ("drain", old.drain != new.drain),
         ("access_log", old.access_log != new.access_log),
         ("limiter.max_keys", old.max_keys != new.max_keys),
     ];

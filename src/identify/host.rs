@@ -1,18 +1,32 @@
 //! Which host a request is for, in one spelling.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 
 use http::header::HOST;
 use http::{HeaderMap, Uri};
 
-/// The host of a request: the target's authority where it has one (RFC 9112 section 3.2.2), else the Host
-/// header; empty if there is neither or it is not text.
-pub fn of_request<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Cow<'a, str> {
-    let authority = match uri.authority() {
-        Some(authority) => authority.as_str(),
-        None => headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or(""),
-    };
-    normalise(authority)
+/// The host of a request, brought into its one spelling when a rule first asks for it.
+#[derive(Clone, Debug)]
+pub struct Host<'a> {
+    authority: &'a str,
+    normal: OnceCell<Cow<'a, str>>,
+}
+
+impl<'a> Host<'a> {
+    /// The target's authority where it has one (RFC 9112 section 3.2.2), else the Host header.
+    pub fn of(uri: &'a Uri, headers: &'a HeaderMap) -> Self {
+        let authority = match uri.authority() {
+            Some(authority) => authority.as_str(),
+            None => headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or(""),
+        };
+        Self { authority, normal: OnceCell::new() }
+    }
+
+    /// In lower case, without port and trailing dot; empty if the request names none or it is not text.
+    pub fn as_str(&self) -> &str {
+        self.normal.get_or_init(|| normalise(self.authority))
+    }
 }
 
 /// `authority` without userinfo, port and trailing dot, in lower case.
@@ -51,7 +65,7 @@ mod tests {
     fn the_target_beats_the_header() {
         let mut headers = HeaderMap::new();
         headers.insert(HOST, "header.test".parse().unwrap());
-        assert_eq!(of_request(&Uri::from_static("http://target.test/"), &headers), "target.test");
-        assert_eq!(of_request(&Uri::from_static("/"), &headers), "header.test");
+        assert_eq!(Host::of(&Uri::from_static("http://target.test/"), &headers).as_str(), "target.test");
+        assert_eq!(Host::of(&Uri::from_static("/"), &headers).as_str(), "header.test");
     }
 }

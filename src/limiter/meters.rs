@@ -3,19 +3,16 @@
 use std::collections::HashMap;
 
 use super::key::{KeyHash, KeyHasher};
-use super::quota::Quota;
+use super::quota::{Period, Quota};
 use super::store::{MeterId, Quotas};
 
-/// The identity of a limit across reloads: its rule's name, what the rule counts apart, and which of the
-/// rule's limits it is.
+/// The identity of a rule's limits across reloads: its name and what it counts apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lineage {
     /// The rule's name.
     pub rule: Box<str>,
     /// The rule's key, as text.
     pub key: Box<str>,
-    /// Position among the rule's limits.
-    pub ordinal: u16,
 }
 
 /// A limit to be installed.
@@ -35,28 +32,59 @@ pub struct Meter {
     pub(super) salt: KeyHash,
 }
 
-/// The limits known, by lineage.
+/// A limit that is known, for those of its rule that come after it.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    meter: Meter,
+    /// Sets its salt apart from those of its rule's other limits.
+    serial: u16,
+}
+
+/// The limits known, by rule and key.
 #[derive(Debug, Default)]
 pub(super) struct Meters {
-    known: HashMap<Lineage, Meter>,
+    known: HashMap<(Box<str>, Box<str>), Vec<Known>>,
     quotas: Vec<Option<Quota>>,
     free: Vec<u32>,
 }
 
 impl Meters {
     /// Adds or updates a meter per spec, in their order.
+    ///
+    /// A limit of a rule continues the one with the same period, so that a limit added before it or taken away
+    /// does not hand its counters to another; one whose period is new continues what is left, in order.
     pub(super) fn install(&mut self, specs: &[MeterSpec], hasher: KeyHasher) -> Vec<Meter> {
-        specs
-            .iter()
-            .map(|spec| {
-                let meter = match self.known.get(&spec.lineage) {
-                    Some(meter) => *meter,
-                    None => self.add(&spec.lineage, hasher),
-                };
-                self.quotas[meter.id.0 as usize] = Some(spec.quota);
-                meter
-            })
-            .collect()
+        let of_one_rule = |a: &MeterSpec, b: &MeterSpec| {
+            (&a.lineage.rule, &a.lineage.key) == (&b.lineage.rule, &b.lineage.key)
+        };
+        specs.chunk_by(of_one_rule).flat_map(|group| self.install_rule(group, hasher)).collect()
+    }
+
+    fn install_rule(&mut self, group: &[MeterSpec], hasher: KeyHasher) -> Vec<Meter> {
+        let Some(first) = group.first() else { return Vec::new() };
+        let name = (first.lineage.rule.clone(), first.lineage.key.clone());
+        let mut kept = self.known.remove(&name).unwrap_or_default();
+        let mut left = kept.clone();
+        let mut continued: Vec<Option<Known>> = vec![None; group.len()];
+        for same_period in [true, false] {
+            for (spec, place) in group.iter().zip(&mut continued).filter(|(_, place)| place.is_none()) {
+                let fits = |known: &Known| !same_period || self.period(known.meter) == Some(spec.period());
+                *place = left.iter().position(fits).map(|position| left.remove(position));
+            }
+        }
+        let mut meters = Vec::with_capacity(group.len());
+        for (spec, continued) in group.iter().zip(continued) {
+            let known = continued.unwrap_or_else(|| {
+                let serial = (0..).find(|serial| kept.iter().all(|other| other.serial != *serial));
+                let known = self.add(&name, serial.unwrap_or(u16::MAX), hasher);
+                kept.push(known);
+                known
+            });
+            self.quotas[known.meter.id.0 as usize] = Some(spec.quota);
+            meters.push(known.meter);
+        }
+        self.known.insert(name, kept);
+        meters
     }
 
     /// Forgets all but `meters`; whether there was anything to forget.
@@ -65,14 +93,18 @@ impl Meters {
         for meter in meters {
             keep[meter.id.0 as usize] = true;
         }
-        let before = self.known.len();
-        self.known.retain(|_, meter| keep[meter.id.0 as usize]);
+        self.known.retain(|_, of_rule| {
+            of_rule.retain(|known| keep[known.meter.id.0 as usize]);
+            !of_rule.is_empty()
+        });
+        let mut retired = false;
         for (index, quota) in self.quotas.iter_mut().enumerate() {
             if !keep[index] && quota.take().is_some() {
                 self.free.push(index as u32);
+                retired = true;
             }
         }
-        self.known.len() < before
+        retired
     }
 
     /// The quotas as a table for the shards.
@@ -80,24 +112,76 @@ impl Meters {
         Quotas::new(&self.quotas)
     }
 
-    fn add(&mut self, lineage: &Lineage, hasher: KeyHasher) -> Meter {
+    fn period(&self, meter: Meter) -> Option<Period> {
+        self.quotas.get(meter.id.0 as usize)?.as_ref().map(|quota| quota.limit().period)
+    }
+
+    fn add(&mut self, (rule, key): &(Box<str>, Box<str>), serial: u16, hasher: KeyHasher) -> Known {
         let id = MeterId(self.free.pop().unwrap_or_else(|| {
             self.quotas.push(None);
             (self.quotas.len() - 1) as u32
         }));
-        let meter = Meter { id, salt: salt(lineage, hasher) };
-        self.known.insert(lineage.clone(), meter);
-        meter
+        Known { meter: Meter { id, salt: salt([rule, key], serial, hasher) }, serial }
+    }
+}
+
+impl MeterSpec {
+    fn period(&self) -> Period {
+        self.quota.limit().period
     }
 }
 
 /// Sets the counters of one limit apart from all others that have the same key.
-fn salt(lineage: &Lineage, hasher: KeyHasher) -> KeyHash {
-    let mut encoded = Vec::with_capacity(lineage.rule.len() + lineage.key.len() + 16);
-    for part in [&lineage.rule, &lineage.key] {
+fn salt(name: [&str; 2], serial: u16, hasher: KeyHasher) -> KeyHash {
+    let mut encoded = Vec::new();
+    for part in name {
         encoded.extend_from_slice(&(part.len() as u64).to_le_bytes());
         encoded.extend_from_slice(part.as_bytes());
     }
-    encoded.extend_from_slice(&lineage.ordinal.to_le_bytes());
+    encoded.extend_from_slice(&serial.to_le_bytes());
     hasher.hash(&encoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::limiter::algorithm::Algorithm;
+    use crate::limiter::quota::{Limit, Unit};
+
+    fn specs(limits: &[(u32, Unit)]) -> Vec<MeterSpec> {
+        limits
+            .iter()
+            .map(|(count, unit)| {
+                let limit = Limit::new(NonZeroU32::new(*count).unwrap(), Period::one(*unit));
+                MeterSpec {
+                    lineage: Lineage { rule: "rule".into(), key: "[]".into() },
+                    quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(),
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_limit_that_stays_keeps_its_meter_when_others_come_and_go() {
+        let mut meters = Meters::default();
+        let hasher = KeyHasher::new([1, 2]);
+        let both = meters.install(&specs(&[(10, Unit::Second), (1000, Unit::Day)]), hasher);
+        let day = meters.install(&specs(&[(1000, Unit::Day)]), hasher);
+        assert_eq!(day, both[1..]);
+        assert!(meters.retire_others(&day));
+        let again = meters.install(&specs(&[(5, Unit::Minute), (2000, Unit::Day)]), hasher);
+        assert_eq!(again[1], both[1]);
+        assert_ne!(again[0].salt, again[1].salt);
+    }
+
+    #[test]
+    fn a_limit_whose_period_changes_keeps_its_meter() {
+        let mut meters = Meters::default();
+        let hasher = KeyHasher::new([1, 2]);
+        let before = meters.install(&specs(&[(10, Unit::Hour)]), hasher);
+        assert_eq!(meters.install(&specs(&[(10, Unit::Day)]), hasher), before);
+        assert!(!meters.retire_others(&before));
+    }
 }

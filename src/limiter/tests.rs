@@ -5,172 +5,243 @@ use super::algorithm::Algorithm;
 use super::quota::{Limit, Period, Quota, Unit};
 use super::*;
 
-const NOW: Timestamp = Timestamp::from_secs(1_795_248_000);
-
-fn per_hour(count: u32) -> Quota {
-    let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Hour));
-    Quota::new(Algorithm::Gcra, limit, None).unwrap()
-}
-
-fn spec(rule: &str, quota: Quota) -> MeterSpec {
-    MeterSpec { lineage: Lineage { rule: rule.into(), key: "[client_ip]".into(), ordinal: 0 }, quota }
-}
+const START: Timestamp = Timestamp::from_secs(1_795_248_000);
 
 fn limiter(max_keys: usize) -> Limiter {
     Limiter::new(Settings { max_keys, secret: [7, 11] })
 }
 
-fn check(meter: Meter, key: KeyHash, enforcement: Enforcement) -> Check {
-    Check { meter, key, cost: 1, enforcement }
+fn spec(rule: &str, key: &str, ordinal: u16, per_hour: u32) -> MeterSpec {
+    let limit = Limit::new(NonZeroU32::new(per_hour).unwrap(), Period::one(Unit::Hour));
+    MeterSpec {
+        lineage: Lineage { rule: rule.into(), key: key.into(), ordinal },
+        quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(),
+    }
 }
 
-/// Two limits, `first` with more room than `second`, and a key whose counters lie in different shards.
-fn two_limits() -> (Limiter, Meter, Meter, KeyHash) {
+/// One meter per limit, of a rule each.
+fn installed(limiter: &Limiter, per_hour: &[u32]) -> Vec<Meter> {
+    let specs: Vec<_> =
+        per_hour.iter().enumerate().map(|(rule, count)| spec(&rule.to_string(), "[]", 0, *count)).collect();
+    limiter.install(&specs, START)
+}
+
+fn check(limiter: &Limiter, meter: Meter, cost: u32) -> Check {
+    Check { meter, key: limiter.hasher().hash(b"client"), cost, enforcement: Enforcement::Enforced }
+}
+
+fn shadow(limiter: &Limiter, meter: Meter, cost: u32) -> Check {
+    Check { enforcement: Enforcement::Shadow, ..check(limiter, meter, cost) }
+}
+
+/// Whether a request of one limit passes.
+fn passes(limiter: &Limiter, meter: Meter, cost: u32) -> bool {
+    !limiter.check(&[check(limiter, meter, cost)], START).is_refused()
+}
+
+fn used(limiter: &Limiter, meter: Meter) -> u32 {
+    limiter.usage(meter, limiter.hasher().hash(b"client"), START).unwrap().used
+}
+
+fn remaining(decision: &Decision) -> Vec<u32> {
+    decision.verdicts().iter().map(|verdict| verdict.usage(START).unwrap().remaining).collect()
+}
+
+#[test]
+fn no_checks_conform() {
+    let decision = limiter(100).check(&[], START);
+    assert!(!decision.is_refused() && !decision.overflowed() && decision.verdicts().is_empty());
+}
+
+#[test]
+fn either_both_limits_are_charged_or_none() {
     let limiter = limiter(10_000);
-    let meters = limiter.install(&[spec("first", per_hour(10)), spec("second", per_hour(2))], NOW);
-    let (first, second) = (meters[0], meters[1]);
-    let key = (0_u32..)
-        .map(|number| limiter.hasher().hash(&number.to_be_bytes()))
-        .find(|key| {
-            let shard = |meter: Meter| limiter.store.shard_of(key.salted(meter.salt));
-            shard(first) != shard(second)
-        })
-        .unwrap();
-    (limiter, first, second, key)
-}
-
-fn used(limiter: &Limiter, meter: Meter, key: KeyHash) -> u32 {
-    limiter.usage(meter, key, NOW).unwrap().used
+    let meters = installed(&limiter, &[10, 2]);
+    let ask = || {
+        let [first, second] = [meters[0], meters[1]].map(|meter| check(&limiter, meter, 1));
+        limiter.check(&[first, second], START)
+    };
+    assert_eq!(remaining(&ask()), [9, 1]);
+    assert_eq!(remaining(&ask()), [8, 0]);
+    let refused = ask();
+    assert!(refused.is_refused());
+    assert!(!refused.verdicts()[0].refuses() && refused.verdicts()[1].refuses());
+    assert_eq!(refused.verdicts()[1].wait(), Duration::from_secs(1800));
+    assert_eq!(remaining(&refused), [8, 0]);
+    assert_eq!(meters.iter().map(|meter| used(&limiter, *meter)).collect::<Vec<_>>(), [2, 2]);
 }
 
 #[test]
-fn a_refused_request_charges_no_limit_in_any_shard() {
-    let (limiter, first, second, key) = two_limits();
-    let checks = [check(first, key, Enforcement::Enforced), check(second, key, Enforcement::Enforced)];
-    let turned = [checks[1], checks[0]];
-    assert!(!limiter.check(&checks, NOW).is_refused());
-    assert!(!limiter.check(&turned, NOW).is_refused());
-    for checks in [checks, turned] {
-        let decision = limiter.check(&checks, NOW);
-        assert!(decision.is_refused());
-        let refusing: Vec<_> = decision.verdicts().iter().map(|verdict| verdict.refuses()).collect();
-        assert_eq!(refusing, checks.map(|check| check.meter == second), "in the order of the checks");
-        assert_eq!((used(&limiter, first, key), used(&limiter, second, key)), (2, 2));
+fn refusal_leaves_remaining_of_the_others_unchanged_wherever_it_stands() {
+    for refusing in 0..4 {
+        let limiter = limiter(10_000);
+        let counts: Vec<_> = (0..4).map(|index| if index == refusing { 1 } else { 5 }).collect();
+        let meters = installed(&limiter, &counts);
+        let checks: Vec<_> = meters.iter().map(|meter| check(&limiter, *meter, 1)).collect();
+        let passed = remaining(&limiter.check(&checks, START));
+        for _ in 0..3 {
+            let decision = limiter.check(&checks, START);
+            assert!(decision.is_refused());
+            assert_eq!(remaining(&decision), passed);
+        }
     }
 }
 
 #[test]
-fn a_refused_request_is_told_what_is_left_of_the_other_limits() {
-    let (limiter, first, second, key) = two_limits();
-    let checks = [check(first, key, Enforcement::Enforced), check(second, key, Enforcement::Enforced)];
-    let remaining = || {
-        let decision = limiter.check(&checks, NOW);
-        [0, 1].map(|at| decision.verdicts()[at].usage(NOW).unwrap().remaining)
-    };
-    assert_eq!(remaining(), [9, 1]);
-    assert_eq!(remaining(), [8, 0]);
-    assert_eq!(remaining(), [8, 0]);
-    assert_eq!(remaining(), [8, 0]);
-}
-
-#[test]
-fn a_shadow_limit_refuses_nobody_and_is_no_obstacle() {
-    let (limiter, first, second, key) = two_limits();
-    let checks = [check(first, key, Enforcement::Enforced), check(second, key, Enforcement::Shadow)];
-    for request in 1..=5 {
-        let decision = limiter.check(&checks, NOW);
+fn a_shadow_limit_counts_but_never_refuses() {
+    let limiter = limiter(100);
+    let meter = installed(&limiter, &[2])[0];
+    for over in [false, false, true, true] {
+        let decision = limiter.check(&[shadow(&limiter, meter, 1)], START);
         assert!(!decision.is_refused());
-        assert_eq!(decision.verdicts()[1].exceeds(), request > 2);
-        assert_eq!(used(&limiter, first, key), request);
-        assert_eq!(used(&limiter, second, key), request.min(2));
+        assert_eq!(decision.verdicts()[0].exceeds(), over);
     }
-    let alone = limiter.check(&checks[1..], NOW);
-    assert!(!alone.is_refused() && alone.verdicts()[0].exceeds());
+    assert_eq!(used(&limiter, meter), 2);
 }
 
 #[test]
-fn a_shadow_limit_is_not_charged_for_what_another_refuses() {
-    let (limiter, first, second, key) = two_limits();
-    limiter.charge(second, key, 2, NOW);
-    let checks = [check(first, key, Enforcement::Shadow), check(second, key, Enforcement::Enforced)];
-    assert!(limiter.check(&checks, NOW).is_refused());
-    assert_eq!(used(&limiter, first, key), 0);
+fn a_shadow_limit_that_is_over_is_not_in_the_way_of_others() {
+    let limiter = limiter(100);
+    let meters = installed(&limiter, &[1, 10]);
+    let checks = [shadow(&limiter, meters[0], 1), check(&limiter, meters[1], 1)];
+    for sum in 1..=3 {
+        assert!(!limiter.check(&checks, START).is_refused());
+        assert_eq!((used(&limiter, meters[0]), used(&limiter, meters[1])), (1, sum));
+    }
 }
 
 #[test]
-fn the_same_limit_twice_in_one_request_does_not_lock_up() {
-    let (limiter, first, _, key) = two_limits();
-    let decision = limiter.check(&[check(first, key, Enforcement::Enforced); 2], NOW);
-    assert_eq!(decision.verdicts().len(), 2);
+fn a_shadow_limit_is_not_charged_when_another_refuses() {
+    let limiter = limiter(100);
+    let meters = installed(&limiter, &[10, 1]);
+    let checks = [shadow(&limiter, meters[0], 1), check(&limiter, meters[1], 1)];
+    assert!(!limiter.check(&checks, START).is_refused());
+    let refused = limiter.check(&checks, START);
+    assert!(refused.is_refused());
+    assert_eq!((remaining(&refused), used(&limiter, meters[0])), (vec![9, 0], 1));
 }
 
 #[test]
-fn no_checks_no_objection() {
-    let decision = limiter(100).check(&[], NOW);
-    assert!(decision.verdicts().is_empty() && !decision.is_refused() && !decision.overflowed());
+fn meters_come_in_the_order_of_the_specs_and_count_apart() {
+    let limiter = limiter(100);
+    let meters =
+        limiter.install(&[spec("b", "[]", 0, 3), spec("a", "[]", 1, 5), spec("a", "[]", 0, 7)], START);
+    for (meter, count) in meters.iter().zip([3, 5, 7]) {
+        assert!(!passes(&limiter, *meter, count + 1) && passes(&limiter, *meter, count));
+    }
 }
 
 #[test]
-fn a_limit_keeps_its_counters_by_lineage_when_rules_change() {
-    let (limiter, first, _, key) = two_limits();
-    limiter.charge(first, key, 6, NOW);
-    let next = limiter.install(&[spec("new", per_hour(1)), spec("first", per_hour(8))], NOW);
-    assert_eq!(next[1], first);
-    assert_ne!(next[0].id, first.id);
-    let usage = limiter.usage(next[1], key, NOW).unwrap();
-    assert_eq!((usage.used, usage.remaining), (6, 2), "units used stay used, held against the new quota");
-    assert_eq!(used(&limiter, next[0], key), 0);
+fn raising_a_limit_keeps_what_was_used() {
+    let limiter = limiter(100);
+    let meter = limiter.install(&[spec("api", "[]", 0, 10)], START)[0];
+    assert!(passes(&limiter, meter, 10) && !passes(&limiter, meter, 1));
+    let raised = limiter.install(&[spec("new", "[]", 0, 1), spec("api", "[]", 0, 100)], START)[1];
+    assert_eq!(raised, meter);
+    assert_eq!(used(&limiter, raised), 10);
+    assert!(passes(&limiter, raised, 90) && !passes(&limiter, raised, 1));
 }
 
 #[test]
-fn what_is_retired_is_forgotten_and_limits_nothing() {
-    let (limiter, first, second, key) = two_limits();
-    limiter.charge(first, key, 1, NOW);
-    limiter.charge(second, key, 2, NOW);
+fn lowering_a_limit_below_what_was_used_refuses() {
+    let limiter = limiter(100);
+    let meter = limiter.install(&[spec("api", "[]", 0, 100)], START)[0];
+    assert!(passes(&limiter, meter, 10));
+    let lowered = limiter.install(&[spec("api", "[]", 0, 5)], START)[0];
+    assert_eq!(used(&limiter, lowered), 10);
+    let decision = limiter.check(&[check(&limiter, lowered, 1)], START);
+    assert!(decision.is_refused());
+    // Six of the ten at five an hour.
+    assert_eq!(decision.verdicts()[0].wait(), Duration::from_secs(6 * 720));
+}
+
+#[test]
+fn another_key_or_position_or_rule_is_a_new_lineage() {
+    let limiter = limiter(100);
+    let meter = limiter.install(&[spec("api", "[client_ip]", 0, 10)], START)[0];
+    assert!(passes(&limiter, meter, 10));
+    for (rule, key, ordinal) in [("api", "[path]", 0), ("api", "[client_ip]", 1), ("web", "[client_ip]", 0)] {
+        let other = limiter.install(&[spec(rule, key, ordinal, 10)], START)[0];
+        assert_ne!(other, meter);
+        assert_eq!(used(&limiter, other), 0);
+    }
+    assert_eq!(used(&limiter, meter), 10);
+}
+
+#[test]
+fn the_old_generation_keeps_its_limits_until_it_is_retired() {
+    let limiter = limiter(100);
+    let old = limiter.install(&[spec("old", "[]", 0, 1)], START)[0];
+    assert!(passes(&limiter, old, 1));
+    let new = limiter.install(&[spec("new", "[]", 0, 1)], START);
+    assert!(!passes(&limiter, old, 1));
+    limiter.retire_others(&new, START);
+    let late = limiter.check(&[check(&limiter, old, 1)], START);
+    assert!(!late.is_refused() && late.verdicts()[0].usage(START).is_none());
+    assert!(late.verdicts()[0].quota().is_none());
+}
+
+#[test]
+fn a_retired_meter_limits_nothing_and_forgets() {
+    let limiter = limiter(100);
+    let meters = installed(&limiter, &[10, 10]);
+    assert!(meters.iter().all(|meter| passes(&limiter, *meter, 4)));
     assert_eq!(limiter.live_keys(), 2);
-    limiter.retire_others(&[first], NOW);
-    assert_eq!(limiter.live_keys(), 1);
-    assert_eq!(limiter.usage(second, key, NOW), None);
-    assert_eq!(used(&limiter, first, key), 1);
-
-    // A request that was matched before the change.
-    let decision = limiter.check(&[check(second, key, Enforcement::Enforced)], NOW);
-    assert!(!decision.is_refused());
-    assert!(decision.verdicts()[0].quota().is_none() && decision.verdicts()[0].usage(NOW).is_none());
-    limiter.charge(second, key, 1, NOW);
-    assert_eq!(limiter.live_keys(), 1);
-
-    let again = limiter.install(&[spec("first", per_hour(10)), spec("second", per_hour(2))], NOW);
-    assert_eq!(again[0], first);
-    assert_eq!(used(&limiter, again[1], key), 0);
+    limiter.retire_others(&meters[..1], START);
+    assert_eq!((limiter.live_keys(), used(&limiter, meters[0])), (1, 4));
+    let key = limiter.hasher().hash(b"client");
+    limiter.charge(meters[1], key, 5, START);
+    assert_eq!(limiter.usage(meters[1], key, START), None);
+    // One that is gone is not in the way of one that is not.
+    let both = [check(&limiter, meters[1], 99), check(&limiter, meters[0], 6)];
+    assert!(!limiter.check(&both, START).is_refused());
+    assert!(limiter.check(&both, START).is_refused());
+    // The same lineage, and whoever gets the freed place, start anew.
+    let again = installed(&limiter, &[10, 10, 10]);
+    assert_eq!(again.iter().map(|meter| used(&limiter, *meter)).collect::<Vec<_>>(), [10, 0, 0]);
 }
 
 #[test]
-fn a_full_table_is_reported() {
-    let limiter = limiter(16);
-    let meter = limiter.install(&[spec("first", per_hour(10))], NOW)[0];
-    let request = |number: u32| {
-        let key = limiter.hasher().hash(&number.to_be_bytes());
-        limiter.check(&[check(meter, key, Enforcement::Enforced)], NOW)
-    };
-    let room = (0..).find(|number| request(*number).overflowed()).unwrap();
-    assert!(room >= 16, "a place for each of 16 keys, and {room} were given");
-    assert_eq!(limiter.overflows(), 1);
-    // One was charged already, nine more fill the counter that all newcomers share.
-    for number in 1..10 {
-        assert!(!request(room + number).is_refused());
+fn charges_never_refuse_and_can_be_given_back() {
+    let limiter = limiter(100);
+    let meter = installed(&limiter, &[10])[0];
+    let key = limiter.hasher().hash(b"client");
+    limiter.charge(meter, key, 15, START);
+    assert_eq!(used(&limiter, meter), 15);
+    assert!(!passes(&limiter, meter, 1));
+    limiter.charge(meter, key, -6, START);
+    assert_eq!(used(&limiter, meter), 9);
+    assert!(passes(&limiter, meter, 1) && !passes(&limiter, meter, 1));
+}
+
+#[test]
+fn a_full_table_says_so_and_stays_bounded() {
+    let limiter = limiter(64);
+    let meter = installed(&limiter, &[1000])[0];
+    let overflowed = (0..2000_u32)
+        .filter(|number| {
+            let key = limiter.hasher().hash(&number.to_be_bytes());
+            limiter.check(&[Check { key, ..check(&limiter, meter, 1) }], START).overflowed()
+        })
+        .count() as u64;
+    assert!(overflowed > 0);
+    assert_eq!(limiter.overflows(), overflowed);
+    assert!((64..=72).contains(&limiter.live_keys()), "{}", limiter.live_keys());
+    // The overflow counter's thousand ran out; that is what new keys meet.
+    assert_eq!(used(&limiter, meter), 1000);
+    assert!(!passes(&limiter, meter, 1));
+}
+
+#[test]
+fn counters_are_counted_per_meter_while_in_use() {
+    let limiter = limiter(1000);
+    let meters = installed(&limiter, &[10, 10]);
+    for number in 0..6_u8 {
+        let key = limiter.hasher().hash(&[number]);
+        let checks = [meters[0], meters[1]].map(|meter| Check { key, ..check(&limiter, meter, 1) });
+        limiter.check(&checks[..1 + usize::from(number % 2)], START);
     }
-    assert!(request(room + 10).is_refused());
-    assert_eq!(limiter.overflows(), 10);
-    assert!(!request(0).is_refused(), "a key that was there before has its own counter");
-    assert_eq!(limiter.keys_per_meter(NOW)[&meter.id], limiter.live_keys() as u64);
-}
-
-#[test]
-fn a_request_that_can_never_pass_is_told_to_wait_for_all_there_is() {
-    let (limiter, first, _, key) = two_limits();
-    let costly = Check { cost: 11, ..check(first, key, Enforcement::Enforced) };
-    let verdict = limiter.check(&[costly], NOW).verdicts()[0];
-    assert!(verdict.refuses());
-    assert_eq!(verdict.wait(), Duration::from_secs(3600));
+    let counts = limiter.keys_per_meter(START);
+    assert_eq!((counts[&meters[0].id], counts[&meters[1].id]), (6, 3));
+    assert!(limiter.keys_per_meter(START.saturating_add(Duration::from_secs(3600))).is_empty());
 }

@@ -67,8 +67,14 @@ pub struct Activity {
     patience: Patience,
     doing: Cell<Doing>,
     since: Cell<u32>,
-    /// Whether the answer's head is still to come; when it is due; and how long a body may stand still, while those count.
+    /// Counts exchanges, so that the end of one's upload is not taken for another's.
+    exchange: Cell<u32>,
+    /// What an exchange still lacks: the answer's head, its last byte, the request's last byte, the flush.
     unanswered: Cell<bool>,
+    answering: Cell<bool>,
+    uploading: Cell<bool>,
+    unflushed: Cell<bool>,
+    /// When the answer's head is due, and how long a body may stand still, while those count.
     answer_due: Cell<Option<u32>>,
     stall: Cell<u32>,
     overdue: Cell<Option<Overdue>>,
@@ -87,27 +93,46 @@ impl Activity {
         }
     }
 
-    /// Something was written to the client: the end of an answer may still be on its way while idle.
+    /// Something was written to the client.
     pub fn wrote(&self) {
-        if matches!(self.doing.get(), Doing::Exchanging | Doing::Idle) {
+        if self.doing.get() == Doing::Exchanging {
             self.since.set(self.clock.now.get());
+        }
+    }
+
+    /// All that was to be written is with the kernel.
+    pub fn flushed(&self) {
+        if !self.answering.get() {
+            self.unflushed.set(false);
+            self.settle();
         }
     }
 
     /// A request's head is complete; its bodies may stand still for `stall`.
     pub fn begin_exchange(&self, stall: Duration) {
+        self.exchange.set(self.exchange.get().wrapping_add(1));
         self.stall.set(ticks(stall));
+        self.answer_due.set(None);
         self.unanswered.set(true);
+        self.answering.set(true);
+        self.uploading.set(false);
+        // The rest of the request before has been read, or this one would not be here.
+        self.linger.set(false);
         self.turn_to(Doing::Exchanging);
     }
 
-    /// The request's last byte is out: the answer's head is due in `timeout`.
+    /// The request's last byte is out: the answer's head, if it is still to come, is due in `timeout`.
     pub fn await_answer(&self, timeout: Duration) {
-        self.answer_due.set(Some(self.clock.now.get().saturating_add(ticks(timeout))));
+        if self.unanswered.get() {
+            self.answer_due.set(Some(self.clock.now.get().saturating_add(ticks(timeout))));
+        }
     }
 
     /// The answer's head is here.
     pub fn answered(&self) {
+        if matches!(self.overdue.get(), Some(Overdue::Answer | Overdue::Stalled)) {
+            self.overdue.set(None);
+        }
         self.unanswered.set(false);
         self.answer_due.set(None);
         self.since.set(self.clock.now.get());
@@ -118,12 +143,17 @@ impl Activity {
         self.unanswered.get()
     }
 
-    /// The answer's last byte is on its way.
+    /// The answer's last byte has been handed over; the exchange lasts until it is flushed.
     pub fn end_exchange(&self) {
         self.answered();
-        if self.doing.get() == Doing::Exchanging {
-            self.turn_to(Doing::Idle);
-        }
+        self.answering.set(false);
+        self.unflushed.set(true);
+    }
+
+    /// The request has a body; it is on its way as long as the answer is kept.
+    pub fn begin_upload(self: &Rc<Self>) -> Uploading {
+        self.uploading.set(true);
+        Uploading { activity: Rc::clone(self), exchange: self.exchange.get() }
     }
 
     /// There is an unread rest of a request, so closing has to wait for the client.
@@ -131,13 +161,12 @@ impl Activity {
         self.linger.set(true);
     }
 
-    /// The rest has been read after all.
-    pub fn need_not_linger(&self) {
-        self.linger.set(false);
-    }
-
     /// The answer is out and the connection closed for writing; whether to wait for the client's end.
     pub fn begin_linger(&self) -> bool {
+        // A head that was never understood has a rest, too.
+        if self.doing.get() == Doing::ReadingHead {
+            self.linger.set(true);
+        }
         if self.linger.get() && self.doing.get() != Doing::Lingering {
             self.turn_to(Doing::Lingering);
         }
@@ -149,12 +178,6 @@ impl Activity {
         self.overdue.get()
     }
 
-    /// Forgets that the answer was late: from now on only its delivery counts.
-    pub fn forgive(&self) {
-        self.overdue.set(None);
-        self.answered();
-    }
-
     /// Whom to wake when something becomes overdue.
     pub fn wake_by(&self, waker: &Waker) {
         let mut kept = self.waker.borrow_mut();
@@ -163,7 +186,16 @@ impl Activity {
         }
     }
 
+    /// An exchange is over when its answer is flushed and its request read to the end.
+    fn settle(&self) {
+        let busy = self.answering.get() || self.uploading.get() || self.unflushed.get();
+        if self.doing.get() == Doing::Exchanging && !busy {
+            self.turn_to(Doing::Idle);
+        }
+    }
+
     fn turn_to(&self, doing: Doing) {
+        self.overdue.set(None);
         self.doing.set(doing);
         self.since.set(self.clock.now.get());
     }
@@ -202,6 +234,43 @@ impl Activity {
     }
 }
 
+/// An upload on its way; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Uploading {
+    activity: Rc<Activity>,
+    exchange: u32,
+}
+
+impl Uploading {
+    /// The request's last byte has been read: nothing of it is left to linger for.
+    pub fn is_whole(&self) {
+        if self.is_current() {
+            self.activity.linger.set(false);
+        }
+    }
+
+    /// The request's last byte is out: the answer's head is due in `timeout`.
+    pub fn await_answer(&self, timeout: Duration) {
+        if self.is_current() {
+            self.activity.await_answer(timeout);
+        }
+    }
+
+    /// Another request may have begun on the connection before this one's last byte was asked for.
+    fn is_current(&self) -> bool {
+        self.exchange == self.activity.exchange.get()
+    }
+}
+
+impl Drop for Uploading {
+    fn drop(&mut self) {
+        if self.is_current() {
+            self.activity.uploading.set(false);
+            self.activity.settle();
+        }
+    }
+}
+
 /// A worker's slow clock.
 #[derive(Debug, Default)]
 pub struct SlowClock {
@@ -218,7 +287,11 @@ impl SlowClock {
             patience,
             doing: Cell::new(Doing::Idle),
             since: Cell::new(self.now.get()),
+            exchange: Cell::new(0),
             unanswered: Cell::new(false),
+            answering: Cell::new(false),
+            uploading: Cell::new(false),
+            unflushed: Cell::new(false),
             answer_due: Cell::new(None),
             stall: Cell::new(u32::MAX),
             overdue: Cell::new(None),
@@ -264,7 +337,7 @@ impl SlowClock {
     }
 }
 
-/// A duration in ticks, rounded up, plus the tick that has already begun.
+/// A duration in ticks, rounded up.
 fn ticks(duration: Duration) -> u32 {
     let ticks = duration.as_nanos().div_ceil(TICK.as_nanos());
     u32::try_from(ticks).unwrap_or(u32::MAX)
@@ -328,6 +401,63 @@ mod tests {
         assert_eq!(connection.overdue(), None);
         clock.tick();
         assert_eq!(connection.overdue(), Some(Overdue::Answer));
+    }
+
+    #[test]
+    fn an_exchange_lasts_until_it_is_answered_flushed_and_read() {
+        let (clock, connection) = clock_and_connection();
+        connection.begin_exchange(Duration::from_secs(60));
+        let upload = connection.begin_upload();
+        connection.end_exchange();
+        connection.flushed();
+        connection.read();
+        pass(&clock, Duration::from_secs(5));
+        assert_eq!(connection.overdue(), None, "neither idle nor reading a head");
+        drop(upload);
+        pass(&clock, Duration::from_secs(2));
+        assert_eq!(connection.overdue(), None);
+        clock.tick();
+        assert_eq!(connection.overdue(), Some(Overdue::Idle));
+    }
+
+    #[test]
+    fn an_answer_that_the_client_does_not_take_is_a_stall() {
+        let (clock, connection) = clock_and_connection();
+        connection.begin_exchange(Duration::from_millis(500));
+        connection.end_exchange();
+        pass(&clock, Duration::from_millis(600));
+        assert_eq!(connection.overdue(), Some(Overdue::Stalled));
+        assert!(!connection.is_unanswered());
+    }
+
+    #[test]
+    fn nothing_outlives_its_exchange() {
+        let (clock, connection) = clock_and_connection();
+        connection.begin_exchange(Duration::from_secs(60));
+        connection.await_answer(Duration::from_millis(100));
+        pass(&clock, Duration::from_millis(300));
+        assert_eq!(connection.overdue(), Some(Overdue::Answer));
+        let late = connection.begin_upload();
+        connection.must_linger();
+        connection.begin_exchange(Duration::from_secs(60));
+        assert_eq!(connection.overdue(), None);
+        late.await_answer(Duration::ZERO);
+        drop(late);
+        pass(&clock, Duration::from_secs(1));
+        assert_eq!(connection.overdue(), None, "the upload before has no say in this exchange");
+        assert!(!connection.begin_linger());
+    }
+
+    #[test]
+    fn lingering_ends_even_where_the_connection_had_to_go_already() {
+        let (clock, connection) = clock_and_connection();
+        clock.drain();
+        pass(&clock, Duration::from_millis(600));
+        assert_eq!(connection.overdue(), Some(Overdue::Idle));
+        connection.must_linger();
+        assert!(connection.begin_linger());
+        pass(&clock, Duration::from_millis(1100));
+        assert_eq!(connection.overdue(), Some(Overdue::Linger));
     }
 
     #[test]

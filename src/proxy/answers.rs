@@ -23,6 +23,8 @@ use crate::response::refusal::Refusal;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
 
+/// How many fields an answer gets from us, at the most.
+const ADDED: usize = 6;
 /// How long the rest of a refused request is read.
 const DISCARD_TIME: Duration = Duration::from_secs(1);
 
@@ -68,8 +70,7 @@ pub(super) fn limited(
 ) -> Response<ResponseBody> {
     let refusal = view.refusal(limits.rule(by));
     exchange.answers(refusal.status, Flag::RateLimited);
-    let mut headers = refusal.limited_headers(retry_after);
-    limits.write_headers(&mut headers, view);
+    let headers = limits.refusal_headers(view, by, retry_after);
     refused(exchange, refusal, headers, unread)
 }
 
@@ -83,12 +84,19 @@ pub(super) fn upstream(
         Ok(response) => {
             let (mut head, body) = response.into_parts();
             headers::prepare_response(&mut head.headers);
+            head.headers.reserve(ADDED);
             head.version = Version::HTTP_11;
             head.extensions.clear();
             view.note_upstream_success();
+            if !exchange.request_is_whole() {
+                // An early answer: if the rest of the request is never read, the answer must not be lost.
+                exchange.activity().must_linger();
+            }
             exchange.note_upstream(&view.upstream.settings().address);
             exchange.answers(head.status, Flag::None);
-            Response::from_parts(head, ResponseBody::upstream(body, exchange))
+            let draining = exchange.is_draining();
+            let response = Response::from_parts(head, ResponseBody::upstream(body, exchange));
+            if draining { closing(response) } else { response }
         }
         Err(failure) => failed(exchange, view, &failure),
     }
@@ -111,18 +119,20 @@ fn failed(mut exchange: Exchange, view: &View, failure: &Failure) -> Response<Re
                 }
             }
         }
+        Failure::Unreadable => (StatusCode::BAD_GATEWAY, Flag::UpstreamProtocol, "bad gateway\n"),
         Failure::Late => (StatusCode::GATEWAY_TIMEOUT, Flag::UpstreamTimeout, "upstream timed out\n"),
         Failure::Stalled => (StatusCode::REQUEST_TIMEOUT, Flag::IdleTimeout, "request timed out\n"),
         Failure::BrokenRequest => (StatusCode::BAD_REQUEST, Flag::DownstreamProtocol, "bad request\n"),
     };
     exchange.answers(status, flag);
-    exchange.activity().forgive();
+    exchange.activity().answered();
     let whole = exchange.request_is_whole();
     if !whole {
         exchange.activity().must_linger();
     }
+    let close = exchange.is_draining() || !whole;
     let response = ours(exchange, status, text);
-    if whole { response } else { closing(response) }
+    if close { closing(response) } else { response }
 }
 
 fn refused(
@@ -132,7 +142,7 @@ fn refused(
     unread: Unread,
 ) -> Response<ResponseBody> {
     exchange.activity().answered();
-    let close = dispose(unread, &exchange);
+    let close = exchange.is_draining() | dispose(unread, &exchange);
     let mut response = Response::new(ResponseBody::ours(refusal.body.clone(), exchange));
     *response.status_mut() = refusal.status;
     *response.headers_mut() = headers;
@@ -151,11 +161,10 @@ fn dispose(unread: Unread, exchange: &Exchange) -> bool {
     if !fits || expectation == Expectation::Continue {
         return true;
     }
-    let activity = std::rc::Rc::clone(exchange.activity());
+    let uploading = exchange.activity().begin_upload();
     tokio::task::spawn_local(async move {
-        let discarded = tokio::time::timeout(DISCARD_TIME, discard(body)).await;
-        if discarded == Ok(true) {
-            activity.need_not_linger();
+        if tokio::time::timeout(DISCARD_TIME, discard(body)).await == Ok(true) {
+            uploading.is_whole();
         }
     });
     false

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use super::activity::Activity;
+use super::activity::Uploading;
 use super::exchange::Exchange;
 use crate::upstream::answer::{Answer, AnswerError};
 
@@ -23,7 +23,7 @@ pub(super) struct RequestBody {
 /// What has to be known about a body while it is sent.
 #[derive(Debug)]
 struct Upload {
-    activity: Rc<Activity>,
+    uploading: Uploading,
     answer_timeout: Duration,
     progress: Rc<Progress>,
 }
@@ -47,7 +47,7 @@ impl RequestBody {
             return Self::default();
         }
         let progress = exchange.begin_upload();
-        let upload = Upload { activity: Rc::clone(exchange.activity()), answer_timeout, progress };
+        let upload = Upload { uploading: exchange.activity().begin_upload(), answer_timeout, progress };
         Self { incoming: Some(incoming), upload: Some(upload) }
     }
 }
@@ -63,7 +63,8 @@ impl Upload {
             _ => {}
         }
         if ended && !self.progress.ended.replace(true) && !self.progress.failed.get() {
-            self.activity.await_answer(self.answer_timeout);
+            self.uploading.is_whole();
+            self.uploading.await_answer(self.answer_timeout);
         }
     }
 }
@@ -90,7 +91,7 @@ impl Body for RequestBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+        self.incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }
 
@@ -129,7 +130,7 @@ impl ResponseBody {
 
     fn note_end(&mut self) {
         if self.is_end_stream() {
-            self.exchange.is_whole();
+            self.exchange.note_whole();
         }
     }
 }
@@ -151,7 +152,7 @@ impl Body for ResponseBody {
                 self.exchange.sent(frame.data_ref().map_or(0, |data| data.len() as u64));
             }
             Poll::Ready(Some(Err(_))) => self.exchange.broke_off(),
-            Poll::Ready(None) => self.exchange.is_whole(),
+            Poll::Ready(None) => self.exchange.note_whole(),
             Poll::Pending => {}
         }
         self.note_end();

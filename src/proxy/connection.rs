@@ -6,12 +6,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
+use http::HeaderValue;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
 use super::Worker;
-use super::activity::{Activity, Overdue, Patience};
+use super::activity::{Activity, Overdue};
+use super::headers;
 use super::service;
 use super::stream::Downstream;
 use crate::listener::Accepted;
@@ -29,19 +31,21 @@ pub(super) struct Connection {
     pub(super) worker: Rc<Worker>,
     pub(super) listener: usize,
     pub(super) peer: IpAddr,
+    pub(super) peer_text: HeaderValue,
     pub(super) activity: Rc<Activity>,
 }
 
 /// Serves a connection to its end.
-pub(super) async fn serve(worker: Rc<Worker>, listener: usize, patience: Patience, accepted: Accepted) {
+pub(super) async fn serve(worker: Rc<Worker>, listener: usize, activity: Rc<Activity>, accepted: Accepted) {
     // Small answers must not wait for the client's acknowledgement of earlier ones.
     let _ = accepted.stream.set_nodelay(true);
-    let activity = worker.slow_clock.watch(patience);
+    let peer = accepted.peer.ip().to_canonical();
+    let peer_text = headers::address(peer);
     let connection =
-        Rc::new(Connection { worker, listener, peer: accepted.peer.ip(), activity: Rc::clone(&activity) });
+        Rc::new(Connection { worker, listener, peer, peer_text, activity: Rc::clone(&activity) });
     let counted = Counted::new(Rc::clone(&connection));
     let stream = TokioIo::new(Downstream::new(accepted.stream, Rc::clone(&activity)));
-    let handler = service_fn(move |request| service::handle(Rc::clone(&connection), request));
+    let handler = service_fn(move |request| service::handle(&connection, request));
     let mut serving = http1::Builder::new()
         .max_header_size(LARGEST_HEAD)
         .max_buf_size(BUFFER)

@@ -3,6 +3,7 @@
 //! An exchange ends when it is dropped: with the body that was sent to its end, or with the connection that
 //! broke off. Nothing is written down for the access log unless there is one.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -65,7 +66,8 @@ impl Flag {
 pub(super) struct Exchange {
     connection: Rc<Connection>,
     started: Timestamp,
-    status: StatusCode,
+    /// `None` as long as there is no answer.
+    status: Option<StatusCode>,
     sent: u64,
     whole: bool,
     flag: Flag,
@@ -87,6 +89,7 @@ struct Record {
     upstream: Option<String>,
     upstream_time: Option<Duration>,
     rule: Option<Box<str>>,
+    client: Option<IpAddr>,
 }
 
 impl Exchange {
@@ -110,7 +113,7 @@ impl Exchange {
         Self {
             connection: Rc::clone(connection),
             started,
-            status: StatusCode::OK,
+            status: None,
             sent: 0,
             whole: false,
             flag: Flag::None,
@@ -128,6 +131,11 @@ impl Exchange {
         Rc::clone(self.upload.get_or_insert_default())
     }
 
+    /// Whether the drain has begun, so that the connection is to be closed after the answer.
+    pub(super) fn is_draining(&self) -> bool {
+        self.connection.worker.slow_clock.is_draining()
+    }
+
     /// Whether the request's last byte has been read.
     pub(super) fn request_is_whole(&self) -> bool {
         self.upload.as_ref().is_none_or(|upload| upload.ended.get())
@@ -139,7 +147,7 @@ impl Exchange {
     }
 
     /// A rule refuses the request; for the log, its headers are what the upstream would have seen.
-    pub(super) fn note_refused(&mut self, rule: &str, head: &mut request::Parts, hop: &Hop) {
+    pub(super) fn note_refused(&mut self, rule: &str, head: &mut request::Parts, hop: &Hop<'_>) {
         if let Some(record) = &mut self.record {
             record.rule = Some(rule.into());
             let expect = head.headers.get(EXPECT).cloned();
@@ -160,20 +168,32 @@ impl Exchange {
         }
     }
 
-    /// The upstream has answered, at `now`.
+    /// Who the rules say the client is.
+    pub(super) fn note_client(&mut self, ip: IpAddr) {
+        if let Some(record) = &mut self.record {
+            record.client = Some(ip);
+        }
+    }
+
+    /// The head of the upstream's answer is here; answers how long it took.
+    pub(super) fn upstream_answered(&mut self) -> Duration {
+        let took = self.connection.worker.shared.clock.now().since(self.started);
+        if let Some(record) = &mut self.record {
+            record.upstream_time = Some(took);
+        }
+        took
+    }
+
+    /// Which upstream answered.
     pub(super) fn note_upstream(&mut self, address: &dyn std::fmt::Display) {
-        if self.record.is_some() {
-            let took = self.connection.worker.shared.clock.now().since(self.started);
-            if let Some(record) = &mut self.record {
-                record.upstream = Some(address.to_string());
-                record.upstream_time = Some(took);
-            }
+        if let Some(record) = &mut self.record {
+            record.upstream = Some(address.to_string());
         }
     }
 
     /// The answer's status is decided, and why.
     pub(super) fn answers(&mut self, status: StatusCode, flag: Flag) {
-        self.status = status;
+        self.status = Some(status);
         self.flag = flag;
     }
 
@@ -183,7 +203,7 @@ impl Exchange {
     }
 
     /// The answer's body has been handed over whole.
-    pub(super) fn is_whole(&mut self) {
+    pub(super) fn note_whole(&mut self) {
         self.whole = true;
     }
 
@@ -216,7 +236,7 @@ impl Exchange {
             authority: record.authority.as_ref().map(HeaderValue::as_bytes),
             upstream_host: record.upstream.as_deref(),
             rule: record.rule.as_deref(),
-            client_ip: self.connection.peer,
+            client_ip: record.client.unwrap_or(self.connection.peer),
         });
     }
 }
@@ -225,10 +245,11 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         let worker = &self.connection.worker;
         let duration = worker.shared.clock.now().since(self.started);
-        if self.whole {
-            worker.metrics.request_finished(self.connection.listener, self.status, duration);
-        } else {
-            worker.metrics.request_reset(self.connection.listener);
+        match self.status {
+            Some(status) if self.whole => {
+                worker.metrics.request_finished(self.connection.listener, status, duration);
+            }
+            _ => worker.metrics.request_reset(self.connection.listener),
         }
         self.log(duration);
         self.connection.activity.end_exchange();

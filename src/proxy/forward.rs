@@ -4,13 +4,14 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 
 use super::View;
 use super::activity::Overdue;
 use super::body::RequestBody;
 use super::exchange::Exchange;
-use crate::telemetry::metrics::UpstreamOutcome;
+use super::headers;
+use crate::telemetry::metrics::{UpstreamOutcome, WorkerMetrics};
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
 
@@ -19,6 +20,8 @@ use crate::upstream::error::Error as UpstreamError;
 pub(super) enum Failure {
     /// Between us and the upstream.
     Upstream(UpstreamError),
+    /// The answer's body is coded in a way we cannot follow.
+    Unreadable,
     /// The answer's head did not come in time.
     Late,
     /// The client stopped sending in the middle of its request.
@@ -30,10 +33,10 @@ pub(super) enum Failure {
 /// Sends a request and waits for the head of the answer.
 pub(super) async fn forward(
     view: &View,
-    exchange: &Exchange,
+    exchange: &mut Exchange,
     request: Request<RequestBody>,
 ) -> Result<Response<Answer<RequestBody>>, Failure> {
-    view.metrics.upstream_request_started();
+    let attempt = Attempt::begin(&view.metrics);
     let mut sending = pin!(view.upstream.send(request));
     let activity = exchange.activity();
     let answered = poll_fn(|cx| {
@@ -51,19 +54,53 @@ pub(super) async fn forward(
     let answered = match answered {
         // A body that broke off breaks the upstream's connection too; the fault is the client's.
         Err(Failure::Upstream(_)) if exchange.request_is_broken() => Err(Failure::BrokenRequest),
+        // A 101 would end HTTP on a connection whose client has not been offered anything else.
+        Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => Err(Failure::Unreadable),
+        Ok(response) if !headers::is_readable(response.headers()) => Err(Failure::Unreadable),
         answered => answered,
     };
     activity.answered();
-    view.metrics.upstream_request(match &answered {
-        Ok(response) => UpstreamOutcome::Answered(response.status()),
-        Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
-            UpstreamOutcome::ConnectFailed
-        }
-        Err(Failure::Upstream(UpstreamError::Malformed(_))) => UpstreamOutcome::Malformed,
-        Err(Failure::Late) => UpstreamOutcome::TimedOut,
-        Err(Failure::Upstream(UpstreamError::Reset(_)) | Failure::Stalled | Failure::BrokenRequest) => {
-            UpstreamOutcome::Reset
-        }
-    });
+    attempt.end(&answered);
+    if answered.is_ok() {
+        let took = exchange.upstream_answered();
+        view.metrics.upstream_time(took);
+    }
     answered
+}
+
+/// One attempt at an answer, for the numbers: one that is dropped before its end was the client's to give up.
+struct Attempt<'a> {
+    metrics: &'a WorkerMetrics,
+    ended: bool,
+}
+
+impl<'a> Attempt<'a> {
+    fn begin(metrics: &'a WorkerMetrics) -> Self {
+        metrics.upstream_request_started();
+        Self { metrics, ended: false }
+    }
+
+    fn end(mut self, answered: &Result<Response<Answer<RequestBody>>, Failure>) {
+        self.ended = true;
+        self.metrics.upstream_request(match answered {
+            Ok(response) => UpstreamOutcome::Answered(response.status()),
+            Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
+                UpstreamOutcome::ConnectFailed
+            }
+            Err(Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable) => {
+                UpstreamOutcome::Malformed
+            }
+            Err(Failure::Late) => UpstreamOutcome::TimedOut,
+            Err(Failure::Upstream(UpstreamError::Reset(_))) => UpstreamOutcome::Reset,
+            Err(Failure::Stalled | Failure::BrokenRequest) => UpstreamOutcome::Abandoned,
+        });
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.metrics.upstream_request(UpstreamOutcome::Abandoned);
+        }
+    }
 }

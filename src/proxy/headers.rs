@@ -2,36 +2,19 @@
 
 use std::net::IpAddr;
 
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING,
-    UPGRADE,
-};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
+
+use smallvec::SmallVec;
 
 use crate::identify::client_ip::ClientAddress;
 use crate::identify::forwarded;
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_ENVOY_EXTERNAL_ADDRESS: HeaderName = HeaderName::from_static("x-envoy-external-address");
 const X_ENVOY_INTERNAL: HeaderName = HeaderName::from_static("x-envoy-internal");
 /// The request's identity in logs and upstream.
 pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// RFC 9110 section 7.6.1, and what practice has added to it.
-const HOP_BY_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    TRANSFER_ENCODING,
-    TE,
-    UPGRADE,
-    PROXY_AUTHORIZATION,
-    PROXY_AUTHENTICATE,
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    HTTP2_SETTINGS,
-];
 
 /// A request that cannot be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,13 +57,36 @@ fn has_one_host(head: &request::Parts) -> bool {
     let mut hosts = head.headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
         (None, _) => head.version == Version::HTTP_10,
-        (Some(host), None) => !host.is_empty() && host.as_bytes().iter().all(|byte| is_of_host(*byte)),
+        (Some(host), None) => is_host(host.as_bytes()),
         (Some(_), Some(_)) => false,
     }
 }
 
+/// A name or address and perhaps a port (RFC 9110 section 7.2); the port may be empty, the name may not.
+fn is_host(host: &[u8]) -> bool {
+    let literal = host.first() == Some(&b'[');
+    let end = match literal {
+        true => host.iter().position(|byte| *byte == b']').map(|bracket| bracket + 1),
+        false => host.iter().position(|byte| *byte == b':'),
+    };
+    let (name, port) = match end {
+        Some(end) => host.split_at(end),
+        None => (host, &b""[..]),
+    };
+    let Some(port) = port.strip_prefix(b":").or_else(|| port.is_empty().then_some(port)) else {
+        return false;
+    };
+    let (first, last) = if literal { (1, name.len().saturating_sub(1)) } else { (0, name.len()) };
+    let inside = name.get(first..last).unwrap_or_default();
+    !inside.is_empty()
+        && inside.iter().all(|byte| is_of_host(*byte) || (literal && *byte == b':'))
+        && (!literal || name.ends_with(b"]"))
+        && port.len() <= 5
+        && port.iter().all(u8::is_ascii_digit)
+}
+
 const fn is_of_host(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'[' | b']' | b'%' | b'~')
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'%' | b'~')
 }
 
 /// Whether the client waits for `100 Continue` before it sends its body.
@@ -100,38 +106,87 @@ impl Expectation {
 }
 
 /// Turns a client's request into ours: its target in origin-form, its fields without those of the hop.
-pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop) {
+pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) {
     if head.uri.authority().is_some() {
         to_origin_form(head);
     }
-    let wants_trailers = head.headers.get(TE).is_some_and(|te| lists(te, "trailers"));
-    remove_hop_by_hop(&mut head.headers);
     let headers = &mut head.headers;
-    // The client has been, or will be, told to continue by us.
-    headers.remove(EXPECT);
-    headers.remove(X_ENVOY_INTERNAL);
-    if wants_trailers {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
-        headers.insert(CONNECTION, HeaderValue::from_static("te"));
+    if head.version == Version::HTTP_10 && !headers.contains_key(HOST) {
+        // RFC 9112 section 3.2: ours is an HTTP/1.1 request and has one, empty where nothing is known.
+        headers.insert(HOST, HeaderValue::from_static(""));
     }
-    let forwarded_for = forwarded::appended(headers, hop.peer);
+    let given = Given::of(headers);
+    if given.of_the_hop {
+        let wants_trailers = headers.get(TE).is_some_and(|te| lists(te, "trailers"));
+        let chunked = headers.contains_key(TRANSFER_ENCODING);
+        remove_hop_by_hop(headers);
+        if chunked {
+            // hyper takes a GET of unknown length for one without a body unless it is told otherwise.
+            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        // The client has been, or will be, told to continue by us.
+        headers.remove(EXPECT);
+        headers.remove(X_ENVOY_INTERNAL);
+        if wants_trailers {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+            headers.insert(CONNECTION, HeaderValue::from_static("te"));
+        }
+    }
+    headers.reserve(ADDED);
+    let forwarded_for = match given.forwarded_for {
+        true => forwarded::appended(headers, hop.peer),
+        false => hop.peer_text.clone(),
+    };
     headers.insert(forwarded::X_FORWARDED_FOR, forwarded_for);
-    if !(hop.client.peer_is_trusted && headers.contains_key(X_FORWARDED_PROTO)) {
+    if !(hop.client.peer_is_trusted && given.forwarded_proto && headers.contains_key(X_FORWARDED_PROTO)) {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
     }
-    if !(hop.client.peer_is_trusted && headers.contains_key(X_REQUEST_ID)) {
+    if !(hop.client.peer_is_trusted && given.request_id && headers.contains_key(X_REQUEST_ID)) {
         headers.insert(X_REQUEST_ID, request_id(hop.random));
     }
-    headers.insert(X_ENVOY_EXTERNAL_ADDRESS, address(hop.client.ip));
+    let external = if hop.client.ip == hop.peer { hop.peer_text.clone() } else { address(hop.client.ip) };
+    headers.insert(X_ENVOY_EXTERNAL_ADDRESS, external);
     head.version = Version::HTTP_11;
     head.extensions.clear();
 }
 
+/// How many fields a request gets from us.
+const ADDED: usize = 5;
+
+/// Which fields that concern us a request has, found in one look at each: most requests have none, and asking
+/// for each by name would hash a dozen names per request.
+#[derive(Debug, Default)]
+struct Given {
+    of_the_hop: bool,
+    forwarded_for: bool,
+    forwarded_proto: bool,
+    request_id: bool,
+}
+
+impl Given {
+    fn of(headers: &HeaderMap) -> Self {
+        let mut given = Self::default();
+        for name in headers.keys() {
+            match name.as_str() {
+                "expect" | "x-envoy-internal" => given.of_the_hop = true,
+                name if is_of_the_hop(name) => given.of_the_hop = true,
+                name if name == forwarded::X_FORWARDED_FOR.as_str() => given.forwarded_for = true,
+                "x-forwarded-proto" => given.forwarded_proto = true,
+                "x-request-id" => given.request_id = true,
+                _ => {}
+            }
+        }
+        given
+    }
+}
+
 /// What is known of the hop a request came by.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hop {
+pub(super) struct Hop<'a> {
     /// The other end of the connection.
     pub(super) peer: IpAddr,
+    /// The same as text.
+    pub(super) peer_text: &'a HeaderValue,
     /// On whose behalf it speaks.
     pub(super) client: ClientAddress,
     /// 128 random bits for the request's identity.
@@ -140,7 +195,11 @@ pub(super) struct Hop {
 
 /// RFC 9112 section 3.2.2: the absolute target wins over Host, which is replaced.
 fn to_origin_form(head: &mut request::Parts) {
-    let host = head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    // Without userinfo, which is no part of a host (RFC 9110 section 4.2.4).
+    let host = head.uri.authority().and_then(|authority| {
+        let host = authority.as_str().rsplit('@').next().unwrap_or_default();
+        HeaderValue::from_str(host).ok()
+    });
     if let Some(host) = host {
         head.headers.insert(HOST, host);
     }
@@ -149,8 +208,18 @@ fn to_origin_form(head: &mut request::Parts) {
     head.uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
+/// Whether we know where an answer's body ends and what it is: chunked, or not coded at all.
+pub(super) fn is_readable(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    codings.next().is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+        && codings.next().is_none()
+}
+
 /// Turns an upstream's answer into ours.
 pub(super) fn prepare_response(headers: &mut HeaderMap) {
+    if !headers.keys().any(|name| is_of_the_hop(name.as_str())) {
+        return;
+    }
     // Both at once is an attempt to be read in two ways; the coding is what was read.
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
@@ -158,24 +227,48 @@ pub(super) fn prepare_response(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers);
 }
 
+/// RFC 9110 section 7.6.1, and what practice has added to it.
+fn is_of_the_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "transfer-encoding"
+            | "te"
+            | "upgrade"
+            | "keep-alive"
+            | "proxy-authorization"
+            | "proxy-authenticate"
+            | "proxy-connection"
+            | "http2-settings"
+    )
+}
+
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
-        let named: Vec<HeaderName> = headers
-            .get_all(CONNECTION)
+    let mut doomed: SmallVec<[HeaderName; 4]> =
+        headers.keys().filter(|name| is_of_the_hop(name.as_str())).cloned().collect();
+    for value in headers.get_all(CONNECTION) {
+        // What nearly every Connection field says names no other field.
+        if !["keep-alive", "close"]
             .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
-            // RFC 9110 section 7.6.1: a client may not have us drop what the message needs.
-            .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && *name != forwarded::X_FORWARDED_FOR)
-            .collect();
-        for name in named {
-            headers.remove(name);
+            .any(|usual| value.as_bytes().eq_ignore_ascii_case(usual.as_bytes()))
+        {
+            doomed.extend(named_by_connection(value));
         }
     }
-    for name in HOP_BY_HOP {
+    for name in doomed {
         headers.remove(name);
     }
+}
+
+/// The fields that a Connection field names. RFC 9110 section 7.6.1: a client may not have us drop what the
+/// message needs to be understood.
+fn named_by_connection(value: &HeaderValue) -> impl Iterator<Item = HeaderName> {
+    value
+        .to_str()
+        .unwrap_or_default()
+        .split(',')
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && *name != forwarded::X_FORWARDED_FOR)
 }
 
 /// Whether a comma-separated field names `token`.
@@ -183,25 +276,29 @@ fn lists(value: &HeaderValue, token: &str) -> bool {
     value.to_str().is_ok_and(|value| value.split(',').any(|item| item.trim().eq_ignore_ascii_case(token)))
 }
 
-fn address(ip: IpAddr) -> HeaderValue {
+/// An address as a field's value.
+pub(super) fn address(ip: IpAddr) -> HeaderValue {
     let mut text = Vec::with_capacity(40);
     forwarded::write_ip(&mut text, ip);
-    HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).unwrap_or_else(|_| HeaderValue::from_static(""))
+    HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
 /// A UUID of version 4 (RFC 9562 section 5.4) from random bits.
 fn request_id(random: u128) -> HeaderValue {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let bits =
-        (random & !(0xF000_u128 << 64) & !(0xC000_u128 << 48)) | (0x4000_u128 << 64) | (0x8000_u128 << 48);
-    let mut text = Vec::with_capacity(36);
-    for nibble in (0..32).rev() {
-        if matches!(nibble, 23 | 19 | 15 | 11) {
-            text.push(b'-');
-        }
-        text.push(DIGITS[(bits >> (nibble * 4)) as usize & 15]);
+    let mut octets = random.to_be_bytes();
+    octets[6] = octets[6] & 0x0f | 0x40;
+    octets[8] = octets[8] & 0x3f | 0x80;
+    let mut text = [b'-'; 36];
+    // The dashes stand before the octets 4, 6, 8 and 10.
+    let mut place = 0;
+    for (index, octet) in octets.into_iter().enumerate() {
+        place += usize::from(matches!(index, 4 | 6 | 8 | 10));
+        text[place] = DIGITS[usize::from(octet >> 4)];
+        text[place + 1] = DIGITS[usize::from(octet & 15)];
+        place += 2;
     }
-    HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).unwrap_or_else(|_| HeaderValue::from_static(""))
+    HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The limits of one request: checked once, then counted and shown.
 
+use std::time::Duration;
+
 use http::HeaderMap;
 use smallvec::SmallVec;
 
@@ -62,6 +64,19 @@ impl Limits {
             rest = &rest[limits..];
             verdicts = others;
         }
+    }
+
+    /// The headers of the refusal by the check at `position`.
+    pub(super) fn refusal_headers(&self, view: &View, position: usize, retry_after: Duration) -> HeaderMap {
+        let rule = self.rule(position);
+        if let (Some(prepared), [verdict]) = (view.prepared(rule), self.decision.verdicts())
+            && let Some(usage) = verdict.usage(self.at)
+        {
+            return prepared.fill(retry_after, &usage);
+        }
+        let mut headers = view.refusal(rule).limited_headers(retry_after);
+        self.write_headers(&mut headers, view);
+        headers
     }
 
     /// Tells the client how it stands, as far as the configuration wants it told.

@@ -1,10 +1,11 @@
 //! The request path, read top to bottom.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
-use http::header::CONNECTION;
-use http::{HeaderValue, Request, Response};
+use http::{Request, Response};
 use hyper::body::Incoming;
 
 use super::answers::{self, Unread};
@@ -19,20 +20,14 @@ use crate::rules::selection::Selection;
 use crate::telemetry::metrics::DecisionOutcome;
 use crate::throttle::{self, Action};
 
-/// Answers one request: identifies it, asks the rules and the limiter, and forwards or refuses it.
-pub(super) async fn handle(
-    connection: Rc<Connection>,
+/// Answers one request: identifies it, asks the rules and the limiter, and refuses or forwards it.
+///
+/// Everything up to a refusal happens at once. Only a request that goes on needs a future, in memory of its
+/// own: the server moves what it gets, and a refusal should not move the size of a forwarding.
+pub(super) fn handle(
+    connection: &Rc<Connection>,
     request: Request<Incoming>,
-) -> Result<Response<ResponseBody>, Infallible> {
-    let draining = connection.worker.slow_clock.is_draining();
-    let mut response = respond(&connection, request).await;
-    if draining || connection.worker.slow_clock.is_draining() {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    Ok(response)
-}
-
-async fn respond(connection: &Rc<Connection>, request: Request<Incoming>) -> Response<ResponseBody> {
+) -> Handling<impl Future<Output = Response<ResponseBody>> + use<>> {
     let worker = &connection.worker;
     let view = worker.view();
     let policy = &view.policy;
@@ -41,13 +36,19 @@ async fn respond(connection: &Rc<Connection>, request: Request<Incoming>) -> Res
     let mut exchange = Exchange::begin(connection, &head, now, view.upstream.settings().idle_timeout);
 
     if let Err(unacceptable) = headers::validate(&head) {
-        return answers::malformed(exchange, unacceptable);
+        return answered(answers::malformed(exchange, unacceptable));
     }
     let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, &policy.identify);
     let Ok(attributes) = identified else {
-        return answers::malformed(exchange, Unacceptable::Malformed);
+        return answered(answers::malformed(exchange, Unacceptable::Malformed));
     };
-    let hop = Hop { peer: connection.peer, client: attributes.client, random: worker.random() };
+    let hop = Hop {
+        peer: connection.peer,
+        peer_text: &connection.peer_text,
+        client: attributes.client,
+        random: worker.random(),
+    };
+    exchange.note_client(attributes.client.ip);
     worker.warn_of_untrusted_proxy(&hop, &head.headers);
 
     let limits = match policy.rules.select(&attributes) {
@@ -58,21 +59,55 @@ async fn respond(connection: &Rc<Connection>, request: Request<Incoming>) -> Res
         Selection::Denied(rule) => {
             view.record(rule, DecisionOutcome::Denied);
             exchange.note_refused(view.rule_name(rule), &mut head, &hop);
-            return answers::denied(exchange, &view, Unread::new(&head, body));
+            return answered(answers::denied(exchange, &view, Unread::new(&head, body)));
         }
         Selection::Limited(selected) => Limits::check(&worker.shared.limiter, selected, now),
     };
     limits.record(&view);
     if let Action::Refuse { by, retry_after } = throttle::resolve(limits.decision()) {
         exchange.note_refused(view.rule_name(limits.rule(by)), &mut head, &hop);
-        return answers::limited(exchange, &view, (&limits, by), retry_after, Unread::new(&head, body));
+        let unread = Unread::new(&head, body);
+        return answered(answers::limited(exchange, &view, (&limits, by), retry_after, unread));
     }
 
     headers::prepare_request(&mut head, &hop);
     exchange.note_headers(&head.headers);
     let body = RequestBody::new(body, &mut exchange, view.upstream.settings().timeout);
-    let answered = forward(&view, &exchange, Request::from_parts(head, body)).await;
-    let mut response = answers::upstream(exchange, &view, answered);
-    limits.write_headers(response.headers_mut(), &view);
-    response
+    let request = Request::from_parts(head, body);
+    Handling::Forwarding(Box::pin(async move {
+        let answer = forward(&view, &mut exchange, request).await;
+        let mut response = answers::upstream(exchange, &view, answer);
+        limits.write_headers(response.headers_mut(), &view);
+        response
+    }))
+}
+
+fn answered<F>(response: Response<ResponseBody>) -> Handling<F> {
+    Handling::Answered(Some(response))
+}
+
+/// A request being answered.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "boxing the answer would cost what boxing the forwarding saves"
+)]
+pub(super) enum Handling<F> {
+    /// Done already; taken when asked for.
+    Answered(Option<Response<ResponseBody>>),
+    /// Waiting for the upstream.
+    Forwarding(Pin<Box<F>>),
+}
+
+impl<F: Future<Output = Response<ResponseBody>>> Future for Handling<F> {
+    type Output = Result<Response<ResponseBody>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            // A future that is asked again after its answer may wait for ever.
+            Self::Answered(response) => {
+                response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)))
+            }
+            Self::Forwarding(forwarding) => forwarding.as_mut().poll(cx).map(Ok),
+        }
+    }
 }

@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::activity::{Activity, Overdue};
+use crate::upstream::stream::poll_write_together;
 
 /// How much of an unread request is thrown away before closing.
 pub(super) const MOST_DISCARDED: usize = 64 * 1024;
@@ -87,7 +88,7 @@ impl AsyncWrite for Downstream {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.tcp).poll_write_vectored(cx, bytes))?;
+        let written = ready!(poll_write_together(Pin::new(&mut self.tcp), cx, bytes))?;
         self.note_written(written);
         Poll::Ready(Ok(written))
     }
@@ -97,7 +98,9 @@ impl AsyncWrite for Downstream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_flush(cx)
+        ready!(Pin::new(&mut self.tcp).poll_flush(cx))?;
+        self.activity.flushed();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

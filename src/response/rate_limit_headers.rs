@@ -49,6 +49,11 @@ impl Notation {
         notation
     }
 
+    /// The value of `x-ratelimit-limit` where this limit is the only one.
+    pub fn alone(&self) -> &HeaderValue {
+        &self.alone
+    }
+
     fn push_policy(&self, text: &mut Vec<u8>) {
         text.extend_from_slice(b", ");
         push_number(text, self.count.into());

@@ -29,10 +29,10 @@ impl Matcher {
     /// The route by which the request matches; `None` if any field does not hold.
     pub fn matches(&self, request: &Attributes<'_>) -> Option<Route<'_>> {
         let holds = (self.methods.is_empty() || self.methods.contains(request.method))
-            && (self.hosts.is_empty() || self.hosts.iter().any(|host| host.matches(&request.host)))
+            && (self.hosts.is_empty() || self.hosts.iter().any(|host| host.matches(request.host.as_str())))
             && self.client_ip.as_ref().is_none_or(|set| set.contains(request.client.ip))
             && self.headers.iter().all(|(name, patterns)| {
-                patterns.iter().any(|pattern| pattern.matches(request.headers.get_all(name)))
+                patterns.iter().any(|pattern| pattern.matches(&request.headers.get_all(name)))
             });
         if !holds {
             return None;

@@ -1,1 +1,232 @@
+use std::num::NonZeroU32;
 
+use http::{HeaderMap, Method, Uri};
+
+use super::key::{KeyPart, KeyTemplate};
+use super::matcher::Matcher;
+use super::pattern::PathPattern;
+use super::rule::{Limiting, RuleLimit};
+use super::*;
+use crate::identify::{Settings, identify};
+use crate::limiter::algorithm::Algorithm;
+use crate::limiter::decision::Enforcement;
+use crate::limiter::quota::{Limit, Period, Quota, Unit};
+use crate::limiter::timestamp::Timestamp;
+use crate::limiter::{self, Limiter};
+
+const START: Timestamp = Timestamp::from_secs(1_795_248_000);
+
+fn paths(patterns: &[&str]) -> Matcher {
+    Matcher {
+        paths: patterns.iter().map(|pattern| PathPattern::parse(pattern).unwrap()).collect(),
+        ..Matcher::default()
+    }
+}
+
+fn rule(name: &str, patterns: &[&str], action: Action) -> Rule {
+    Rule { name: name.into(), matcher: paths(patterns), except: None, action }
+}
+
+fn allow(pattern: &str) -> Rule {
+    rule("allow", &[pattern], Action::Allow)
+}
+
+fn deny(pattern: &str) -> Rule {
+    rule("deny", &[pattern], Action::Deny)
+}
+
+fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -> Action {
+    let quota = |count: &u32| {
+        let limit = Limit::new(NonZeroU32::new(*count).unwrap(), Period::one(Unit::Hour));
+        RuleLimit { quota: Quota::new(Algorithm::Gcra, limit, None).unwrap() }
+    };
+    Action::Limit(Limiting {
+        key: KeyTemplate(key.into()),
+        on_missing,
+        limits: counts.iter().map(quota).collect(),
+        cost: 1,
+        enforcement: Enforcement::Enforced,
+    })
+}
+
+fn limit(name: &str, patterns: &[&str], key: &[KeyPart], counts: &[u32]) -> Rule {
+    rule(name, patterns, limiting(key, OnMissing::Skip, counts))
+}
+
+/// Rules and the limiter they are bound to.
+struct Bound {
+    rules: RuleSet,
+    limiter: Limiter,
+}
+
+fn bound(rules: Vec<Rule>) -> Bound {
+    let limiter = Limiter::new(limiter::Settings { max_keys: 1000, secret: [7, 11] });
+    let meters = limiter.install(&meter_specs(&rules), START);
+    Bound { rules: RuleSet::bind(rules, &meters, limiter.hasher()), limiter }
+}
+
+impl Bound {
+    fn select(&self, uri: &str) -> Selection {
+        let uri: Uri = uri.parse().unwrap();
+        let headers = HeaderMap::new();
+        let peer = [192, 0, 2, 1].into();
+        let request = identify(&Method::GET, &uri, &headers, peer, &Settings::default()).unwrap();
+        self.rules.select(&request)
+    }
+
+    fn limited(&self, uri: &str) -> Vec<Selected> {
+        match self.select(uri) {
+            Selection::Limited(selected) => selected.to_vec(),
+            other @ (Selection::Exempt(_) | Selection::Denied(_)) => panic!("{uri}: {other:?}"),
+        }
+    }
+
+    fn passes(&self, uri: &str) -> bool {
+        let checks: Vec<_> = self.limited(uri).iter().map(|selected| selected.check).collect();
+        !self.limiter.check(&checks, START).is_refused()
+    }
+}
+
+/// The names of the rules whose limits apply, with the limit's position.
+fn names<'a>(bound: &'a Bound, uri: &str) -> Vec<(&'a str, usize)> {
+    let name = |selected: Selected| (&*bound.rules.get(selected.rule).unwrap().name, selected.limit);
+    bound.limited(uri).into_iter().map(name).collect()
+}
+
+#[test]
+fn allow_beats_deny_beats_limit_in_any_file_order() {
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    for order in orders {
+        let rules = [allow("/a/b/c"), deny("/a/b/*"), limit("limit", &["/a/*"], &[], &[5])];
+        let bound = bound(order.iter().map(|index: &usize| rules[*index].clone()).collect());
+        let at = |rule| RuleIndex(order.iter().position(|index| *index == rule).unwrap());
+        assert!(matches!(bound.select("/a/b/c"), Selection::Exempt(rule) if rule == at(0)), "{order:?}");
+        assert!(matches!(bound.select("/a/b/d"), Selection::Denied(rule) if rule == at(1)), "{order:?}");
+        assert_eq!(names(&bound, "/a/c"), [("limit", 0)]);
+        assert!(bound.limited("/").is_empty());
+    }
+}
+
+#[test]
+fn every_matching_limit_applies_in_file_order() {
+    let bound = bound(vec![
+        limit("all", &[], &[], &[5, 6]),
+        limit("other", &["/b/*"], &[], &[5]),
+        deny("/denied"),
+        limit("a", &["/a/*"], &[KeyPart::ClientIp], &[5]),
+    ]);
+    assert_eq!(names(&bound, "/a/1"), [("all", 0), ("all", 1), ("a", 0)]);
+    assert_eq!(names(&bound, "/c"), [("all", 0), ("all", 1)]);
+}
+
+#[test]
+fn a_rule_does_not_apply_where_its_exception_does() {
+    for action in [Action::Allow, Action::Deny, limiting(&[], OnMissing::Skip, &[5])] {
+        let except = Some(paths(&["/a/open/*", "/a/free"]));
+        let bound = bound(vec![Rule { except, ..rule("rule", &["/a/*"], action) }]);
+        for uri in ["/a/open/1", "/a/free", "/b"] {
+            assert!(bound.limited(uri).is_empty(), "{uri}");
+        }
+        let applies = !matches!(bound.select("/a/1"), Selection::Limited(limits) if limits.is_empty());
+        assert!(applies);
+    }
+}
+
+#[test]
+fn all_of_an_exception_must_hold() {
+    let except = Matcher { methods: [Method::POST].into(), ..paths(&["/a/open"]) };
+    let bound = bound(vec![Rule { except: Some(except), ..deny("/a/*") }]);
+    assert!(matches!(bound.select("/a/open"), Selection::Denied(_)));
+}
+
+#[test]
+fn a_rule_whose_key_is_missing_is_skipped_shared_or_denied() {
+    let by_user = |on_missing| {
+        let user = [KeyPart::Query("user".into())];
+        bound(vec![
+            limit("before", &[], &[], &[9]),
+            rule("users", &[], limiting(&user, on_missing, &[2])),
+            limit("after", &[], &[], &[9]),
+        ])
+    };
+    let skip = by_user(OnMissing::Skip);
+    assert_eq!(names(&skip, "/"), [("before", 0), ("after", 0)]);
+    assert_eq!(names(&skip, "/?user=1"), [("before", 0), ("users", 0), ("after", 0)]);
+
+    let shared = by_user(OnMissing::Shared);
+    assert!(shared.passes("/") && shared.passes("/other?user1") && !shared.passes("/?users=1"));
+    // Neither an empty nor a strange value is the shared counter.
+    assert!(shared.passes("/?user=") && shared.passes("/?user=%ff"));
+
+    let deny = by_user(OnMissing::Deny);
+    assert!(matches!(deny.select("/"), Selection::Denied(RuleIndex(1))));
+    assert_eq!(deny.limited("/?user=1").len(), 3);
+}
+
+#[test]
+fn allow_goes_before_a_missing_key_that_denies() {
+    let user = [KeyPart::Query("user".into())];
+    let bound = bound(vec![rule("users", &[], limiting(&user, OnMissing::Deny, &[2])), allow("/health")]);
+    assert!(matches!(bound.select("/health"), Selection::Exempt(RuleIndex(1))));
+}
+
+#[test]
+fn a_route_counts_all_paths_of_its_template_together() {
+    let bound = bound(vec![limit("routes", &["/users/{id}", "/*"], &[KeyPart::Route], &[2])]);
+    assert!(bound.passes("/users/1") && bound.passes("/users/2") && !bound.passes("/users/3"));
+    // The first pattern that matches is the route.
+    assert!(bound.passes("/users/1/orders") && bound.passes("/x") && !bound.passes("/y"));
+}
+
+#[test]
+fn a_path_key_counts_each_path_apart() {
+    let bound = bound(vec![limit("paths", &["/users/{id}"], &[KeyPart::Path], &[1])]);
+    assert!(bound.passes("/users/1") && bound.passes("/users/2"));
+    assert!(!bound.passes("/users/1") && !bound.passes("/users/%32"));
+}
+
+#[test]
+fn limits_of_one_rule_have_meters_of_their_own() {
+    let bound = bound(vec![limit("api", &[], &[KeyPart::ClientIp], &[3, 5])]);
+    let [first, second] = bound.limited("/").try_into().unwrap();
+    assert_ne!(first.check.meter, second.check.meter);
+    assert_eq!(first.check.key, second.check.key);
+    bound.limiter.charge(first.check.meter, first.check.key, 2, START);
+    let used = |selected: &Selected| {
+        bound.limiter.usage(selected.check.meter, selected.check.key, START).unwrap().used
+    };
+    assert_eq!((used(&first), used(&second)), (2, 0));
+}
+
+#[test]
+fn same_limits_of_two_rules_count_apart() {
+    let bound = bound(vec![
+        limit("a", &["/a"], &[KeyPart::ClientIp], &[1]),
+        limit("b", &["/b"], &[KeyPart::ClientIp], &[1]),
+    ]);
+    assert!(bound.passes("/a") && bound.passes("/b") && !bound.passes("/a") && !bound.passes("/b"));
+}
+
+#[test]
+fn meters_are_bound_in_the_order_of_their_specs() {
+    let rules = vec![
+        allow("/allowed"),
+        limit("a", &["/a"], &[KeyPart::ClientIp, KeyPart::Path], &[1, 2]),
+        deny("/denied"),
+        limit("b", &["/b"], &[], &[3]),
+    ];
+    let specs = meter_specs(&rules);
+    let lineages: Vec<_> =
+        specs.iter().map(|spec| (&*spec.lineage.rule, &*spec.lineage.key, spec.lineage.ordinal)).collect();
+    assert_eq!(lineages, [("a", "[client_ip, path]", 0), ("a", "[client_ip, path]", 1), ("b", "[]", 0)]);
+    let bound = bound(rules);
+    let counts = |uri: &str| -> Vec<u32> {
+        let usage = |selected: Selected| {
+            bound.limiter.usage(selected.check.meter, selected.check.key, START).unwrap().remaining
+        };
+        bound.limited(uri).into_iter().map(usage).collect()
+    };
+    assert_eq!((counts("/a"), counts("/b")), (vec![1, 2], vec![3]));
+    let meters = |index| bound.rules.meters(RuleIndex(index)).len();
+    assert_eq!([0, 1, 2, 3, 4].map(meters), [0, 2, 0, 1, 0]);
+}

@@ -68,7 +68,7 @@ pub struct Entry<'a> {
     /// The protocol the client spoke.
     pub protocol: Version,
     /// What it was answered.
-    pub status: StatusCode,
+    pub status: Option<StatusCode>,
     /// Envoy's response flags, e.g. `RL`; empty for none.
     pub flags: &'static str,
     /// Bytes of the request's body.

@@ -74,16 +74,21 @@ fn code(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`').filter(|code| !code.contains('`'))
 }
 
+fn published() -> &'static Value {
+    static SCHEMA: std::sync::LazyLock<Value> = std::sync::LazyLock::new(config::schema);
+    &SCHEMA
+}
+
 /// Every key of the configuration with its default, by path: `rules[].on_limit.status`.
 fn keys_of_the_schema() -> BTreeMap<String, Option<String>> {
     let mut keys = BTreeMap::new();
-    gather(config::schema::schema(), "", &mut keys);
+    gather(published(), "", &mut keys);
     keys
 }
 
 fn gather(schema: &Value, path: &str, keys: &mut BTreeMap<String, Option<String>>) {
     if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
-        let target = config::schema::schema().pointer(reference.trim_start_matches('#'));
+        let target = published().pointer(reference.trim_start_matches('#'));
         gather(target.unwrap_or_else(|| panic!("{reference} leads nowhere")), path, keys);
     }
     for choice in ["anyOf", "oneOf"].into_iter().filter_map(|choice| schema.get(choice)?.as_array()).flatten()
@@ -236,7 +241,7 @@ fn links_between_documents_lead_somewhere() {
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let file = target.split('#').next().unwrap_or_default();
             if !file.is_empty() && !file.contains("://") {
-                let to = path.parent().unwrap_or(root()).join(file);
+                let to = path.parent().unwrap_or_else(|| root()).join(file);
                 assert!(to.exists(), "{}: {target}", shown(&path));
             }
         }

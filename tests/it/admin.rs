@@ -136,6 +136,33 @@ fn stats_have_envoys_names() {
 }
 
 #[test]
+fn what_is_active_returns_to_nothing_however_it_ended() {
+    let origin = Origin::start(|turn| {
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf ")?;
+        turn.wire.drain();
+        Ok(crate::support::Then::Close)
+    });
+    let rules = "rules: [{ name: a, match: { path: /limited }, key: [], limit: 1/d }]";
+    let weir = Weir::start(&config(origin.address(), rules));
+    let heads =
+        ["GET / HTTP/1.1\r\nhost: a\r\n\r\n", "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nhalf"];
+    for head in heads.into_iter().chain(["GET /limited HTTP/1.1\r\nhost: a\r\n\r\n"; 3]).cycle().take(30) {
+        let mut client = Client::connect(weir.address());
+        client.send(head);
+        client.wire.read_head().unwrap();
+    }
+    let active = [
+        "http.inbound.downstream_rq_active",
+        "http.inbound.downstream_cx_active",
+        "cluster.upstream.upstream_rq_active",
+    ];
+    crate::support::wait::until_true("nothing to be active", || {
+        let text = weir.admin_get("/stats").body.text();
+        active.iter().all(|name| text.lines().any(|line| line == format!("{name}: 0")))
+    });
+}
+
+#[test]
 fn clusters_listeners_and_certs_say_where_traffic_goes() {
     let origin = Origin::hello();
     let weir = seasoned(&origin);

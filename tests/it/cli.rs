@@ -141,9 +141,8 @@ fn a_missing_file_exits_2_and_is_named() {
 #[test]
 fn a_port_in_use_exits_1_and_is_named() {
     let directory = tempfile::tempdir().unwrap();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
     // Held for the whole test: the address must stay taken.
-    let holder = TcpListener::bind(taken.unwrap()).unwrap();
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = holder.local_addr().unwrap().to_string();
     let yaml = config("echo", "");
     for taken in [

@@ -231,19 +231,67 @@ fn drain_listeners_closes_them_and_the_process_stays() {
     assert_success(weir.wait_exit());
 }
 
-#[test]
-fn a_connection_in_the_accept_queue_is_served() {
-    // Many connect at once and SIGTERM follows on their heels: whoever was accepted by the kernel is answered.
-    let mut weir = Weir::start(&config("echo", "drain: { delay: 0s, timeout: 10s }"));
-    let mut clients: Vec<_> = (0..100)
-        .map(|_| {
-            let client = Client::connect(weir.address());
-            client.send(Request::get("/").header("connection", "close").bytes());
-            client
-        })
-        .collect();
+/// Stopped, the process lets the kernel queue what clients send; continued, it finds that and SIGTERM at once.
+fn terminate_with_work_waiting(weir: &Weir, work: impl FnOnce()) {
+    weir.signal("STOP");
+    work();
     weir.terminate();
-    let answered = clients.iter_mut().filter_map(|client| client.try_answer("GET").ok());
-    assert_eq!(answered.filter(|answer| answer.status == 200).count(), 100);
+    weir.signal("CONT");
+}
+
+#[test]
+fn connections_in_the_accept_queue_are_served() {
+    for workers in 1..=2 {
+        let mut weir =
+            Weir::start(&config("echo", &format!("workers: {workers}\ndrain: {{ timeout: 10s }}")));
+        let (address, mut clients) = (weir.address(), Vec::new());
+        terminate_with_work_waiting(&weir, || {
+            for _ in 0..400 {
+                let client = Client::connect(address);
+                client.send(Request::get("/").header("connection", "close").bytes());
+                clients.push(client);
+            }
+        });
+        let answers = clients.iter_mut().map(|client| client.try_answer("GET").map(|answer| answer.status));
+        let lost: Vec<_> = answers.enumerate().filter(|(_, answer)| !matches!(answer, Ok(200))).collect();
+        assert!(lost.is_empty(), "{} of 400 not answered, the first: {:?}", lost.len(), lost[0]);
+        assert_success(weir.wait_exit());
+    }
+}
+
+#[test]
+fn a_request_that_arrived_before_sigterm_is_not_idle() {
+    let mut weir = Weir::start(&config("echo", "drain: { timeout: 10s }"));
+    let mut clients: Vec<_> = (0..50).map(|_| Client::connect(weir.address())).collect();
+    assert!(clients.iter_mut().all(|client| client.get("/").status == 200));
+    terminate_with_work_waiting(&weir, || {
+        for client in &clients {
+            client.send(Request::get("/").bytes());
+        }
+    });
+    let answers = clients.iter_mut().map(|client| client.try_answer("GET").map(|answer| answer.status));
+    let lost: Vec<_> = answers.enumerate().filter(|(_, answer)| !matches!(answer, Ok(200))).collect();
+    assert!(lost.is_empty(), "{} of 50 not answered, the first: {:?}", lost.len(), lost[0]);
+    assert_success(weir.wait_exit());
+}
+
+#[test]
+fn a_head_in_flight_is_finished() {
+    let mut weir = Weir::start(&config("echo", "drain: { timeout: 10s }"));
+    let (mut fresh, mut used) = (Client::connect(weir.address()), Client::connect(weir.address()));
+    assert_eq!(used.get("/").status, 200);
+    for client in [&fresh, &used] {
+        client.send("GET / HTTP/1.1\r\nhost: te");
+    }
+    // The halves are in the proxy's hands once it has answered what was sent after them.
+    assert_eq!(get(weir.address(), "/").status, 200);
+    weir.terminate();
+    until_refused(weir.address());
+    for client in [&mut fresh, &mut used] {
+        client.send("st.local\r\n\r\n");
+        let answer = client.answer("GET");
+        assert_eq!(answer.status, 200);
+        assert!(answer.head.lists("connection", "close"));
+    }
     assert_success(weir.wait_exit());
 }

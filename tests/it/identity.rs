@@ -119,3 +119,17 @@ fn an_endless_chain_is_survived() {
     let chain = vec!["10.0.0.1"; 4000].join(",");
     assert_eq!(forwarded(&weir, &[&chain, "192.0.2.1"]), [200, 200]);
 }
+
+#[test]
+fn a_header_from_an_untrusted_private_peer_is_warned_about_once() {
+    // Most likely an ingress that nobody has named: per-IP limits then count it as one client.
+    let weir = Weir::start(&config("echo", ""));
+    let warnings = || {
+        let lines = weir.log();
+        lines.iter().filter(|line| line.to_ascii_lowercase().contains("x-forwarded-for")).count()
+    };
+    assert_eq!(forwarded(&weir, &["192.0.2.1", "192.0.2.2", "192.0.2.3"]), [200; 3]);
+    crate::support::wait::until_true("the warning", || warnings() > 0);
+    assert_eq!(forwarded(&weir, &["192.0.2.1"; 20]), [200; 20]);
+    crate::support::wait::throughout(std::time::Duration::from_millis(200), || assert_eq!(warnings(), 1));
+}

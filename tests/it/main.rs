@@ -1,7 +1,8 @@
 //! Black-box tests: the `weir` binary, real sockets on loopback, and nothing of its insides.
 //!
 //! Every test starts its own process on ports the system chose and waits on conditions. What is claimed here
-//! is the contract: the command line, the configuration, the wire, the admin port.
+//! is the contract: the command line, the configuration, the wire, the admin port. Only `config_mistakes` asks
+//! the library, since it has hundreds of files to go through.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
 
 mod access_log;

@@ -157,6 +157,29 @@ fn another_upstream_takes_over() {
 }
 
 #[test]
+fn another_patience_with_the_upstream_takes_over() {
+    let origin = Origin::start(|turn| {
+        crate::support::wait::pause(std::time::Duration::from_millis(1500));
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(crate::support::Then::Keep)
+    });
+    let weir = Weir::start(&config(origin.address(), ""));
+    assert_eq!(get(weir.address(), "/").status, 200);
+    let upstream = format!("{{ address: \"{}\", timeout: 100ms }}", origin.address());
+    weir.reload(&crate::support::config_with(crate::support::LISTENER, &upstream, ""));
+    assert_eq!(get(weir.address(), "/").status, 504);
+}
+
+#[test]
+fn another_refusal_takes_over_and_the_counter_stays() {
+    let weir = after(2, &keyed("2/d"));
+    assert_eq!(ask(weir.address(), &with_key("used")).status, 429);
+    weir.reload(&config("echo", &keyed("2/d, on_limit: { status: 503, body: { text: another } }")));
+    let answer = ask(weir.address(), &with_key("used"));
+    assert_eq!((answer.status, answer.body.text().as_str()), (503, "another"));
+}
+
+#[test]
 fn other_settings_take_effect_too() {
     let rules = "rules: [{ name: a, key: [client_ip], limit: 1/d }]";
     let weir = Weir::start(&config("echo", rules));
@@ -211,6 +234,8 @@ fn a_change_that_needs_a_restart_says_so() {
     assert_eq!(get(weir.address(), "/").status, 403, "what needs no restart is applied at once");
     weir.reload(&config("echo", ""));
     assert!(!pending().contains("listeners"), "{}", pending());
+    weir.reload(&config("echo", "workers: 2"));
+    assert!(pending().contains("workers"), "{}", pending());
 }
 
 #[test]

@@ -147,6 +147,24 @@ fn a_download_that_stands_still_is_cut() {
 }
 
 #[test]
+fn a_client_that_stops_reading_is_let_go() {
+    let (cut, is_cut) = std::sync::mpsc::channel();
+    let cut = std::sync::Mutex::new(cut);
+    let origin = Origin::start(move |turn| {
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n")?;
+        let piece = [b'x'; 64 << 10];
+        while turn.send(piece).is_ok() {}
+        cut.lock().unwrap().send(()).unwrap();
+        Ok(Then::Close)
+    });
+    let upstream = format!("{{ address: \"{}\", idle_timeout: 300ms }}", origin.address());
+    let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+    let client = Client::connect(weir.address());
+    client.send(Request::get("/").bytes());
+    until_true("the upstream to be freed", || is_cut.try_recv().is_ok());
+}
+
+#[test]
 fn unused_upstream_connections_are_closed() {
     let (closed, is_closed) = std::sync::mpsc::channel();
     let closed = std::sync::Mutex::new(closed);

@@ -3,193 +3,234 @@ use std::num::NonZeroU32;
 use super::*;
 use crate::limiter::quota::{Limit, Period, Unit};
 
-/// Midnight of a Saturday, so that it is a mark for every window up to a day.
-const START: u64 = 1_795_219_200_000_000_000;
-const MILLIS: u64 = 1_000_000;
-const SECOND: u64 = 1000 * MILLIS;
+/// 2026-11-21T08:00:00Z, a mark of every window up to the hour.
+const START: Timestamp = Timestamp::from_secs(1_795_248_000);
+const END: Timestamp = Timestamp::from_nanos(u64::MAX);
 
 fn quota(algorithm: Algorithm, count: u32, unit: Unit, burst: Option<u32>) -> Quota {
     let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(unit));
     Quota::new(algorithm, limit, burst.and_then(NonZeroU32::new)).unwrap()
 }
 
-fn at(nanos: u64) -> Timestamp {
-    Timestamp::from_nanos(START + nanos)
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
 }
 
-fn exceed(wait: u64) -> Outcome {
-    Outcome::Exceed { retry_after: Some(Duration::from_nanos(wait)) }
+fn later(millis: u64) -> Timestamp {
+    START.saturating_add(Duration::from_millis(millis))
 }
 
-/// Runs requests of (time after the start, cost) and compares what each is told.
-fn assert_told(quota: &Quota, requests: &[(u64, u32, Outcome)]) {
-    let mut state = None;
-    for (number, (time, cost, expected)) in requests.iter().enumerate() {
-        let (next, outcome) = evaluate(state, quota, *cost, at(*time));
-        assert_eq!(outcome, *expected, "request {number}");
+fn exceeds_until(wait: Duration) -> Outcome {
+    Outcome::Exceed { retry_after: Some(wait) }
+}
+
+const NEVER: Outcome = Outcome::Exceed { retry_after: None };
+
+/// A counter and its quota; keeps the state where a request conforms.
+struct Counter {
+    quota: Quota,
+    state: Option<State>,
+}
+
+impl Counter {
+    fn new(algorithm: Algorithm, count: u32, unit: Unit, burst: Option<u32>) -> Self {
+        Self { quota: quota(algorithm, count, unit, burst), state: None }
+    }
+
+    fn ask(&mut self, cost: u32, now: Timestamp) -> Outcome {
+        let (next, outcome) = evaluate(self.state, &self.quota, cost, now);
         if outcome == Outcome::Conform {
-            state = Some(next);
+            self.state = Some(next);
+        }
+        outcome
+    }
+
+    /// How many of single units pass at once.
+    fn drain(&mut self, now: Timestamp) -> u32 {
+        (0..1000).take_while(|_| self.ask(1, now) == Outcome::Conform).count() as u32
+    }
+
+    fn charge(&mut self, amount: i64, now: Timestamp) {
+        self.state = Some(charge(self.state, &self.quota, amount, now));
+    }
+
+    fn usage(&self, now: Timestamp) -> (u32, u32, Duration) {
+        let Usage { used, remaining, reset } = usage(self.state, &self.quota, now);
+        (used, remaining, reset)
+    }
+}
+
+/// 10/s, which all algorithms agree on at the start of a second.
+fn ten_a_second() -> impl Iterator<Item = Counter> {
+    Algorithm::ALL.into_iter().map(|algorithm| Counter::new(algorithm, 10, Unit::Second, None))
+}
+
+#[test]
+fn gcra_admits_three_a_second_for_a_hundred_thousand_seconds() {
+    let mut counter = Counter::new(Algorithm::Gcra, 3, Unit::Second, Some(5));
+    assert_eq!(counter.drain(START), 5);
+    for second in 0..100_000_u64 {
+        // The thirds of a second, rounded up to the clock's nanosecond, and the moment before each.
+        for third in [333_333_334_u64, 666_666_667, 1_000_000_000] {
+            let due = START.saturating_add(Duration::from_nanos(second * 1_000_000_000 + third));
+            let before = Timestamp::from_nanos(due.as_nanos() - 1);
+            assert_eq!(counter.ask(1, before), exceeds_until(Duration::from_nanos(1)), "second {second}");
+            assert_eq!(counter.drain(due), 1, "second {second}");
         }
     }
 }
 
 #[test]
-fn gcra_spaces_what_comes_after_the_burst() {
-    let quota = quota(Algorithm::Gcra, 10, Unit::Second, Some(2));
-    assert_told(
-        &quota,
-        &[
-            (0, 1, Outcome::Conform),
-            (0, 1, Outcome::Conform),
-            (0, 1, exceed(100 * MILLIS)),
-            (40 * MILLIS, 1, exceed(60 * MILLIS)),
-            (40 * MILLIS, 2, exceed(160 * MILLIS)),
-            (100 * MILLIS, 1, Outcome::Conform),
-            (100 * MILLIS, 1, exceed(100 * MILLIS)),
-            (SECOND, 2, Outcome::Conform),
-            (SECOND, 0, Outcome::Conform),
-        ],
-    );
+fn a_token_bucket_falls_short_by_a_nanosecond_a_credit_and_never_exceeds() {
+    let mut counter = Counter::new(Algorithm::TokenBucket, 3, Unit::Second, Some(5));
+    assert_eq!(counter.drain(START), 5);
+    let passed: u32 = (1..=1000).map(|second| counter.drain(later(second * 1000))).sum();
+    assert!((2999..=3000).contains(&passed), "{passed}");
 }
 
 #[test]
-fn a_token_bucket_refills_one_by_one() {
-    let quota = quota(Algorithm::TokenBucket, 10, Unit::Second, Some(2));
-    assert_told(
-        &quota,
-        &[
-            (0, 2, Outcome::Conform),
-            (50 * MILLIS, 1, exceed(50 * MILLIS)),
-            (150 * MILLIS, 1, Outcome::Conform),
-            (150 * MILLIS, 1, exceed(50 * MILLIS)),
-            (200 * MILLIS, 1, Outcome::Conform),
-            (SECOND, 2, Outcome::Conform),
-            (SECOND, 1, exceed(100 * MILLIS)),
-        ],
-    );
+fn gcra_waits_are_exact() {
+    let mut counter = Counter::new(Algorithm::Gcra, 10, Unit::Second, Some(4));
+    assert_eq!(counter.ask(3, START), Outcome::Conform);
+    assert_eq!(counter.usage(START), (3, 1, millis(300)));
+    assert_eq!(counter.ask(2, START), exceeds_until(millis(100)));
+    assert_eq!(counter.ask(4, START), exceeds_until(millis(300)));
+    assert_eq!(counter.ask(2, later(99)), exceeds_until(millis(1)));
+    assert_eq!(counter.ask(2, later(100)), Outcome::Conform);
+    assert_eq!(counter.usage(later(100)), (4, 0, millis(400)));
+    // Partly used units count as used.
+    assert_eq!(counter.usage(later(150)), (4, 0, millis(350)));
+    assert_eq!(counter.usage(later(500)), (0, 4, millis(0)));
 }
 
 #[test]
-fn a_window_opens_at_its_mark() {
-    let quota = quota(Algorithm::FixedWindow, 3, Unit::Minute, None);
-    assert_told(
-        &quota,
-        &[
-            (59 * SECOND, 2, Outcome::Conform),
-            (59 * SECOND, 2, exceed(SECOND)),
-            (59 * SECOND, 1, Outcome::Conform),
-            (59 * SECOND + 1, 1, exceed(SECOND - 1)),
-            (60 * SECOND, 3, Outcome::Conform),
-            (60 * SECOND, 1, exceed(60 * SECOND)),
-        ],
-    );
+fn a_token_bucket_earns_whole_tokens() {
+    let mut counter = Counter::new(Algorithm::TokenBucket, 10, Unit::Second, Some(4));
+    assert_eq!(counter.drain(START), 4);
+    assert_eq!(counter.ask(1, later(99)), exceeds_until(millis(1)));
+    assert_eq!(counter.ask(1, later(100)), Outcome::Conform);
+    assert_eq!(counter.ask(2, later(150)), exceeds_until(millis(150)));
+    assert_eq!(counter.usage(later(250)), (3, 1, millis(250)));
+    // An hour earns no more than the burst.
+    assert_eq!(counter.drain(later(3_600_000)), 4);
 }
 
 #[test]
-fn a_third_of_a_second_is_exact_for_a_million_seconds() {
-    for algorithm in Algorithm::ALL {
-        let quota = quota(algorithm, 3, Unit::Second, None);
-        let mut state = None;
-        for second in 0..1_000_000 {
-            let now = at(second * SECOND);
-            for request in 1..=4 {
-                let (next, outcome) = evaluate(state, &quota, 1, now);
-                assert_eq!(outcome == Outcome::Conform, request < 4, "{algorithm}, second {second}");
-                if request < 4 {
-                    state = Some(next);
-                }
+fn a_fixed_window_opens_whole_at_its_mark() {
+    let mut counter = Counter::new(Algorithm::FixedWindow, 3, Unit::Minute, None);
+    assert_eq!(counter.ask(1, later(59_000)), Outcome::Conform);
+    assert_eq!(counter.usage(later(59_000)), (1, 2, millis(1000)));
+    assert_eq!(counter.ask(3, later(59_500)), exceeds_until(millis(500)));
+    assert_eq!(counter.drain(later(59_999)), 2);
+    assert_eq!(counter.ask(1, later(59_999)), exceeds_until(millis(1)));
+    assert_eq!(counter.drain(later(60_000)), 3);
+    assert_eq!(counter.ask(1, later(60_000)), exceeds_until(millis(60_000)));
+}
+
+#[test]
+fn a_clock_that_steps_back_opens_no_window_twice() {
+    let mut counter = Counter::new(Algorithm::FixedWindow, 3, Unit::Second, None);
+    assert_eq!(counter.drain(later(1000)), 3);
+    assert_eq!(counter.ask(1, later(900)), exceeds_until(millis(1100)));
+}
+
+#[test]
+fn what_costs_more_than_the_burst_never_passes() {
+    for mut counter in ten_a_second() {
+        assert_eq!(counter.ask(11, START), NEVER);
+        assert_eq!(counter.ask(u32::MAX, START), NEVER);
+        assert_eq!(counter.usage(START).0, 0);
+        assert_eq!(counter.ask(10, START), Outcome::Conform);
+        assert_eq!(counter.ask(11, START), NEVER);
+    }
+}
+
+#[test]
+fn nothing_costs_nothing_unless_in_debt() {
+    for mut counter in ten_a_second() {
+        assert_eq!(counter.drain(START), 10);
+        assert_eq!(counter.ask(0, START), Outcome::Conform);
+        counter.charge(1, START);
+        assert!(matches!(counter.ask(0, START), Outcome::Exceed { retry_after: Some(_) }));
+    }
+}
+
+#[test]
+fn a_late_charge_beyond_the_limit_is_a_debt() {
+    for mut counter in ten_a_second() {
+        assert_eq!(counter.ask(10, START), Outcome::Conform);
+        counter.charge(15, START);
+        let (used, remaining, reset) = counter.usage(START);
+        assert_eq!((used, remaining), (25, 0));
+        match counter.quota.algorithm() {
+            Algorithm::Gcra | Algorithm::TokenBucket => {
+                assert_eq!(reset, millis(2500));
+                assert_eq!(counter.ask(1, START), exceeds_until(millis(1600)));
+                assert_eq!(counter.ask(1, later(1600)), Outcome::Conform);
+            }
+            // A window's debts end with it.
+            Algorithm::FixedWindow => {
+                assert_eq!(counter.ask(1, START), exceeds_until(millis(1000)));
+                assert_eq!(counter.drain(later(1000)), 10);
             }
         }
     }
 }
 
 #[test]
-fn thirds_that_come_as_soon_as_they_may_come_on_time() {
-    let quota = quota(Algorithm::Gcra, 3, Unit::Second, None);
-    let mut state = Some(charge(None, &quota, 3, at(0)));
-    let mut now = 0;
-    for request in 1..=3_000_u64 {
-        if let Outcome::Exceed { retry_after: Some(wait) } = evaluate(state, &quota, 1, at(now)).1 {
-            now += wait.as_nanos() as u64;
-        }
-        assert_eq!(now, (request * SECOND).div_ceil(3));
-        let (next, outcome) = evaluate(state, &quota, 1, at(now));
-        assert_eq!(outcome, Outcome::Conform);
-        state = Some(next);
+fn giving_back_ends_at_an_unused_quota() {
+    for mut counter in ten_a_second() {
+        assert_eq!(counter.ask(7, START), Outcome::Conform);
+        counter.charge(-3, START);
+        assert_eq!(counter.usage(START).0, 4);
+        counter.charge(-5, START);
+        assert_eq!(counter.usage(START).0, 0);
+        assert!(is_unused(counter.state.unwrap(), &counter.quota, START));
+        counter.charge(i64::MIN, START);
+        assert_eq!(counter.drain(START), 10);
     }
 }
 
 #[test]
-fn more_than_the_limit_can_ever_give_is_never() {
-    for algorithm in Algorithm::ALL {
-        let quota = quota(algorithm, 5, Unit::Hour, None);
-        let (_, outcome) = evaluate(None, &quota, 6, at(0));
-        assert_eq!(outcome, Outcome::Exceed { retry_after: None }, "{algorithm}");
-        assert_eq!(evaluate(None, &quota, u32::MAX, at(0)).1, outcome, "{algorithm}");
-        assert_eq!(evaluate(None, &quota, 5, at(0)).1, Outcome::Conform, "{algorithm}");
-    }
-}
-
-#[test]
-fn a_late_charge_makes_a_debt_that_time_pays() {
-    for (algorithm, wait) in [
-        (Algorithm::Gcra, 600 * MILLIS),
-        (Algorithm::TokenBucket, 600 * MILLIS),
-        (Algorithm::FixedWindow, SECOND),
-    ] {
-        let quota = quota(algorithm, 10, Unit::Second, None);
-        let state = Some(charge(None, &quota, 15, at(0)));
-        let debt = usage(state, &quota, at(0));
-        assert_eq!((debt.used, debt.remaining), (15, 0), "{algorithm}");
-        assert_eq!(evaluate(state, &quota, 1, at(0)).1, exceed(wait), "{algorithm}");
-        assert!(evaluate(state, &quota, 0, at(0)).1 != Outcome::Conform, "{algorithm}: in debt");
-        assert_eq!(evaluate(state, &quota, 1, at(wait)).1, Outcome::Conform, "{algorithm}");
-        let back = charge(state, &quota, -100, at(0));
-        assert_eq!(usage(Some(back), &quota, at(0)).used, 0, "{algorithm}: no credit beyond a full quota");
-    }
-}
-
-#[test]
-fn a_debt_beyond_the_end_of_time_is_one_until_then() {
-    let before = |nanos: u64| Timestamp::from_nanos(u64::MAX - nanos);
-    for algorithm in Algorithm::ALL {
-        let quota = quota(algorithm, 1, Unit::Hour, None);
-        let mut state = None;
+fn no_charge_wraps_round() {
+    for mut counter in ten_a_second() {
         for _ in 0..3 {
-            state = Some(charge(state, &quota, i64::MAX, before(7200 * SECOND)));
+            counter.charge(i64::MAX, START);
         }
-        let used = usage(state, &quota, before(7200 * SECOND)).used;
-        assert!(used >= 2, "{algorithm}: {used}");
-        let (_, outcome) = evaluate(state, &quota, 1, before(7200 * SECOND));
-        assert!(matches!(outcome, Outcome::Exceed { .. }), "{algorithm}");
-        // A window ends all the same.
-        assert_eq!(is_unused(state.unwrap(), &quota, before(1)), !algorithm.has_burst(), "{algorithm}");
-        let _ = evaluate(state, &quota, u32::MAX, before(0));
+        assert_eq!(counter.usage(START).0, u32::MAX);
+        assert!(matches!(counter.ask(u32::MAX, START), NEVER));
+        assert!(matches!(counter.ask(1, START), Outcome::Exceed { retry_after: Some(_) }));
     }
 }
 
 #[test]
-fn used_once_unused_as_soon_as_it_is_earned_again() {
-    for algorithm in Algorithm::ALL {
-        let quota = quota(algorithm, 4, Unit::Second, None);
-        let state = charge(None, &quota, 1, at(0));
-        let earned = if algorithm.has_burst() { 250 * MILLIS } else { SECOND };
-        assert!(!is_unused(state, &quota, at(earned - 1)), "{algorithm}");
-        assert!(is_unused(state, &quota, at(earned)), "{algorithm}");
+fn a_debt_beyond_the_end_of_time_refuses_rather_than_wraps() {
+    for mut counter in ten_a_second() {
+        let before = Timestamp::from_nanos(u64::MAX - 10_000_000_000);
+        assert_eq!(counter.drain(before), 10, "{}", counter.quota.algorithm());
+        counter.charge(i64::from(u32::MAX), before);
+        assert!(matches!(counter.ask(1, before), Outcome::Exceed { .. }));
+        let _ =
+            (counter.ask(1, END), counter.usage(END), is_unused(counter.state.unwrap(), &counter.quota, END));
+        counter.charge(i64::MIN, END);
+        counter.charge(i64::MAX, END);
+        let _ = (counter.ask(u32::MAX, END), counter.usage(END));
     }
 }
 
 #[test]
-fn a_changed_quota_keeps_units_and_an_unchanged_one_keeps_the_state() {
-    for from in Algorithm::ALL {
-        let before = quota(from, 10, Unit::Minute, None);
-        let state = charge(None, &before, 7, at(SECOND));
-        assert_eq!(convert(state, &before, &before, at(SECOND)), Some(state));
-        for to in Algorithm::ALL {
-            let after = quota(to, 100, Unit::Hour, None);
-            let converted = convert(state, &before, &after, at(SECOND));
-            assert_eq!(usage(converted, &after, at(SECOND)).used, 7, "{from} to {to}");
-            assert_eq!(convert(state, &before, &after, at(61 * SECOND)), None, "{from} to {to}");
+fn a_changed_quota_keeps_what_was_used() {
+    for mut counter in ten_a_second() {
+        assert_eq!(counter.ask(10, START), Outcome::Conform);
+        for algorithm in Algorithm::ALL {
+            for (count, left) in [(100, 90), (5, 0)] {
+                let to = quota(algorithm, count, Unit::Second, None);
+                let state = convert(counter.state.unwrap(), &counter.quota, &to, START);
+                let usage = usage(state, &to, START);
+                assert_eq!((usage.used, usage.remaining), (10, left), "to {algorithm}");
+            }
         }
+        let to = quota(Algorithm::Gcra, 100, Unit::Second, None);
+        assert_eq!(convert(counter.state.unwrap(), &counter.quota, &to, later(1000)), None);
     }
 }

@@ -10,9 +10,11 @@ fn head(uri: &str, headers: &[(&str, &str)]) -> request::Parts {
     request.body(()).unwrap().into_parts().0
 }
 
-fn hop(trusted: bool) -> Hop {
+fn hop(trusted: bool) -> Hop<'static> {
+    static PEER: HeaderValue = HeaderValue::from_static("198.51.100.7");
     let peer: IpAddr = "198.51.100.7".parse().unwrap();
-    Hop { peer, client: ClientAddress { ip: peer, peer_is_trusted: trusted }, random: u128::MAX }
+    let client = ClientAddress { ip: peer, peer_is_trusted: trusted };
+    Hop { peer, peer_text: &PEER, client, random: u128::MAX }
 }
 
 fn passed_on(headers: &[(&str, &str)], trusted: bool) -> HeaderMap {
@@ -96,6 +98,23 @@ fn a_request_needs_exactly_one_plausible_host() {
     {
         assert_eq!(validate(&head("/", bad)), Err(Unacceptable::Malformed), "{bad:?}");
     }
+    for (host, plausible) in [
+        ("a.test", true),
+        ("a.test:", true),
+        ("192.0.2.1:80", true),
+        ("[2001:db8::1]:8080", true),
+        ("[2001:db8::1]", true),
+        ("a.test:http", false),
+        ("a.test:123456", false),
+        (":80", false),
+        ("[]", false),
+        ("[::1", false),
+        ("[::1]x", false),
+        ("[::1]80", false),
+        ("a:b:c", false),
+    ] {
+        assert_eq!(is_host(host.as_bytes()), plausible, "{host}");
+    }
     let mut old = head("/", &[]);
     old.version = Version::HTTP_10;
     assert_eq!(validate(&old), Ok(()));
@@ -121,6 +140,19 @@ fn targets_that_are_no_path_are_refused() {
         assert_eq!(validate(&head(bad, &[("host", "a")])), Err(Unacceptable::Malformed), "{bad}");
     }
     assert_eq!(validate(&head("*", &[("host", "a")])), Err(Unacceptable::Malformed));
+}
+
+#[test]
+fn only_a_plain_or_chunked_answer_can_be_read() {
+    let coded = |codings: &[&'static str]| {
+        let mut headers = HeaderMap::new();
+        for coding in codings {
+            headers.append(TRANSFER_ENCODING, HeaderValue::from_static(coding));
+        }
+        is_readable(&headers)
+    };
+    assert!(coded(&[]) && coded(&["chunked"]) && coded(&["CHUNKED"]));
+    assert!(!coded(&["gzip"]) && !coded(&["gzip, chunked"]) && !coded(&["chunked", "chunked"]));
 }
 
 #[test]

@@ -1,1 +1,248 @@
+use http::{HeaderMap, HeaderValue, Method, Uri};
 
+use super::*;
+use crate::identify::{Settings, identify};
+
+const HASHER: KeyHasher = KeyHasher::new([7, 11]);
+
+/// A request as key templates see it.
+struct Request {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    peer: IpAddr,
+}
+
+fn get(uri: &str) -> Request {
+    Request {
+        method: Method::GET,
+        uri: uri.parse().unwrap(),
+        headers: HeaderMap::new(),
+        peer: [192, 0, 2, 1].into(),
+    }
+}
+
+impl Request {
+    fn with(mut self, name: &'static str, value: &[u8]) -> Self {
+        self.headers.append(name, HeaderValue::from_bytes(value).unwrap());
+        self
+    }
+
+    fn from(mut self, peer: &str) -> Self {
+        self.peer = peer.parse().unwrap();
+        self
+    }
+
+    fn by(&self, parts: &[KeyPart]) -> Result<KeyHash, Missing> {
+        self.by_route(parts, "")
+    }
+
+    fn by_route(&self, parts: &[KeyPart], route: &str) -> Result<KeyHash, Missing> {
+        let attributes =
+            identify(&self.method, &self.uri, &self.headers, self.peer, &Settings::default()).unwrap();
+        KeyTemplate(parts.into()).hash(&attributes, Route(route), HASHER)
+    }
+}
+
+fn header(name: &'static str) -> KeyPart {
+    KeyPart::Header(HeaderName::from_static(name))
+}
+
+fn query(name: &str) -> KeyPart {
+    KeyPart::Query(name.into())
+}
+
+fn a_cookie(name: &str) -> KeyPart {
+    KeyPart::Cookie(name.into())
+}
+
+/// The key of `?query` by the parameter `q`.
+fn q(text: &str) -> Result<KeyHash, Missing> {
+    get(&format!("/?{text}")).by(&[query("q")])
+}
+
+/// The key of these cookie lines by the cookie `id`.
+fn id(lines: &[&[u8]]) -> Result<KeyHash, Missing> {
+    lines.iter().fold(get("/"), |request, line| request.with("cookie", line)).by(&[a_cookie("id")])
+}
+
+#[test]
+fn parts_that_join_to_the_same_text_never_meet() {
+    let parts = [header("x-a"), header("x-b")];
+    let key = |first: &str, second: &str| {
+        get("/").with("x-a", first.as_bytes()).with("x-b", second.as_bytes()).by(&parts).unwrap()
+    };
+    assert_eq!(key("a_b", "c"), key("a_b", "c"));
+    assert_ne!(key("a_b", "c"), key("a", "b_c"));
+    assert_ne!(key("ab", ""), key("", "ab"));
+    assert_ne!(key("a", "b"), key("b", "a"));
+}
+
+#[test]
+fn a_value_that_imitates_an_encoding_meets_nobody() {
+    let parts = [query("a"), query("b")];
+    let key = |uri: &str| get(uri).by(&parts).unwrap();
+    // As a client would write the length that comes before the second part.
+    assert_ne!(key("/?a=x%00%00%00%01y&b="), key("/?a=x&b=y"));
+    assert_ne!(key("/?a=%00%00%00%00&b="), key("/?a=&b=%00%00%00%00"));
+}
+
+#[test]
+fn two_lines_of_a_header_are_not_one_joined_line() {
+    let key = |lines: &[&[u8]]| {
+        lines.iter().fold(get("/"), |request, line| request.with("x-key", line)).by(&[header("x-key")])
+    };
+    let keys = [
+        key(&[b"a"]),
+        key(&[b"b"]),
+        key(&[b"a", b"b"]),
+        key(&[b"b", b"a"]),
+        key(&[b"a, b"]),
+        key(&[b"a,b"]),
+        key(&[b"ab"]),
+        key(&[b"a", b"b", b""]),
+        key(&[b""]),
+        key(&[b"", b""]),
+    ];
+    for (index, one) in keys.iter().enumerate() {
+        assert!(one.is_ok());
+        assert!(!keys[..index].contains(one), "key {index}");
+    }
+    assert_eq!(key(&[]), Err(Missing));
+    assert!(key(&[b"\xff\xfe"]).is_ok());
+}
+
+#[test]
+fn lines_of_two_headers_do_not_run_together() {
+    let key = |lines: &[(&'static str, &str)]| {
+        let with =
+            |request: Request, (name, value): &(&'static str, &str)| request.with(name, value.as_bytes());
+        lines.iter().fold(get("/"), with).by(&[header("x-a"), header("x-b")]).unwrap()
+    };
+    assert_ne!(
+        key(&[("x-a", "1"), ("x-a", "2"), ("x-b", "3")]),
+        key(&[("x-a", "1"), ("x-b", "2"), ("x-b", "3")])
+    );
+}
+
+#[test]
+fn the_first_cookie_of_a_name_counts() {
+    let seven = id(&[b"id=7"]);
+    assert!(seven.is_ok());
+    assert_eq!(id(&[b"a=1; id=7; id=8"]), seven);
+    assert_eq!(id(&[b"a=1;id=7"]), seven);
+    assert_eq!(id(&[b"a=1", b"id=7; b=2"]), seven);
+    assert_ne!(id(&[b"id=8; id=7"]), seven);
+    // The value goes on to the semicolon, whatever is in it.
+    assert_ne!(id(&[b"id=7=8"]), seven);
+    assert_ne!(id(&[b"id="]), seven);
+    assert!(id(&[b"id="]).is_ok() && id(&[b"id=\xff"]).is_ok());
+}
+
+#[test]
+fn a_cookie_of_another_name_is_none() {
+    assert_eq!(id(&[]), Err(Missing));
+    for line in ["", "xid=7", "ID=7", "id", "id =7", "a=id=7", ";;"] {
+        assert_eq!(id(&[line.as_bytes()]), Err(Missing), "{line}");
+    }
+}
+
+#[test]
+fn query_parameters_are_decoded() {
+    assert_eq!(q("q=a+b"), q("q=a%20b"));
+    assert_ne!(q("q=a+b"), q("q=a%2Bb"));
+    assert_eq!(q("q=a%2Bb"), q("q=a%2bb"));
+    assert_eq!(q("q=%61"), q("q=a"));
+    assert_eq!(q("%71=a"), q("q=a"));
+    // Decoded once, and only after it was taken apart.
+    assert_ne!(q("q=%2561"), q("q=a"));
+    assert_eq!(q("x=1%26q=2&q=a"), q("q=a"));
+    assert_eq!(get("/?a+b=1").by(&[query("a b")]), get("/?a%20b=1").by(&[query("a b")]));
+    assert!(get("/?a+b=1").by(&[query("a b")]).is_ok());
+    assert_eq!(get("/?a+b=1").by(&[query("a+b")]), Err(Missing));
+}
+
+#[test]
+fn the_first_query_parameter_of_a_name_counts() {
+    assert_eq!(q("a=1&q=a&q=b"), q("q=a"));
+    assert_eq!(q("q"), q("q="));
+    assert!(q("q").is_ok());
+    assert_ne!(q("q=a=b"), q("q=a"));
+    for missing in ["", "a=1", "Q=a", "qq=a", "a=q", "&&"] {
+        assert_eq!(q(missing), Err(Missing), "{missing}");
+    }
+    assert_eq!(get("/").by(&[query("q")]), Err(Missing));
+}
+
+#[test]
+fn one_missing_part_makes_the_key_incomplete() {
+    let request = get("/?q=1").with("x-a", b"1");
+    assert!(request.by(&[query("q"), header("x-a"), KeyPart::ClientIp]).is_ok());
+    for part in [query("r"), header("x-b"), a_cookie("id"), KeyPart::Host] {
+        assert_eq!(request.by(&[query("q"), part.clone()]), Err(Missing), "{part}");
+        assert_eq!(request.by(&[part, query("q")]), Err(Missing));
+    }
+}
+
+#[test]
+fn a_host_counts_once_however_it_is_written() {
+    let host = |value: &str| get("/").with("host", value.as_bytes()).by(&[KeyPart::Host]);
+    assert_eq!(host("API.example.com:8080"), host("api.example.com"));
+    assert_ne!(host("api.example.com"), host("www.example.com"));
+    assert_eq!(host(""), Err(Missing));
+}
+
+#[test]
+fn ipv6_clients_share_their_network_and_ipv4_clients_nothing() {
+    let key = |peer: &str| get("/").from(peer).by(&[KeyPart::ClientIp]).unwrap();
+    assert_eq!(key("2001:db8:0:1::1"), key("2001:db8:0:1:ffff::2"));
+    assert_ne!(key("2001:db8:0:1::1"), key("2001:db8:0:2::1"));
+    assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
+    assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.1"));
+}
+
+#[test]
+fn a_path_counts_once_however_it_is_written() {
+    let path = |uri: &str| get(uri).by(&[KeyPart::Path]).unwrap();
+    assert_eq!(path("/%61/b?x=1"), path("/a//b"));
+    assert_ne!(path("/a/b"), path("/A/b"));
+}
+
+#[test]
+fn routes_and_methods_count_apart() {
+    let route = |route: &str| get("/users/1").by_route(&[KeyPart::Route], route).unwrap();
+    assert_ne!(route("/users/{id}"), route("/users/*"));
+    let other = Request { method: Method::POST, ..get("/") };
+    assert_ne!(other.by(&[KeyPart::Method]), get("/").by(&[KeyPart::Method]));
+}
+
+#[test]
+fn no_complete_key_is_the_shared_one() {
+    let shared = Missing.shared(HASHER);
+    let request = get("/?q=%ff&e=").with("x-a", b"\xff").with("x-e", b"").with("host", b"a");
+    let parts = [
+        KeyPart::ClientIp,
+        KeyPart::Route,
+        KeyPart::Path,
+        KeyPart::Method,
+        KeyPart::Host,
+        header("x-a"),
+        header("x-e"),
+        query("q"),
+        query("e"),
+    ];
+    assert_ne!(request.by(&[]).unwrap(), shared);
+    for first in &parts {
+        assert_ne!(request.by(std::slice::from_ref(first)).unwrap(), shared, "{first}");
+        for second in &parts {
+            assert_ne!(request.by(&[first.clone(), second.clone()]).unwrap(), shared, "{first}, {second}");
+        }
+    }
+}
+
+#[test]
+fn templates_are_written_as_in_configuration() {
+    let template = KeyTemplate([KeyPart::ClientIp, header("x-a"), a_cookie("id"), query("q")].into());
+    assert_eq!(template.to_string(), "[client_ip, {header: x-a}, {cookie: id}, {query: q}]");
+    assert_eq!(KeyTemplate::default().to_string(), "[]");
+}

@@ -5,7 +5,7 @@
 
 use std::io::Write;
 
-use http::Version;
+use http::{StatusCode, Version};
 use serde_json::json;
 
 use super::Entry;
@@ -34,7 +34,7 @@ pub(super) fn envoy(entry: &Entry<'_>) -> Vec<u8> {
         line,
         " {}\" {} {} {} {} {} ",
         protocol(entry.protocol),
-        entry.status.as_u16(),
+        code(entry.status),
         if entry.flags.is_empty() { "-" } else { entry.flags },
         entry.bytes_received,
         entry.bytes_sent,
@@ -66,7 +66,7 @@ pub(super) fn json(entry: &Entry<'_>) -> Vec<u8> {
         "method": text(entry.method.as_str().as_bytes(), LONGEST_METHOD),
         "path": text(entry.path.as_bytes(), LONGEST_PATH),
         "protocol": protocol(entry.protocol),
-        "response_code": entry.status.as_u16(),
+        "response_code": code(entry.status),
         "response_flags": if entry.flags.is_empty() { "-" } else { entry.flags },
         "bytes_received": entry.bytes_received,
         "bytes_sent": entry.bytes_sent,
@@ -87,6 +87,11 @@ pub(super) fn json(entry: &Entry<'_>) -> Vec<u8> {
 
 fn milliseconds(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Envoy writes 0 where no answer was given.
+fn code(status: Option<StatusCode>) -> u16 {
+    status.map_or(0, |status| status.as_u16())
 }
 
 fn protocol(version: Version) -> &'static str {

@@ -13,7 +13,7 @@ fn entry<'a>() -> Entry<'a> {
         method: &Method::GET,
         path: "/one",
         protocol: Version::HTTP_11,
-        status: StatusCode::TOO_MANY_REQUESTS,
+        status: Some(StatusCode::TOO_MANY_REQUESTS),
         flags: "RL",
         bytes_received: 0,
         bytes_sent: 7,
@@ -59,7 +59,7 @@ fn a_rule_comes_behind_envoys_fields() {
 fn what_is_missing_is_a_dash_or_null() {
     let entry = Entry {
         flags: "",
-        status: StatusCode::OK,
+        status: Some(StatusCode::OK),
         upstream_time: Some(Duration::from_micros(1900)),
         x_forwarded_for: None,
         user_agent: None,

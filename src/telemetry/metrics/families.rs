@@ -35,8 +35,10 @@ pub(super) static REQUESTS: Family =
     counter("weir_requests_total", "Requests answered, by listener and class of the status code.");
 pub(super) static REQUESTS_RESET: Family =
     counter("weir_requests_reset_total", "Requests whose client went away before the answer was complete.");
-pub(super) static REQUESTS_MALFORMED: Family =
-    counter("weir_requests_malformed_total", "Requests that were not valid HTTP and got a 400.");
+pub(super) static REQUESTS_MALFORMED: Family = counter(
+    "weir_requests_malformed_total",
+    "Requests that never became whole or valid HTTP and got a 400, 408 or 431.",
+);
 pub(super) static REQUESTS_IN_FLIGHT: Family = gauge("weir_requests_in_flight", "Requests being served.");
 pub(super) static REQUEST_DURATION: Family = histogram(
     "weir_request_duration_seconds",

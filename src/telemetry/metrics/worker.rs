@@ -131,7 +131,7 @@ impl WorkerMetrics {
         self.with(listener, |cells| bump(&cells.reset));
     }
 
-    /// Bytes that are no request got a 400; not one of the requests counted above.
+    /// Bytes that are no request got a 400, 408 or 431; not one of the requests counted above.
     pub fn malformed_request(&self) {
         bump(&self.cells.malformed);
     }

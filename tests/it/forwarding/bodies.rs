@@ -294,6 +294,25 @@ fn a_client_that_goes_away_takes_its_upstream_request_with_it() {
 }
 
 #[test]
+fn a_client_that_leaves_in_the_middle_of_a_download_frees_the_upstream() {
+    let (ended, outcome) = mpsc::channel();
+    let ended = Mutex::new(ended);
+    let origin = Origin::start(move |turn| {
+        turn.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", u64::MAX >> 8))?;
+        let piece = piece();
+        while turn.send(&piece).is_ok() {}
+        ended.lock().unwrap().send(()).map_err(io::Error::other)?;
+        Ok(Then::Close)
+    });
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send(Request::get("/down").bytes());
+    assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "200");
+    drop(client);
+    outcome.recv_timeout(crate::support::wait::DEADLINE).expect("the upstream was read on and on");
+}
+
+#[test]
 fn both_directions_flow_at_once() {
     let origin = Origin::start(|turn| {
         turn.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")?;
@@ -314,4 +333,14 @@ fn both_directions_flow_at_once() {
     let body = client.wire.read_body(crate::support::wire::Framing::Chunked, |_| {}).unwrap();
     writer.join().unwrap();
     assert_eq!(body.text(), "ready steady");
+}
+
+#[test]
+fn a_chunked_body_of_a_get_is_passed_on() {
+    let origin = Origin::hello();
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send("GET /_search HTTP/1.1\r\nhost: test.local\r\ntransfer-encoding: chunked\r\n\r\n5\r\nquery\r\n0\r\n\r\n");
+    assert_eq!(client.answer("GET").status, 200);
+    assert_eq!(origin.only().body.text(), "query");
 }

@@ -190,6 +190,30 @@ fn an_absolute_target_becomes_a_path_and_its_host_wins() {
 }
 
 #[test]
+fn credentials_in_an_absolute_target_do_not_become_part_of_the_host() {
+    let origin = Origin::hello();
+    let weir = through(&origin);
+    // RFC 9110 section 7.2: Host is the authority without userinfo; as a Host of its own it is refused, too.
+    let status = get(weir.address(), "http://user:secret@target.test/p").status;
+    assert!([200, 400].contains(&status), "{status}");
+    for seen in origin.seen() {
+        assert_eq!(seen.head.all("host"), ["target.test"]);
+    }
+}
+
+#[test]
+fn an_http_1_0_request_without_a_host_reaches_the_upstream_with_one() {
+    let origin = Origin::hello();
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send("GET /old HTTP/1.0\r\n\r\n");
+    assert_eq!(client.answer("GET").status, 200);
+    // RFC 9112 section 3.2: every HTTP/1.1 request has one, be it empty; an upstream refuses one without.
+    let head = origin.only().head;
+    assert_eq!((head.word(2), head.all("host").len()), ("HTTP/1.1", 1), "{head:#?}");
+}
+
+#[test]
 fn a_long_target_passes() {
     let origin = Origin::hello();
     let weir = through(&origin);

@@ -2,8 +2,10 @@
 
 use std::io::Write as _;
 use std::thread;
+use std::time::Duration;
 
-use crate::support::{Client, Origin, Request, Weir, config, get};
+use crate::support::wait::pause;
+use crate::support::{Client, Origin, Request, Weir, config, config_with, get};
 
 /// A proxy that lets one request pass and refuses all others.
 fn exhausted(origin: &Origin) -> Weir {
@@ -98,4 +100,30 @@ fn a_refused_upload_that_never_comes_is_not_waited_for() {
     client.send("POST /up/x HTTP/1.1\r\nhost: test.local\r\ncontent-length: 1000\r\n\r\n");
     assert_eq!(client.answer("POST").status, 429);
     assert!(client.is_closed(), "a refused client can hold its connection by never sending its body");
+}
+
+#[test]
+fn a_connection_whose_refused_body_came_late_is_idle_not_overdue() {
+    let origin = Origin::hello();
+    let rules = "rules: [{ name: all, match: { path: \"/up/*\" }, key: [], limit: 1/d }]";
+    let listener = "{ address: 127.0.0.1:0, header_timeout: 300ms }";
+    let upstream = format!("{{ address: \"{}\" }}", origin.address());
+    let weir = Weir::start(&config_with(listener, &upstream, rules));
+    assert_eq!(get(weir.address(), "/up/first").status, 200);
+    let mut client = Client::connect(weir.address());
+    client.send("POST /up/x HTTP/1.1\r\nhost: test.local\r\ncontent-length: 5\r\n\r\n");
+    assert_eq!(client.answer("POST").status, 429);
+    client.send("hello");
+    // Well past the time for a head: nothing may have been said to a client that asked for nothing.
+    pause(Duration::from_millis(900));
+    assert_eq!(client.get("/free").status, 200);
+}
+
+#[test]
+fn a_head_that_is_far_too_large_is_told_so() {
+    let origin = Origin::hello();
+    let weir = exhausted(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send(format!("GET / HTTP/1.1\r\nhost: test.local\r\nx: {}\r\n\r\n", "a".repeat(100_000)));
+    assert_eq!(client.answer("GET").status, 431);
 }

