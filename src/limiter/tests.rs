@@ -11,10 +11,10 @@ fn limiter(max_keys: usize) -> Limiter {
     Limiter::new(Settings { max_keys, secret: [7, 11] })
 }
 
-fn spec(rule: &str, key: &str, ordinal: u16, per_hour: u32) -> MeterSpec {
+fn spec(rule: &str, key: &str, per_hour: u32) -> MeterSpec {
     let limit = Limit::new(NonZeroU32::new(per_hour).unwrap(), Period::one(Unit::Hour));
     MeterSpec {
-        lineage: Lineage { rule: rule.into(), key: key.into(), ordinal },
+        lineage: Lineage { rule: rule.into(), key: key.into() },
         quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(),
     }
 }
@@ -22,7 +22,7 @@ fn spec(rule: &str, key: &str, ordinal: u16, per_hour: u32) -> MeterSpec {
 /// One meter per limit, of a rule each.
 fn installed(limiter: &Limiter, per_hour: &[u32]) -> Vec<Meter> {
     let specs: Vec<_> =
-        per_hour.iter().enumerate().map(|(rule, count)| spec(&rule.to_string(), "[]", 0, *count)).collect();
+        per_hour.iter().enumerate().map(|(rule, count)| spec(&rule.to_string(), "[]", *count)).collect();
     limiter.install(&specs, START)
 }
 
@@ -124,8 +124,7 @@ fn a_shadow_limit_is_not_charged_when_another_refuses() {
 #[test]
 fn meters_come_in_the_order_of_the_specs_and_count_apart() {
     let limiter = limiter(100);
-    let meters =
-        limiter.install(&[spec("b", "[]", 0, 3), spec("a", "[]", 1, 5), spec("a", "[]", 0, 7)], START);
+    let meters = limiter.install(&[spec("b", "[]", 3), spec("a", "[]", 5), spec("a", "[]", 7)], START);
     for (meter, count) in meters.iter().zip([3, 5, 7]) {
         assert!(!passes(&limiter, *meter, count + 1) && passes(&limiter, *meter, count));
     }
@@ -134,9 +133,9 @@ fn meters_come_in_the_order_of_the_specs_and_count_apart() {
 #[test]
 fn raising_a_limit_keeps_what_was_used() {
     let limiter = limiter(100);
-    let meter = limiter.install(&[spec("api", "[]", 0, 10)], START)[0];
+    let meter = limiter.install(&[spec("api", "[]", 10)], START)[0];
     assert!(passes(&limiter, meter, 10) && !passes(&limiter, meter, 1));
-    let raised = limiter.install(&[spec("new", "[]", 0, 1), spec("api", "[]", 0, 100)], START)[1];
+    let raised = limiter.install(&[spec("new", "[]", 1), spec("api", "[]", 100)], START)[1];
     assert_eq!(raised, meter);
     assert_eq!(used(&limiter, raised), 10);
     assert!(passes(&limiter, raised, 90) && !passes(&limiter, raised, 1));
@@ -145,9 +144,9 @@ fn raising_a_limit_keeps_what_was_used() {
 #[test]
 fn lowering_a_limit_below_what_was_used_refuses() {
     let limiter = limiter(100);
-    let meter = limiter.install(&[spec("api", "[]", 0, 100)], START)[0];
+    let meter = limiter.install(&[spec("api", "[]", 100)], START)[0];
     assert!(passes(&limiter, meter, 10));
-    let lowered = limiter.install(&[spec("api", "[]", 0, 5)], START)[0];
+    let lowered = limiter.install(&[spec("api", "[]", 5)], START)[0];
     assert_eq!(used(&limiter, lowered), 10);
     let decision = limiter.check(&[check(&limiter, lowered, 1)], START);
     assert!(decision.is_refused());
@@ -156,12 +155,12 @@ fn lowering_a_limit_below_what_was_used_refuses() {
 }
 
 #[test]
-fn another_key_or_position_or_rule_is_a_new_lineage() {
+fn another_key_or_rule_is_a_new_lineage() {
     let limiter = limiter(100);
-    let meter = limiter.install(&[spec("api", "[client_ip]", 0, 10)], START)[0];
+    let meter = limiter.install(&[spec("api", "[client_ip]", 10)], START)[0];
     assert!(passes(&limiter, meter, 10));
-    for (rule, key, ordinal) in [("api", "[path]", 0), ("api", "[client_ip]", 1), ("web", "[client_ip]", 0)] {
-        let other = limiter.install(&[spec(rule, key, ordinal, 10)], START)[0];
+    for (rule, key) in [("api", "[path]"), ("web", "[client_ip]")] {
+        let other = limiter.install(&[spec(rule, key, 10)], START)[0];
         assert_ne!(other, meter);
         assert_eq!(used(&limiter, other), 0);
     }
@@ -171,9 +170,9 @@ fn another_key_or_position_or_rule_is_a_new_lineage() {
 #[test]
 fn the_old_generation_keeps_its_limits_until_it_is_retired() {
     let limiter = limiter(100);
-    let old = limiter.install(&[spec("old", "[]", 0, 1)], START)[0];
+    let old = limiter.install(&[spec("old", "[]", 1)], START)[0];
     assert!(passes(&limiter, old, 1));
-    let new = limiter.install(&[spec("new", "[]", 0, 1)], START);
+    let new = limiter.install(&[spec("new", "[]", 1)], START);
     assert!(!passes(&limiter, old, 1));
     limiter.retire_others(&new, START);
     let late = limiter.check(&[check(&limiter, old, 1)], START);

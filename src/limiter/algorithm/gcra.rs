@@ -15,7 +15,8 @@ pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Time
     let next = advance(arrival, quota, cost);
     let ahead = Span { whole: next.whole.saturating_sub(now.as_nanos()), part: next.part };
     let tolerance = quota.tolerance();
-    if ahead <= tolerance {
+    // At the end of time the arrival can move no further; what cannot be counted does not pass.
+    if ahead <= tolerance && next.whole < u64::MAX {
         return (pack(next), Outcome::Conform);
     }
     let retry_after = (cost <= quota.burst().get()).then(|| {

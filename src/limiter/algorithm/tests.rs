@@ -234,3 +234,19 @@ fn a_changed_quota_keeps_what_was_used() {
         assert_eq!(convert(counter.state.unwrap(), &counter.quota, &to, later(1000)), None);
     }
 }
+
+#[test]
+fn the_last_second_of_time_is_no_way_past_a_limit() {
+    let limit = Limit::new(NonZeroU32::new(10).unwrap(), Period::one(Unit::Second));
+    for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket] {
+        let quota = Quota::new(algorithm, limit, None).unwrap();
+        let now = Timestamp::from_nanos(u64::MAX - 999_999_999);
+        let mut state = None;
+        let passes = |_: &i32| {
+            let (next, outcome) = evaluate(state, &quota, 1, now);
+            state = Some(next);
+            outcome == Outcome::Conform
+        };
+        assert!((0..1000).filter(passes).count() <= 10, "{algorithm}");
+    }
+}
