@@ -1,5 +1,7 @@
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
+# The allocator is built by its own makefile, which the slim image has no make for.
+RUN apt-get update && apt-get install -y --no-install-recommends make && rm -rf /var/lib/apt/lists/*
 COPY . .
 RUN cargo build --release --locked --bin weir
 
