@@ -27,7 +27,7 @@ fn rule(name: &str, patterns: &[&str], action: Action) -> Rule {
     Rule { name: name.into(), matcher: paths(patterns), except: None, action }
 }
 
-fn allow(pattern: &str) -> Rule {
+fn allowing(pattern: &str) -> Rule {
     rule("allow", &[pattern], Action::Allow)
 }
 
@@ -97,7 +97,7 @@ fn names<'a>(bound: &'a Bound, uri: &str) -> Vec<(&'a str, usize)> {
 fn allow_beats_deny_beats_limit_in_any_file_order() {
     let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
     for order in orders {
-        let rules = [allow("/a/b/c"), deny("/a/b/*"), limit("limit", &["/a/*"], &[], &[5])];
+        let rules = [allowing("/a/b/c"), deny("/a/b/*"), limit("limit", &["/a/*"], &[], &[5])];
         let bound = bound(order.iter().map(|index: &usize| rules[*index].clone()).collect());
         let at = |rule| RuleIndex(order.iter().position(|index| *index == rule).unwrap());
         assert!(matches!(bound.select("/a/b/c"), Selection::Exempt(rule) if rule == at(0)), "{order:?}");
@@ -166,7 +166,7 @@ fn a_rule_whose_key_is_missing_is_skipped_shared_or_denied() {
 #[test]
 fn allow_goes_before_a_missing_key_that_denies() {
     let user = [KeyPart::Query("user".into())];
-    let bound = bound(vec![rule("users", &[], limiting(&user, OnMissing::Deny, &[2])), allow("/health")]);
+    let bound = bound(vec![rule("users", &[], limiting(&user, OnMissing::Deny, &[2])), allowing("/health")]);
     assert!(matches!(bound.select("/health"), Selection::Exempt(RuleIndex(1))));
 }
 
@@ -210,7 +210,7 @@ fn same_limits_of_two_rules_count_apart() {
 #[test]
 fn meters_are_bound_in_the_order_of_their_specs() {
     let rules = vec![
-        allow("/allowed"),
+        allowing("/allowed"),
         limit("a", &["/a"], &[KeyPart::ClientIp, KeyPart::Path], &[1, 2]),
         deny("/denied"),
         limit("b", &["/b"], &[], &[3]),

@@ -72,7 +72,10 @@ pub(super) fn all_sources(directory: &str) -> Vec<Source> {
 /// Every source file of the program, without its tests.
 pub(super) fn program() -> Vec<Source> {
     let sources = all_sources("src").into_iter();
-    sources.filter(|source| !source.path.ends_with("/tests.rs")).map(Source::without_tests).collect()
+    sources
+        .filter(|source| !source.path.ends_with("/tests.rs") && !source.path.contains("/tests/"))
+        .map(Source::without_tests)
+        .collect()
 }
 
 impl Source {

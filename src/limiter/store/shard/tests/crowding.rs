@@ -51,7 +51,7 @@ proptest! {
             let kept = charge(&mut shard, key, units, now);
             assert_found(&shard);
             if kept == Kept::Own {
-                let state = shard.state(shard.find(key), FIRST).unwrap();
+                let state = shard.state(shard.find(key), FIRST).expect("kept before");
                 prop_assert!(!algorithm::is_unused(state, &quota, now));
                 model.insert(key.words(), state);
             }
