@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::values::{
-    Algorithm, HeaderPattern, HostPattern, Json, Method, Network, OneOrMany, PathPattern, Rate, Schedule,
+    Algorithm, HeaderPattern, HostPattern, Json, Method, Networks, OneOrMany, PathPattern, Rate, Schedule,
     ZeroOrMany,
 };
 use crate::config::defaults;
@@ -64,7 +64,7 @@ pub struct Matcher {
     /// Headers by name.
     pub header: Option<BTreeMap<String, OneOrMany<HeaderPattern>>>,
     /// The client's address.
-    pub client_ip: Option<OneOrMany<Network>>,
+    pub client_ip: Option<OneOrMany<Networks>>,
     /// Days of the week and times of day in a time zone.
     pub schedule: Option<OneOrMany<Schedule>>,
 }
