@@ -79,7 +79,7 @@ pub fn identify<'a>(
         path: path::normalise(uri.path())?,
         query: uri.query(),
         headers,
-        client_network: client_ip::network(client.ip, settings.ipv6_prefix),
+        client_network: client_ip::network(client.ip, 32, settings.ipv6_prefix),
         client,
         now,
     })

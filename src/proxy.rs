@@ -16,6 +16,7 @@ mod limits;
 mod service;
 mod stream;
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -40,7 +41,7 @@ use crate::response::Visibility;
 use crate::response::rate_limit_headers::Notation;
 use crate::response::refusal::{Prepared, Refusal};
 use crate::rules::RuleIndex;
-use crate::rules::rule::Rule;
+use crate::rules::rule::{Rule, RuleLimit};
 use crate::rules::selection::Selected;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::{DecisionOutcome, Metrics, RuleMetrics, WorkerMetrics};
@@ -272,7 +273,15 @@ impl View {
 }
 
 fn notations(rule: &Rule) -> Box<[Notation]> {
-    rule.limits().iter().map(|limit| Notation::new(&rule.name, &limit.quota)).collect()
+    rule.limits().iter().map(|limit| Notation::new(&limit_name(rule, limit), &limit.quota)).collect()
+}
+
+/// Nested networks are told apart by what they are.
+fn limit_name<'a>(rule: &'a Rule, limit: &RuleLimit) -> Cow<'a, str> {
+    match &limit.nested {
+        Some(nested) => format!("{}/{}", rule.name, nested.prefix).into(),
+        None => Cow::Borrowed(&rule.name),
+    }
 }
 
 fn is_private(ip: IpAddr) -> bool {

@@ -46,7 +46,8 @@ pub fn meter_specs(rules: &[Rule]) -> Vec<MeterSpec> {
     for rule in rules {
         let Action::Limit(limiting) = &rule.action else { continue };
         for limit in &limiting.limits {
-            let lineage = Lineage { rule: rule.name.clone(), key: limiting.key.to_string().into() };
+            let key = limit.own_key().unwrap_or(&limiting.key);
+            let lineage = Lineage { rule: rule.name.clone(), key: key.to_string().into() };
             specs.push(MeterSpec { lineage, quota: limit.quota });
         }
     }
@@ -127,17 +128,25 @@ impl RuleSet {
         let rule = &self.rules[index];
         let Action::Limit(limiting) = &rule.action else { return None };
         let route = rule.applies_to(request)?;
-        let key = match limiting.key.hash(request, route, self.hasher) {
-            Ok(key) => key,
+        let (key, is_whole) = match limiting.key.hash(request, route, self.hasher) {
+            Ok(key) => (key, true),
             Err(missing) => match limiting.on_missing {
                 OnMissing::Skip => return None,
-                OnMissing::Shared => missing.shared(self.hasher),
+                OnMissing::Shared => (missing.shared(self.hasher), false),
                 // Shadow never refuses.
                 OnMissing::Deny if limiting.enforcement == Enforcement::Shadow => return None,
                 OnMissing::Deny => return Some(Selection::Denied(RuleIndex(index))),
             },
         };
         for (ordinal, (meter, limit)) in self.meters[index].iter().zip(&limiting.limits).enumerate() {
+            let key = match &limit.nested {
+                Some(nested) if nested.is_wider() && request.client.ip.is_ipv4() => continue,
+                Some(nested) if is_whole => {
+                    let own = nested.key.as_ref().and_then(|own| own.hash(request, route, self.hasher).ok());
+                    own.unwrap_or(key)
+                }
+                _ => key,
+            };
             let price = limit.prices.map_or(NonZeroU32::MIN, |prices| prices.at(headroom));
             let cost = limiting.cost.saturating_mul(price.get());
             let check = Check { meter: *meter, key, cost, enforcement: limiting.enforcement };

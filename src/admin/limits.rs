@@ -9,7 +9,7 @@ use super::scrape::keys;
 use super::status;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::Quota;
-use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
+use crate::rules::rule::{Action, Limiting, OnMissing, Rule, RuleLimit};
 use crate::telemetry::metrics::Decisions;
 
 /// `GET /limits`
@@ -63,12 +63,20 @@ fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
         Enforcement::Enforced => "enforced",
         Enforcement::Shadow => "shadow",
     };
-    let limits: Vec<Value> = limiting.limits.iter().map(|limit| quota(&limit.quota)).collect();
+    let limits: Vec<Value> = limiting.limits.iter().map(limit).collect();
     shown.insert("key".to_owned(), limiting.key.to_string().into());
     shown.insert("on_missing".to_owned(), on_missing.into());
     shown.insert("cost".to_owned(), limiting.cost.into());
     shown.insert("enforcement".to_owned(), enforcement.into());
     shown.insert("limits".to_owned(), limits.into());
+}
+
+fn limit(limit: &RuleLimit) -> Value {
+    let mut shown = quota(&limit.quota);
+    if let (Some(nested), Value::Object(shown)) = (&limit.nested, &mut shown) {
+        shown.insert("ipv6_prefix".to_owned(), nested.prefix.into());
+    }
+    shown
 }
 
 fn quota(quota: &Quota) -> Value {

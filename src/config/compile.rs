@@ -6,6 +6,7 @@
 mod addresses;
 mod limits;
 mod matching;
+mod nested;
 mod networks;
 mod refusal;
 mod rules;

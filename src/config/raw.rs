@@ -12,7 +12,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::rules::{
-    Action, Body, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit, OnMissing, PlainKey, Rule, Throttle,
+    Action, Body, ClientNetworks, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit, OnMissing, PlainKey,
+    Rule, Throttle,
 };
 pub use self::values::{
     Address, Algorithm, Duration, FileName, HeaderPattern, HostPattern, Json, List, Method, Network,

@@ -4,7 +4,7 @@
 //! the farthest, and the first that is not itself trusted is the client. What lies beyond it was written by
 //! the client and is never looked at. A hop that cannot be read ends the walk at the last one believed.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::HeaderMap;
 
@@ -40,10 +40,13 @@ pub fn resolve(peer: IpAddr, headers: &HeaderMap, trusted: &CidrSet) -> ClientAd
     ClientAddress { ip: client, peer_is_trusted: true }
 }
 
-/// `ip` with all but the first `ipv6_prefix` bits of an IPv6 address cleared.
-pub fn network(ip: IpAddr, ipv6_prefix: u8) -> IpAddr {
+/// `ip` with all but the first bits cleared, as many as its kind of address keeps.
+pub fn network(ip: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> IpAddr {
     match ip {
-        IpAddr::V4(_) => ip,
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(ipv4_prefix.min(32))).unwrap_or(0);
+            IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() & mask))
+        }
         IpAddr::V6(v6) => {
             let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix.min(128))).unwrap_or(0);
             IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
@@ -100,9 +103,11 @@ mod tests {
     #[test]
     fn an_ipv6_client_is_its_network_and_an_ipv4_client_itself() {
         let ip: IpAddr = "2001:db8:1:2:3:4:5:6".parse().unwrap();
-        assert_eq!(network(ip, 64).to_string(), "2001:db8:1:2::");
-        assert_eq!(network(ip, 128), ip);
-        assert_eq!(network(ip, 1).to_string(), "::");
-        assert_eq!(network("192.0.2.1".parse().unwrap(), 64).to_string(), "192.0.2.1");
+        assert_eq!(network(ip, 32, 64).to_string(), "2001:db8:1:2::");
+        assert_eq!(network(ip, 32, 128), ip);
+        assert_eq!(network(ip, 32, 1).to_string(), "::");
+        assert_eq!(network("192.0.2.1".parse().unwrap(), 32, 64).to_string(), "192.0.2.1");
+        assert_eq!(network("192.0.2.1".parse().unwrap(), 24, 64).to_string(), "192.0.2.0");
+        assert_eq!(network("192.0.2.1".parse().unwrap(), 0, 64).to_string(), "0.0.0.0");
     }
 }

@@ -12,7 +12,7 @@ use percent_encoding::percent_decode;
 use smallvec::SmallVec;
 
 use super::matcher::Route;
-use crate::identify::Attributes;
+use crate::identify::{Attributes, client_ip};
 use crate::limiter::key::{KeyHash, KeyHasher};
 
 /// One thing that is counted apart.
@@ -20,6 +20,13 @@ use crate::limiter::key::{KeyHash, KeyHasher};
 pub enum KeyPart {
     /// The client's address, an IPv6 client by its network.
     ClientIp,
+    /// The client's network of this many leading bits; where that is not said, as [`Self::ClientIp`] has it.
+    ClientNetwork {
+        /// Of an IPv4 client.
+        ipv4: Option<u8>,
+        /// Of an IPv6 client.
+        ipv6: Option<u8>,
+    },
     /// The pattern of the rule's `match.path` that matched.
     Route,
     /// The normalised path.
@@ -40,6 +47,7 @@ impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ClientIp => f.write_str("client_ip"),
+            Self::ClientNetwork { ipv4, ipv6 } => write_network(f, *ipv4, *ipv6),
             Self::Route => f.write_str("route"),
             Self::Path => f.write_str("path"),
             Self::Method => f.write_str("method"),
@@ -49,6 +57,12 @@ impl fmt::Display for KeyPart {
             Self::Query(name) => write!(f, "{{query: {name}}}"),
         }
     }
+}
+
+fn write_network(f: &mut fmt::Formatter<'_>, ipv4: Option<u8>, ipv6: Option<u8>) -> fmt::Result {
+    let given = [("prefix", ipv6), ("ipv4_prefix", ipv4)];
+    let given = given.into_iter().filter_map(|(name, bits)| Some(format!("{name}: {}", bits?)));
+    write!(f, "{{client_ip: {{{}}}}}", given.collect::<Vec<_>>().join(", "))
 }
 
 /// The parts of a rule's key, in order; none means one counter for all.
@@ -101,10 +115,12 @@ impl fmt::Display for KeyTemplate {
 impl KeyPart {
     fn encode(&self, request: &Attributes<'_>, route: Route<'_>, out: &mut Encoded) -> Result<(), Missing> {
         match self {
-            Self::ClientIp => match request.client_network {
-                IpAddr::V4(v4) => push(out, &v4.octets()),
-                IpAddr::V6(v6) => push(out, &v6.octets()),
-            },
+            Self::ClientIp => push_address(out, request.client_network),
+            Self::ClientNetwork { ipv4, ipv6 } => {
+                let bits = if request.client.ip.is_ipv4() { ipv4 } else { ipv6 };
+                let network = bits.map(|bits| client_ip::network(request.client.ip, bits, bits));
+                push_address(out, network.unwrap_or(request.client_network));
+            }
             Self::Route => push(out, route.0.as_bytes()),
             Self::Path => push(out, request.path.as_bytes()),
             Self::Method => push(out, request.method.as_str().as_bytes()),
@@ -124,6 +140,14 @@ fn push(out: &mut Encoded, part: &[u8]) {
     let length = u32::try_from(part.len()).unwrap_or(u32::MAX - 1);
     out.extend_from_slice(&length.to_be_bytes());
     out.extend_from_slice(part);
+}
+
+/// The two kinds of addresses differ in length, and so never meet.
+fn push_address(out: &mut Encoded, address: IpAddr) {
+    match address {
+        IpAddr::V4(v4) => push(out, &v4.octets()),
+        IpAddr::V6(v6) => push(out, &v6.octets()),
+    }
 }
 
 /// Every line counts, so that adding a second value does not look like the first alone.

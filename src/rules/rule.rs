@@ -53,6 +53,37 @@ pub struct RuleLimit {
     pub quota: Quota,
     /// What a request costs of it, if that varies: an elastic limit.
     pub prices: Option<Prices>,
+    /// One of several networks around a client, if they are counted at once.
+    pub nested: Option<Box<Nested>>,
+}
+
+/// One of several networks around an IPv6 client, each with a limit of its own. An IPv4 client is counted
+/// under the first of them alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nested {
+    /// Leading bits of the address that make the network.
+    pub prefix: u8,
+    /// The rule's key with this network in it; the first has the rule's own.
+    pub key: Option<KeyTemplate>,
+}
+
+impl Nested {
+    /// Whether only IPv6 clients are counted under it.
+    pub const fn is_wider(&self) -> bool {
+        self.key.is_some()
+    }
+}
+
+impl RuleLimit {
+    /// A limit of all that the rule's key tells apart.
+    pub const fn new(quota: Quota) -> Self {
+        Self { quota, prices: None, nested: None }
+    }
+
+    /// The key under which it counts, where that is not the rule's.
+    pub fn own_key(&self) -> Option<&KeyTemplate> {
+        self.nested.as_ref()?.key.as_ref()
+    }
 }
 
 /// What to do with a request that lacks a part of the key.

@@ -39,7 +39,7 @@ fn deny(pattern: &str) -> Rule {
 fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -> Action {
     let quota = |count: &u32| {
         let limit = Limit::new(NonZeroU32::new(*count).unwrap(), Period::one(Unit::Hour));
-        RuleLimit { quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(), prices: None }
+        RuleLimit::new(Quota::new(Algorithm::Gcra, limit, None).unwrap())
     };
     Action::Limit(Limiting {
         key: KeyTemplate(key.into()),
@@ -229,4 +229,41 @@ fn meters_are_bound_in_the_order_of_their_specs() {
     assert_eq!((counts("/a"), counts("/b")), (vec![1, 2], vec![3]));
     let meters = |index| bound.rules.meters(RuleIndex(index)).len();
     assert_eq!([0, 1, 2, 3, 4].map(meters), [0, 2, 0, 1, 0]);
+}
+
+#[test]
+fn a_rule_applies_only_within_its_schedule() {
+    use super::schedule::{Days, Schedule, Span, Times};
+    // "at most so many between one and six at night", and nothing by day.
+    let night = Span {
+        days: Days::ALL,
+        times: [Times { start: 60, end: 360 }].into(),
+        zone: jiff::tz::TimeZone::get("Europe/Berlin").unwrap(),
+    };
+    let within = Matcher { schedule: Some(Schedule::new([night.clone()])), ..Matcher::default() };
+    let mut rules = vec![limit("night", &[], &[], &[1000]), limit("day", &[], &[], &[10])];
+    rules[0].matcher = within.clone();
+    rules[1].except = Some(within);
+    let bound = bound(rules);
+    for (moment, expected) in [
+        ("2026-11-20T23:59:59.999Z", "day"),
+        ("2026-11-21T00:00:00Z", "night"),
+        ("2026-11-21T04:59:59.999Z", "night"),
+        ("2026-11-21T05:00:00Z", "day"),
+        // Summer time.
+        ("2026-07-01T03:59:59Z", "night"),
+        ("2026-07-01T04:00:00Z", "day"),
+    ] {
+        let moment: jiff::Timestamp = moment.parse().unwrap();
+        let now = Timestamp::from_nanos(u64::try_from(moment.as_nanosecond()).unwrap());
+        let headers = HeaderMap::new();
+        let (method, uri) = (Method::GET, Uri::from_static("/"));
+        let request =
+            identify(&method, &uri, &headers, [192, 0, 2, 1].into(), &Settings::default(), now).unwrap();
+        let Selection::Limited(selected) = bound.rules.select(&request, Headroom::NONE) else {
+            panic!("{moment}")
+        };
+        let names: Vec<_> = selected.iter().map(|one| &*bound.rules.get(one.rule).unwrap().name).collect();
+        assert_eq!(names, [expected], "{moment}");
+    }
 }

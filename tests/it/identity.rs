@@ -133,3 +133,58 @@ fn a_header_from_an_untrusted_private_peer_is_warned_about_once() {
     assert_eq!(forwarded(&weir, &["192.0.2.1"; 20]), [200; 20]);
     crate::support::wait::throughout(std::time::Duration::from_millis(200), || assert_eq!(warnings(), 1));
 }
+
+const NESTED: &str = "\
+client_ip: { trusted_proxies: [127.0.0.1] }
+rules:
+  - name: nets
+    key: { client_ip: { prefixes: [64, 56, 48], limits: [2/d, 3/d, { limit: 5/d, algorithm: fixed_window }] } }
+";
+
+#[test]
+fn nested_networks_are_counted_at_once_and_all_must_have_room() {
+    let weir = Weir::start(&config("echo", NESTED));
+    // Two from one /64; then the /64 is full, and its refusals cost the /56 nothing.
+    assert_eq!(forwarded(&weir, &["2001:db8:1:1::1", "2001:db8:1:1::2", "2001:db8:1:1::3"]), [200, 200, 429]);
+    // A third from the same /56; the next of that /56 is refused, whatever its /64.
+    assert_eq!(forwarded(&weir, &["2001:db8:1:2::1", "2001:db8:1:3::1"]), [200, 429]);
+    // Two more from the /48, by another /56; then that is full too.
+    assert_eq!(
+        forwarded(&weir, &["2001:db8:1:100::1", "2001:db8:1:200::1", "2001:db8:1:300::1"]),
+        [200, 200, 429]
+    );
+    assert_eq!(forwarded(&weir, &["2001:db8:2:1::1"]), [200], "another /48");
+}
+
+#[test]
+fn ipv4_clients_are_counted_under_the_first_of_nested_networks_alone() {
+    let weir = Weir::start(&config("echo", NESTED));
+    assert_eq!(forwarded(&weir, &["192.0.2.1", "192.0.2.1", "192.0.2.1"]), [200, 200, 429]);
+    assert_eq!(forwarded(&weir, &["192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5"]), [200; 4]);
+}
+
+#[test]
+fn nested_networks_are_told_apart_in_headers() {
+    let weir = Weir::start(&config("echo", NESTED));
+    let mut client = Client::connect(weir.address());
+    let answer = client.ask(&Request::get("/").from("2001:db8:1:1::1"));
+    let policies = r#"2, 2;w=86400;name="nets/64", 3;w=86400;name="nets/56", 5;w=86400;name="nets/48""#;
+    assert_eq!(answer.header("x-ratelimit-limit"), policies);
+    assert_eq!(answer.header("x-ratelimit-remaining"), "1");
+    let answer = client.ask(&Request::get("/").from("192.0.2.1"));
+    assert_eq!(answer.header("x-ratelimit-limit"), r#"2, 2;w=86400;name="nets/64""#);
+}
+
+#[test]
+fn one_rule_may_count_wider_networks_than_the_others() {
+    let rules = "\
+client_ip: { trusted_proxies: [127.0.0.1] }
+rules:
+  - { name: wide, key: { client_ip: { prefix: 48, ipv4_prefix: 24 } }, limit: 2/d }
+  - { name: each, key: client_ip, limit: 1/d }
+";
+    let weir = Weir::start(&config("echo", rules));
+    assert_eq!(forwarded(&weir, &["2001:db8:1:1::1", "2001:db8:1:1::2"]), [200, 429], "each /64 once");
+    assert_eq!(forwarded(&weir, &["2001:db8:1:2::1", "2001:db8:1:3::1"]), [200, 429], "the /48 twice");
+    assert_eq!(forwarded(&weir, &["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.3.1"]), [200, 200, 429, 200]);
+}

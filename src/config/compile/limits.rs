@@ -46,20 +46,21 @@ pub(super) fn compile(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) -> V
             };
             quota(&entry, report).into_iter().collect()
         }
-        (None, Some(entries)) => several(entries, raw, at, report),
+        (None, Some(entries)) => several(entries, at.key("limits"), raw, at, report),
     }
 }
 
-/// The rule's own burst and algorithm hold for entries that say nothing, the burst where it has a meaning.
-fn several(
+/// The entries of the list at `list`, of the rule at `at`. The rule's own burst and algorithm hold for entries that say nothing, the burst where it has a meaning.
+pub(super) fn several(
     entries: &raw::OneOrMany<raw::Limit>,
+    list: At<'_>,
     rule: &raw::Rule,
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Vec<RuleLimit> {
     let inherited = algorithm(rule.algorithm.as_ref()).unwrap_or_default();
     let mut takes_burst = false;
-    let limits = each(entries, at.key("limits"), |raw, entry_at| {
+    let limits = each(entries, list, |raw, entry_at| {
         let map = match raw {
             raw::Limit::Rate(_) => None,
             raw::Limit::Map(map) => Some(map),
@@ -91,7 +92,7 @@ fn quota(entry: &Entry<'_>, report: &mut Report<'_>) -> Option<RuleLimit> {
     match Quota::new(entry.algorithm, limit, entry.burst) {
         Ok(quota) => {
             note_first_period(&quota, entry.rate_at, report);
-            Some(RuleLimit { quota, prices: None })
+            Some(RuleLimit::new(quota))
         }
         Err(error) => {
             let fault = match (error, entry.burst) {

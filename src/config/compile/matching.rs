@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use http::{HeaderName, Method};
 
-use super::{each, networks};
+use super::{each, nested, networks};
 use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::parse;
@@ -120,6 +120,9 @@ fn part(raw: &raw::KeyPart, at: At<'_>, report: &mut Report<'_>) -> Option<KeyPa
         // A cookie's name is a token (RFC 6265 section 4.1.1), and so is a method's.
         let name = Method::from_bytes(cookie.as_bytes()).map_err(|_| not_a("cookie name", cookie));
         return report.take(at.key("cookie"), name.map(|_| KeyPart::Cookie(cookie.as_str().into())));
+    }
+    if let Some(client) = &named.client_ip {
+        return Some(nested::part(client, at.key("client_ip"), report));
     }
     let query = named.query.as_deref()?;
     let name = if query.is_empty() { Err(not_a("query parameter name", query)) } else { Ok(query.into()) };

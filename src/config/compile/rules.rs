@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{each, limits, matching, refusal};
+use super::{each, limits, matching, nested, refusal};
 use crate::config::at::At;
 use crate::config::defaults::{COST, LONGEST_NAME};
 use crate::config::files::Files;
@@ -85,7 +85,8 @@ fn limiting(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<
     let key =
         raw.key.as_ref().map_or_else(KeyTemplate::default, |key| matching::key(key, matcher, at, report));
     let cost = raw.cost.and_then(|cost| u32::try_from(cost).ok()).unwrap_or(COST);
-    let limits = limits::compile(raw, at, report);
+    let nested = nested::limits(raw, &key, at, report);
+    let limits = nested.unwrap_or_else(|| limits::compile(raw, at, report));
     limits::check_cost(cost, &limits, at.key("cost"), report);
     Limiting {
         key,

@@ -106,7 +106,30 @@ pub struct NamedKey {
     pub cookie: Option<String>,
     /// The first query parameter of this name.
     pub query: Option<String>,
+    /// The client's network, by how many leading bits of its address.
+    pub client_ip: Option<ClientNetworks>,
 }
+
+/// How many leading bits of an address make one client, for one rule.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClientNetworks {
+    /// Of an IPv6 address; as `client_ip.ipv6_prefix` unless given.
+    #[schemars(range(min = 1, max = 128))]
+    pub prefix: Option<u64>,
+    /// Of an IPv4 address; all of them unless given.
+    #[schemars(range(min = 1, max = 32))]
+    pub ipv4_prefix: Option<u64>,
+    /// Several networks around an IPv6 client, from the narrowest to the widest, all counted at once.
+    pub prefixes: Option<OneOrMany<Prefix>>,
+    /// A limit for each of `prefixes`: all must have room. IPv4 clients are counted under the first alone.
+    pub limits: Option<OneOrMany<Limit>>,
+}
+
+/// So many leading bits.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Prefix(#[schemars(range(min = 1, max = 128))] pub u64);
 
 /// What to do where a part of the key is absent.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]

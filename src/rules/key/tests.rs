@@ -254,3 +254,18 @@ fn templates_are_written_as_in_configuration() {
     assert_eq!(template.to_string(), "[client_ip, {header: x-a}, {cookie: id}, {query: q}]");
     assert_eq!(KeyTemplate::default().to_string(), "[]");
 }
+
+#[test]
+fn one_rule_may_count_wider_networks() {
+    let wide = |peer: &str| {
+        get("/").from(peer).by(&[KeyPart::ClientNetwork { ipv4: Some(24), ipv6: Some(48) }]).unwrap()
+    };
+    assert_eq!(wide("2001:db8:1:2::1"), wide("2001:db8:1:3::1"));
+    assert_ne!(wide("2001:db8:1::"), wide("2001:db8:2::"));
+    assert_eq!(wide("192.0.2.1"), wide("192.0.2.2"));
+    assert_ne!(wide("192.0.2.1"), wide("192.0.3.1"));
+    let as_all = |peer: &str| get("/").from(peer).by(&[KeyPart::ClientNetwork { ipv4: None, ipv6: None }]);
+    for peer in ["2001:db8:1:2::1", "192.0.2.1"] {
+        assert_eq!(as_all(peer), get("/").from(peer).by(&[KeyPart::ClientIp]));
+    }
+}

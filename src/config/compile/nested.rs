@@ -1,0 +1,96 @@
+//! How widely a rule counts a client's address: another prefix for one rule, and several networks at once.
+
+use super::limits;
+use crate::config::at::At;
+use crate::config::problem::{Fault, Report};
+use crate::config::raw::{self, List};
+use crate::rules::key::{KeyPart, KeyTemplate};
+use crate::rules::rule::{Nested, RuleLimit};
+
+/// The part `{client_ip: {…}}` at `at`; of several networks the narrowest.
+pub(super) fn part(raw: &raw::ClientNetworks, at: At<'_>, report: &mut Report<'_>) -> KeyPart {
+    match (&raw.prefix, &raw.prefixes, &raw.limits) {
+        (Some(_), Some(_), _) => {
+            report.key(at.key("prefixes"), "both `prefix` and `prefixes`, expected one of them");
+        }
+        (_, None, Some(_)) if !report.is_faulty(at) => {
+            let fault = Fault::new("`limits` has no meaning without `prefixes`");
+            report.key(at.key("limits"), fault.hint("a single limit is the rule's `limit`"));
+        }
+        (_, Some(_), None) if !report.is_faulty(at) => {
+            report.value(at.key("limits"), "missing, each of `prefixes` needs a limit");
+        }
+        (None, None, None) if raw.ipv4_prefix.is_none() && !report.is_faulty(at) => {
+            report.value(at, "empty map, expected `prefix`, `ipv4_prefix` or `prefixes` with `limits`");
+        }
+        _ => {}
+    }
+    let prefixes = prefixes(raw);
+    if !prefixes.is_sorted_by(|narrow, wide| narrow > wide) {
+        let given = prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let message = format!("expected prefixes from the narrowest network to the widest, got {given}");
+        report.value(at.key("prefixes"), Fault::new(message).hint("such as `[64, 56, 48]`"));
+    }
+    let ipv6 = raw.prefix.and_then(bits).or(prefixes.first().copied());
+    KeyPart::ClientNetwork { ipv4: raw.ipv4_prefix.and_then(bits), ipv6 }
+}
+
+/// The limits that stand in the key of the rule at `at`, one for each network; `None` if there are none.
+pub(super) fn limits(
+    raw: &raw::Rule,
+    key: &KeyTemplate,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Option<Vec<RuleLimit>> {
+    let mut nested = raw.key.iter().flat_map(List::items).filter_map(|(index, part)| match part {
+        raw::KeyPart::Named(named) => {
+            Some((index, named.client_ip.as_ref().filter(|it| it.prefixes.is_some())?))
+        }
+        raw::KeyPart::Plain(_) => None,
+    });
+    let (index, client) = nested.next()?;
+    let key_at = at.key("key");
+    if nested.next().is_some() {
+        report.value(key_at, "`prefixes` more than once, and each would have limits of its own");
+    }
+    for (name, given) in [("limit", raw.limit.is_some()), ("limits", raw.limits.is_some())] {
+        if given {
+            let fault = Fault::new(format!("`{name}` beside the limits of `client_ip.prefixes`"));
+            report.key(at.key(name), fault.hint("a limit on something else is another rule"));
+        }
+    }
+    let Some(entries) = &client.limits else { return Some(Vec::new()) };
+    let part_at = index.map_or_else(|| key_at.same(), |index| key_at.item(index));
+    let client_at = part_at.key("client_ip");
+    let mut limits = limits::several(entries, client_at.key("limits"), raw, at, report);
+    let prefixes = prefixes(client);
+    if limits.len() != prefixes.len() && !report.is_faulty(client_at) {
+        let message =
+            format!("expected a limit for each of {} prefixes, got {}", prefixes.len(), limits.len());
+        report.value(client_at.key("limits"), message);
+    }
+    let narrowest = prefixes.first().copied();
+    for (limit, prefix) in limits.iter_mut().zip(prefixes) {
+        let own = (Some(prefix) != narrowest).then(|| with_prefix(key, prefix));
+        limit.nested = Some(Box::new(Nested { prefix, key: own }));
+    }
+    Some(limits)
+}
+
+/// `key` with the client's network this wide.
+fn with_prefix(key: &KeyTemplate, prefix: u8) -> KeyTemplate {
+    let wider = key.0.iter().map(|part| match part {
+        KeyPart::ClientNetwork { ipv4, .. } => KeyPart::ClientNetwork { ipv4: *ipv4, ipv6: Some(prefix) },
+        other => other.clone(),
+    });
+    KeyTemplate(wider.collect())
+}
+
+fn prefixes(raw: &raw::ClientNetworks) -> Vec<u8> {
+    raw.prefixes.iter().flat_map(List::items).filter_map(|(_, prefix)| bits(prefix.0)).collect()
+}
+
+/// The schema lets only numbers through that fit.
+fn bits(raw: u64) -> Option<u8> {
+    u8::try_from(raw).ok()
+}
