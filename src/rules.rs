@@ -12,7 +12,7 @@ pub mod selection;
 
 use smallvec::SmallVec;
 
-use self::rule::{Action, OnMissing, Rule};
+use self::rule::{Action, OnMissing, Rule, Throttle};
 use self::selection::{Selected, Selection};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
@@ -121,12 +121,16 @@ impl RuleSet {
                 OnMissing::Skip => return None,
                 OnMissing::Shared => missing.shared(self.hasher),
                 // Shadow never refuses.
-                OnMissing::Deny if limiting.enforcement == Enforcement::Shadow => return None,
+                OnMissing::Deny if limiting.throttle == Throttle::Shadow => return None,
                 OnMissing::Deny => return Some(Selection::Denied(RuleIndex(index))),
             },
         };
+        let enforcement = match limiting.throttle {
+            Throttle::Shadow => Enforcement::Shadow,
+            _ => Enforcement::Enforced,
+        };
         for (ordinal, meter) in self.meters[index].iter().enumerate() {
-            let check = Check { meter: *meter, key, cost: limiting.cost, enforcement: limiting.enforcement };
+            let check = Check { meter: *meter, key, cost: limiting.cost, enforcement };
             selected.push(Selected { rule: RuleIndex(index), limit: ordinal, check });
         }
         None

@@ -8,6 +8,7 @@ mod limits;
 mod matching;
 mod refusal;
 mod rules;
+mod throttle;
 
 use std::num::NonZeroUsize;
 use std::path::Path;

@@ -12,11 +12,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::rules::{
-    Action, Body, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit, OnMissing, PlainKey, Rule, Throttle,
+    Action, Body, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnDenied, OnLimit, OnMissing, PlainKey, Rule,
+    Throttle, ThrottleMap, Wait,
 };
 pub use self::values::{
-    Address, Algorithm, Duration, HeaderPattern, HostPattern, Json, List, Method, Network, OneOrMany,
-    PathPattern, Rate, UpstreamAddress, ZeroOrMany,
+    Address, Algorithm, Duration, Factor, HeaderPattern, HostPattern, Json, List, Method, Network, OneOrMany,
+    PathPattern, Percentage, Rate, ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;

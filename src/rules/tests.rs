@@ -9,7 +9,6 @@ use super::rule::{Limiting, RuleLimit};
 use super::*;
 use crate::identify::{Settings, identify};
 use crate::limiter::algorithm::Algorithm;
-use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::{Limit, Period, Quota, Unit};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{self, Limiter};
@@ -38,14 +37,13 @@ fn deny(pattern: &str) -> Rule {
 fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -> Action {
     let quota = |count: &u32| {
         let limit = Limit::new(NonZeroU32::new(*count).unwrap(), Period::one(Unit::Hour));
-        RuleLimit { quota: Quota::new(Algorithm::Gcra, limit, None).unwrap() }
+        RuleLimit::from(Quota::new(Algorithm::Gcra, limit, None).unwrap())
     };
     Action::Limit(Limiting {
         key: KeyTemplate(key.into()),
         on_missing,
         limits: counts.iter().map(quota).collect(),
-        cost: 1,
-        enforcement: Enforcement::Enforced,
+        ..Limiting::default()
     })
 }
 
