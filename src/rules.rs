@@ -10,12 +10,15 @@ pub mod pattern;
 pub mod rule;
 pub mod selection;
 
+use std::num::NonZeroU32;
+
 use smallvec::SmallVec;
 
 use self::rule::{Action, OnMissing, Rule, Throttle};
 use self::selection::{Selected, Selection};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
+use crate::limiter::elastic::Headroom;
 use crate::limiter::key::KeyHasher;
 use crate::limiter::{Check, Lineage, Meter, MeterSpec};
 
@@ -32,6 +35,7 @@ pub struct RuleSet {
     limiting: Box<[usize]>,
     /// The meters of each rule's limits, beside `rules`.
     meters: Box<[Box<[Meter]>]>,
+    elastic: bool,
     hasher: KeyHasher,
 }
 
@@ -65,6 +69,7 @@ impl RuleSet {
             denying: by_action(|action| matches!(action, Action::Deny)),
             limiting: by_action(|action| matches!(action, Action::Limit(_))),
             meters: rules.iter().map(|rule| meters.by_ref().take(rule.limits().len()).collect()).collect(),
+            elastic: rules.iter().any(Rule::is_elastic),
             rules: rules.into(),
             hasher,
         }
@@ -85,8 +90,13 @@ impl RuleSet {
         self.meters.get(index.0).map_or(&[], |meters| meters)
     }
 
-    /// What the rules say about a request.
-    pub fn select(&self, request: &Attributes<'_>) -> Selection {
+    /// Whether any limit is elastic, so that headroom is of interest.
+    pub fn is_elastic(&self) -> bool {
+        self.elastic
+    }
+
+    /// What the rules say about a request, with this much headroom for elastic limits.
+    pub fn select(&self, request: &Attributes<'_>, headroom: Headroom) -> Selection {
         let first_of = |indices: &[usize]| {
             indices.iter().copied().find(|&index| self.rules[index].applies_to(request).is_some())
         };
@@ -98,7 +108,7 @@ impl RuleSet {
         }
         let mut selected = SmallVec::new();
         for &index in &self.limiting {
-            if let Some(denied) = self.select_limits(index, request, &mut selected) {
+            if let Some(denied) = self.select_limits(index, request, headroom, &mut selected) {
                 return denied;
             }
         }
@@ -110,6 +120,7 @@ impl RuleSet {
         &self,
         index: usize,
         request: &Attributes<'_>,
+        headroom: Headroom,
         selected: &mut SmallVec<[Selected; 2]>,
     ) -> Option<Selection> {
         let rule = &self.rules[index];
@@ -129,9 +140,11 @@ impl RuleSet {
             Throttle::Shadow => Enforcement::Shadow,
             _ => Enforcement::Enforced,
         };
-        for (ordinal, meter) in self.meters[index].iter().enumerate() {
-            let check = Check { meter: *meter, key, cost: limiting.cost, enforcement };
-            selected.push(Selected { rule: RuleIndex(index), limit: ordinal, check });
+        for (ordinal, (meter, limit)) in self.meters[index].iter().zip(&limiting.limits).enumerate() {
+            let price = limit.prices.map_or(NonZeroU32::MIN, |prices| prices.at(headroom));
+            let cost = limiting.cost.saturating_mul(price.get());
+            let check = Check { meter: *meter, key, cost, enforcement };
+            selected.push(Selected { rule: RuleIndex(index), limit: ordinal, price, check });
         }
         None
     }

@@ -1,4 +1,4 @@
-//! Shares and factors as people write them: `10%`, `0.5%`, `3x`, exact to a hundredth.
+//! Shares as people write them: `10%`, `0.5%`, exact to a hundredth.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -38,45 +38,12 @@ impl Percent {
 
 impl fmt::Display for Percent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_hundredths(self.0, f)?;
-        f.write_str("%")
-    }
-}
-
-/// How many times as much, in hundredths; at least one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Factor(u32);
-
-impl Factor {
-    /// As much as it is.
-    pub const ONE: Self = Self(100);
-    /// The most that may be asked for.
-    pub const LARGEST: Self = Self(1000 * 100);
-
-    /// So many hundredths; at least once.
-    pub fn from_hundredths(hundredths: u32) -> Self {
-        Self(hundredths).max(Self::ONE)
-    }
-
-    /// Hundredths.
-    pub const fn hundredths(self) -> u32 {
-        self.0
-    }
-}
-
-impl fmt::Display for Factor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_hundredths(self.0, f)?;
-        f.write_str("x")
-    }
-}
-
-fn write_hundredths(hundredths: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let (whole, rest) = (hundredths / 100, hundredths % 100);
-    match (rest, rest % 10) {
-        (0, _) => write!(f, "{whole}"),
-        (_, 0) => write!(f, "{whole}.{}", rest / 10),
-        _ => write!(f, "{whole}.{rest:02}"),
+        let (whole, rest) = (self.0 / 100, self.0 % 100);
+        match (rest, rest % 10) {
+            (0, _) => write!(f, "{whole}%"),
+            (_, 0) => write!(f, "{whole}.{}%", rest / 10),
+            _ => write!(f, "{whole}.{rest:02}%"),
+        }
     }
 }
 
@@ -118,7 +85,5 @@ mod tests {
     fn they_are_shown_as_they_are_written() {
         let shown = [1000, 50, 1, 1010].map(|hundredths| percent(hundredths).to_string());
         assert_eq!(shown, ["10%", "0.5%", "0.01%", "10.1%"]);
-        assert_eq!(Factor::from_hundredths(150).to_string(), "1.5x");
-        assert_eq!(Factor::from_hundredths(0), Factor::ONE);
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::key::KeyTemplate;
 use super::matcher::{Matcher, Route};
 use crate::identify::Attributes;
-use crate::limiter::percent::{Factor, Percent};
+use crate::limiter::elastic::{Prices, Stretch};
+use crate::limiter::percent::Percent;
 use crate::limiter::quota::{Ban, Quota};
 use crate::limiter::terms::{OnDenied, Slack};
 
@@ -82,12 +83,14 @@ pub struct RuleLimit {
     pub quota: Quota,
     /// What it allows before it refuses, where that is more: `soft`.
     pub raised: Option<Quota>,
+    /// What a request costs of it, if that varies: an elastic limit.
+    pub prices: Option<Prices>,
 }
 
 impl From<Quota> for RuleLimit {
     /// A limit that refuses what it does not allow.
     fn from(quota: Quota) -> Self {
-        Self { quota, raised: None }
+        Self { quota, raised: None, prices: None }
     }
 }
 
@@ -109,7 +112,7 @@ pub enum Throttle {
     /// They wait until there is room.
     Delay(Slack),
     /// They pass up to so many times the limit while the upstream has headroom.
-    Elastic(Factor),
+    Elastic(Stretch),
 }
 
 impl fmt::Display for Throttle {
@@ -120,7 +123,7 @@ impl fmt::Display for Throttle {
             Self::Soft { margin, delay: None } => write!(f, "soft {margin}"),
             Self::Soft { margin, delay: Some(delay) } => write!(f, "soft {margin}, delay {delay:?}"),
             Self::Delay(slack) => write!(f, "delay {slack}"),
-            Self::Elastic(factor) => write!(f, "elastic {factor}"),
+            Self::Elastic(stretch) => write!(f, "elastic {stretch}"),
         }
     }
 }
@@ -151,5 +154,10 @@ impl Rule {
             Action::Limit(limiting) => &limiting.limits,
             Action::Allow | Action::Deny => &[],
         }
+    }
+
+    /// Whether any of its limits is elastic.
+    pub fn is_elastic(&self) -> bool {
+        self.limits().iter().any(|limit| limit.prices.is_some())
     }
 }

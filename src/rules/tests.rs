@@ -9,6 +9,7 @@ use super::rule::{Limiting, RuleLimit};
 use super::*;
 use crate::identify::{Settings, identify};
 use crate::limiter::algorithm::Algorithm;
+use crate::limiter::elastic::Headroom;
 use crate::limiter::quota::{Limit, Period, Quota, Unit};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{self, Limiter};
@@ -69,7 +70,7 @@ impl Bound {
         let headers = HeaderMap::new();
         let peer = [192, 0, 2, 1].into();
         let request = identify(&Method::GET, &uri, &headers, peer, &Settings::default()).unwrap();
-        self.rules.select(&request)
+        self.rules.select(&request, Headroom::NONE)
     }
 
     fn limited(&self, uri: &str) -> Vec<Selected> {

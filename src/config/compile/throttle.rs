@@ -84,7 +84,14 @@ pub(super) fn fit(throttle: Throttle, limits: &mut [RuleLimit], at: At<'_>, repo
                 report.value(at.same(), fault.hint("gcra, token_bucket and leaky_bucket can"));
                 return;
             }
-            Throttle::Hard | Throttle::Shadow | Throttle::Delay(_) | Throttle::Elastic(_) => {}
+            Throttle::Elastic(stretch) => match limit.quota.stretched(stretch) {
+                Ok((quota, prices)) => (limit.quota, limit.prices) = (quota, Some(prices)),
+                Err(error) => {
+                    let written = limit.quota.limit();
+                    report.value(at.same(), format!("{error}, got {written}"));
+                }
+            },
+            Throttle::Hard | Throttle::Shadow | Throttle::Delay(_) => {}
         }
     }
 }

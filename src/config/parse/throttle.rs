@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::{duration, is_digits, nearest};
 use crate::config::problem::{Fault, quoted};
-use crate::limiter::percent::{Factor, Percent};
+use crate::limiter::elastic::Stretch;
+use crate::limiter::percent::Percent;
 use crate::limiter::terms::Slack;
 use crate::rules::rule::Throttle;
 
@@ -92,7 +93,7 @@ pub fn delay(text: &str) -> Result<Duration, Fault> {
 ///
 /// # Errors
 /// A [`Fault`] where it is no such factor.
-pub fn factor(text: &str) -> Result<Factor, Fault> {
+pub fn factor(text: &str) -> Result<Stretch, Fault> {
     let number = text.trim().strip_suffix('x');
     let Some(hundredths) = number.and_then(hundredths) else {
         let fault = Fault::new(format!("expected a factor such as `3x`, got {}", quoted(text)));
@@ -101,13 +102,8 @@ pub fn factor(text: &str) -> Result<Factor, Fault> {
             None => fault,
         });
     };
-    match Factor::from_hundredths(hundredths) {
-        Factor::ONE => Err(Fault::new(format!("must be above 1x, got {}", quoted(text)))),
-        factor if factor > Factor::LARGEST => {
-            Err(Fault::new(format!("above {}, got {}", Factor::LARGEST, quoted(text))))
-        }
-        factor => Ok(factor),
-    }
+    Stretch::from_hundredths(hundredths)
+        .ok_or_else(|| Fault::new(format!("must be above 1x and at most 100x, got {}", quoted(text))))
 }
 
 fn percent(text: &str) -> Result<Percent, Fault> {

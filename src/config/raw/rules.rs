@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::values::{
-    Algorithm, Duration, Factor, HeaderPattern, HostPattern, Json, Method, Network, OneOrMany, PathPattern,
+    Algorithm, Duration, Factor, HeaderPattern, HostPattern, Json, Method, Networks, OneOrMany, PathPattern,
     Percentage, Rate, ThrottleWords, ZeroOrMany,
 };
 use crate::config::defaults;
@@ -74,7 +74,7 @@ pub struct Matcher {
     /// Headers by name.
     pub header: Option<BTreeMap<String, OneOrMany<HeaderPattern>>>,
     /// The client's address.
-    pub client_ip: Option<OneOrMany<Network>>,
+    pub client_ip: Option<OneOrMany<Networks>>,
 }
 
 /// One thing that is counted apart.
