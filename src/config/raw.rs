@@ -17,7 +17,7 @@ pub use self::rules::{
 };
 pub use self::values::{
     Address, Algorithm, Duration, Factor, FileName, HeaderPattern, HostPattern, Json, List, Method, Network,
-    Networks, OneOrMany, PathPattern, Percentage, Rate, ThrottleWords, UpstreamAddress, ZeroOrMany,
+    Networks, OneOrMany, PathPattern, Percentage, Rate, Schedule, ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::values::{
     Algorithm, Duration, Factor, HeaderPattern, HostPattern, Json, Method, Networks, OneOrMany, PathPattern,
-    Percentage, Rate, ThrottleWords, ZeroOrMany,
+    Percentage, Rate, Schedule, ThrottleWords, ZeroOrMany,
 };
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
@@ -75,6 +75,8 @@ pub struct Matcher {
     pub header: Option<BTreeMap<String, OneOrMany<HeaderPattern>>>,
     /// The client's address.
     pub client_ip: Option<OneOrMany<Networks>>,
+    /// Days of the week and times of day in a time zone.
+    pub schedule: Option<OneOrMany<Schedule>>,
 }
 
 /// One thing that is counted apart.
