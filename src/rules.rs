@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
-use self::rule::{Action, OnMissing, Rule};
+use self::rule::{Action, OnMissing, Rule, Throttle};
 use self::selection::{Selected, Selection};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
@@ -134,9 +134,13 @@ impl RuleSet {
                 OnMissing::Skip => return None,
                 OnMissing::Shared => (missing.shared(self.hasher), false),
                 // Shadow never refuses.
-                OnMissing::Deny if limiting.enforcement == Enforcement::Shadow => return None,
+                OnMissing::Deny if limiting.throttle == Throttle::Shadow => return None,
                 OnMissing::Deny => return Some(Selection::Denied(RuleIndex(index))),
             },
+        };
+        let enforcement = match limiting.throttle {
+            Throttle::Shadow => Enforcement::Shadow,
+            _ => Enforcement::Enforced,
         };
         for (ordinal, (meter, limit)) in self.meters[index].iter().zip(&limiting.limits).enumerate() {
             let key = match &limit.nested {
@@ -149,7 +153,7 @@ impl RuleSet {
             };
             let price = limit.prices.map_or(NonZeroU32::MIN, |prices| prices.at(headroom));
             let cost = limiting.cost.saturating_mul(price.get());
-            let check = Check { meter: *meter, key, cost, enforcement: limiting.enforcement };
+            let check = Check { meter: *meter, key, cost, enforcement };
             selected.push(Selected { rule: RuleIndex(index), limit: ordinal, price, check });
         }
         None

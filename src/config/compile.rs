@@ -10,6 +10,7 @@ mod nested;
 mod networks;
 mod refusal;
 mod rules;
+mod throttle;
 
 use std::num::NonZeroUsize;
 use std::path::Path;
