@@ -13,6 +13,7 @@ mod forward;
 mod headers;
 mod limits;
 mod service;
+mod settle;
 mod stream;
 
 use std::cell::{Cell, RefCell};

@@ -7,6 +7,7 @@
 pub mod key;
 pub mod matcher;
 pub mod pattern;
+pub mod price;
 pub mod rule;
 pub mod selection;
 
@@ -125,9 +126,11 @@ impl RuleSet {
                 OnMissing::Deny => return Some(Selection::Denied(RuleIndex(index))),
             },
         };
+        let (cost, charging) = (limiting.price.on_arrival(request.headers), limiting.price.charging());
+        let (enforcement, settles) = (limiting.enforcement, limiting.price.settles());
         for (ordinal, meter) in self.meters[index].iter().enumerate() {
-            let check = Check { meter: *meter, key, cost: limiting.cost, enforcement: limiting.enforcement };
-            selected.push(Selected { rule: RuleIndex(index), limit: ordinal, check });
+            let check = Check { meter: *meter, key, cost, enforcement, charging };
+            selected.push(Selected { rule: RuleIndex(index), limit: ordinal, check, settles });
         }
         None
     }

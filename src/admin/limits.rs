@@ -9,6 +9,7 @@ use super::scrape::keys;
 use super::status;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::Quota;
+use crate::rules::price::Cost;
 use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
 use crate::telemetry::metrics::Decisions;
 
@@ -66,9 +67,16 @@ fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
     let limits: Vec<Value> = limiting.limits.iter().map(|limit| quota(&limit.quota)).collect();
     shown.insert("key".to_owned(), limiting.key.to_string().into());
     shown.insert("on_missing".to_owned(), on_missing.into());
-    shown.insert("cost".to_owned(), limiting.cost.into());
+    shown.insert("cost".to_owned(), cost(&limiting.price.cost));
     shown.insert("enforcement".to_owned(), enforcement.into());
     shown.insert("limits".to_owned(), limits.into());
+}
+
+fn cost(cost: &Cost) -> Value {
+    match cost {
+        Cost::Fixed(units) => (*units).into(),
+        told => told.to_string().into(),
+    }
 }
 
 fn quota(quota: &Quota) -> Value {

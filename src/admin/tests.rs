@@ -14,10 +14,12 @@ use crate::identify;
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::{Limit, Period, Quota, Unit};
+use crate::limiter::reservation::Charging;
 use crate::limiter::{Check, Settings as LimiterSettings};
 use crate::response::refusal::Refusal;
 use crate::rules::key::{KeyPart, KeyTemplate};
 use crate::rules::matcher::Matcher;
+use crate::rules::price::Price;
 use crate::rules::rule::{Action, Limiting, OnMissing, Rule, RuleLimit};
 use crate::rules::{RuleIndex, RuleSet, meter_specs};
 use crate::telemetry::logging::{self, LogFormat};
@@ -36,7 +38,7 @@ fn per_ip() -> Rule {
         key: KeyTemplate([KeyPart::ClientIp].into()),
         on_missing: OnMissing::Skip,
         limits: [RuleLimit { quota }].into(),
-        cost: 1,
+        price: Price::fixed(1),
         enforcement: Enforcement::Enforced,
     };
     rule("per-ip", Action::Limit(limiting))
@@ -67,8 +69,13 @@ fn state() -> State {
     let limiter = Arc::new(Limiter::new(LimiterSettings { max_keys: 100, secret: [1, 2] }));
     let policy = policy(&limiter);
     let meter = policy.rules.meters(RuleIndex(1))[0];
-    let check =
-        Check { meter, key: limiter.hasher().hash(b"a"), cost: 1, enforcement: Enforcement::Enforced };
+    let check = Check {
+        meter,
+        key: limiter.hasher().hash(b"a"),
+        cost: 1,
+        enforcement: Enforcement::Enforced,
+        charging: Charging::OnArrival,
+    };
     limiter.check(&[check], NOW);
     let metrics = Metrics::new(&["inbound"]);
     metrics.rule("health");

@@ -6,6 +6,7 @@
 mod addresses;
 mod limits;
 mod matching;
+mod price;
 mod refusal;
 mod rules;
 

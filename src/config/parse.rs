@@ -5,12 +5,14 @@
 
 mod address;
 mod network;
+mod status;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub use self::address::{listen_address, upstream_address};
 pub use self::network::network;
+pub use self::status::statuses;
 use super::problem::{Fault, quoted};
 use crate::config::defaults::LONGEST_DURATION;
 use crate::limiter::quota::{Limit, Period, Unit};

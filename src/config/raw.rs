@@ -5,18 +5,20 @@
 //! are the descriptions in the schema. Required keys are optional to `serde`: what was refused is left out, so
 //! that the rest can be looked at all the same.
 
+mod price;
 mod rules;
 mod values;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+pub use self::price::{Cost, Count, Refund, Status, ToldCost};
 pub use self::rules::{
     Action, Body, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit, OnMissing, PlainKey, Rule, Throttle,
 };
 pub use self::values::{
     Address, Algorithm, Duration, HeaderPattern, HostPattern, Json, List, Method, Network, OneOrMany,
-    PathPattern, Rate, UpstreamAddress, ZeroOrMany,
+    PathPattern, Rate, Size, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;

@@ -2,6 +2,7 @@
 
 use super::key::KeyTemplate;
 use super::matcher::{Matcher, Route};
+use super::price::Price;
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::Quota;
@@ -39,8 +40,8 @@ pub struct Limiting {
     pub on_missing: OnMissing,
     /// All of them must have room.
     pub limits: Box<[RuleLimit]>,
-    /// Units each request costs.
-    pub cost: u32,
+    /// What each request costs.
+    pub price: Price,
     /// Whether it refuses or only looks on.
     pub enforcement: Enforcement,
 }

@@ -14,6 +14,8 @@ pub struct Selected {
     pub limit: usize,
     /// What to ask the limiter.
     pub check: Check,
+    /// Whether the end of the request can change what it is charged.
+    pub settles: bool,
 }
 
 /// The outcome of matching.

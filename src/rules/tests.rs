@@ -5,6 +5,7 @@ use http::{HeaderMap, Method, Uri};
 use super::key::{KeyPart, KeyTemplate};
 use super::matcher::Matcher;
 use super::pattern::PathPattern;
+use super::price::Price;
 use super::rule::{Limiting, RuleLimit};
 use super::*;
 use crate::identify::{Settings, identify};
@@ -44,7 +45,7 @@ fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -> Action {
         key: KeyTemplate(key.into()),
         on_missing,
         limits: counts.iter().map(quota).collect(),
-        cost: 1,
+        price: Price::fixed(1),
         enforcement: Enforcement::Enforced,
     })
 }

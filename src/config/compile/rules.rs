@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::{each, limits, matching, refusal};
+use super::{each, limits, matching, price, refusal};
 use crate::config::at::At;
-use crate::config::defaults::{COST, LONGEST_NAME};
+use crate::config::defaults::LONGEST_NAME;
 use crate::config::problem::{Fault, Report, named, quoted};
 use crate::config::raw;
 use crate::limiter::decision::Enforcement;
@@ -76,9 +76,8 @@ fn rule(raw: &raw::Rule, name: &str, at: At<'_>, report: &mut Report<'_>) -> (Ru
 fn limiting(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<'_>) -> Limiting {
     let key =
         raw.key.as_ref().map_or_else(KeyTemplate::default, |key| matching::key(key, matcher, at, report));
-    let cost = raw.cost.and_then(|cost| u32::try_from(cost).ok()).unwrap_or(COST);
     let limits = limits::compile(raw, at, report);
-    limits::check_cost(cost, &limits, at.key("cost"), report);
+    let price = price::compile(raw, &limits, at, report);
     Limiting {
         key,
         on_missing: match raw.on_missing {
@@ -87,7 +86,7 @@ fn limiting(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<
             Some(raw::OnMissing::Deny) => OnMissing::Deny,
         },
         limits: limits.into(),
-        cost,
+        price,
         enforcement: match raw.throttle {
             None | Some(raw::Throttle::Hard) => Enforcement::Enforced,
             Some(raw::Throttle::Shadow) => Enforcement::Shadow,
@@ -104,6 +103,8 @@ fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Repo
         ("burst", raw.burst.is_some()),
         ("algorithm", raw.algorithm.is_some()),
         ("cost", raw.cost.is_some()),
+        ("count", raw.count.is_some()),
+        ("refund_on", raw.refund_on.is_some()),
         ("throttle", raw.throttle.is_some()),
         ("on_limit", raw.on_limit.is_some()),
     ];

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::price::{Cost, Count, Refund};
 use super::values::{
     Algorithm, HeaderPattern, HostPattern, Json, Method, Network, OneOrMany, PathPattern, Rate, ZeroOrMany,
 };
@@ -37,9 +38,12 @@ pub struct Rule {
     /// How it is counted.
     #[schemars(extend("default" = "gcra"))]
     pub algorithm: Option<Algorithm>,
-    /// Units each request costs.
-    #[schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::COST))]
-    pub cost: Option<u64>,
+    /// What each request costs.
+    pub cost: Option<Cost>,
+    /// Which requests count; all unless given. What is over is refused on arrival all the same.
+    pub count: Option<Count>,
+    /// Ends of requests for which the charge is given back.
+    pub refund_on: Option<OneOrMany<Refund>>,
     /// Whether it refuses, or only counts and reports.
     #[schemars(extend("default" = "hard"))]
     pub throttle: Option<Throttle>,

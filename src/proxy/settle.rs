@@ -1,0 +1,131 @@
+//! What a request is charged once it is known how it ended.
+//!
+//! A [`Settlement`] travels with the exchange of a request that has something to settle, and every way an exchange
+//! can end comes by here: the head of an answer, a failure that we answer for, and the drop of the exchange,
+//! which is the last byte, a client that left, a body that broke off, or a panic. Nothing exists for requests
+//! whose rules know their price on arrival.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, StatusCode};
+use smallvec::SmallVec;
+
+use super::forward::Failure;
+use super::limits::Limits;
+use crate::limiter::Limiter;
+use crate::limiter::reservation::{Reservation, Settled};
+use crate::limiter::timestamp::Timestamp;
+use crate::policy::Policy;
+use crate::rules::RuleIndex;
+use crate::rules::price::{self, Due, Ending, Price};
+use crate::rules::rule::Action;
+use crate::upstream::error::Error as UpstreamError;
+
+/// The open reservations of one request.
+#[derive(Debug)]
+pub(super) struct Settlement {
+    policy: Arc<Policy>,
+    open: SmallVec<[Open; 2]>,
+    /// How the request ended is known; only the octets of its bodies are not.
+    ended: bool,
+}
+
+/// One reservation.
+#[derive(Debug)]
+struct Open {
+    rule: RuleIndex,
+    /// Among the checks of the request.
+    position: usize,
+    reservation: Reservation,
+    /// Nothing is charged, so octets are not either.
+    free: bool,
+}
+
+impl Settlement {
+    /// What the request that `limits` let pass has to settle; `None` if nothing.
+    pub(super) fn of(limits: &Limits, policy: &Arc<Policy>) -> Option<Box<Self>> {
+        let open: SmallVec<[Open; 2]> = limits
+            .reservations()
+            .map(|(position, rule, reservation)| Open { rule, position, reservation, free: false })
+            .collect();
+        (!open.is_empty()).then(|| Box::new(Self { policy: Arc::clone(policy), open, ended: false }))
+    }
+
+    /// The end of the request is known, its bodies' octets apart; tells `note` what became of which check.
+    pub(super) fn settle(
+        &mut self,
+        ending: &Ending<'_>,
+        (limiter, now): (&Limiter, Timestamp),
+        mut note: impl FnMut(usize, Settled),
+    ) {
+        self.ended = true;
+        for open in &mut self.open {
+            let Some(price) = price_of(&self.policy, open.rule) else { continue };
+            let due = match price.due(ending) {
+                Due::Nothing => 0,
+                Due::AsReserved => open.reservation.units(),
+                Due::Units(units) => units,
+            };
+            open.free = due == 0;
+            if let Some(settled) = limiter.settle(&mut open.reservation, due, now) {
+                note(open.position, settled);
+            }
+        }
+    }
+
+    /// The exchange is over: so many octets were received and sent, and nothing more can become known.
+    pub(super) fn end(&mut self, received: u64, sent: u64, (limiter, now): (&Limiter, Timestamp)) {
+        if !self.ended {
+            // There was no answer; who leaves early is not better off than who waits.
+            self.settle(&Ending::Abandoned, (limiter, now), |_, _| {});
+        }
+        self.octets(received, sent, (limiter, now), |_, _| {});
+    }
+
+    /// At least so many octets have been received and sent; what they cost beyond what is charged already is
+    /// charged.
+    pub(super) fn octets(
+        &mut self,
+        received: u64,
+        sent: u64,
+        (limiter, now): (&Limiter, Timestamp),
+        mut note: impl FnMut(usize, Settled),
+    ) {
+        for open in self.open.iter_mut().filter(|open| !open.free) {
+            let by_octets =
+                price_of(&self.policy, open.rule).and_then(|price| price.by_octets(received, sent));
+            let due = by_octets.filter(|due| *due > open.reservation.units());
+            let settled = due.and_then(|due| limiter.settle(&mut open.reservation, due, now));
+            if let Some(settled) = settled {
+                note(open.position, settled);
+            }
+        }
+    }
+}
+
+/// How a request ended that the upstream did not answer, and that was answered `status` in its place.
+pub(super) fn ending_of(failure: &Failure, status: StatusCode) -> Ending<'static> {
+    let failure = match failure {
+        // The client's doing: the upstream may be at work all the same.
+        Failure::Stalled | Failure::BrokenRequest => return Ending::Abandoned,
+        Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout) => {
+            price::Failure::Connect
+        }
+        Failure::Upstream(UpstreamError::Reset(_)) => price::Failure::Reset,
+        Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable => price::Failure::Malformed,
+        Failure::Late => price::Failure::Timeout,
+    };
+    Ending::Failed { status, failure }
+}
+
+/// How a request ended that the upstream answered.
+pub(super) fn ending_by(status: StatusCode, headers: &HeaderMap) -> Ending<'_> {
+    Ending::Answered { status, headers }
+}
+
+fn price_of(policy: &Policy, rule: RuleIndex) -> Option<&Price> {
+    match &policy.rules.get(rule)?.action {
+        Action::Limit(limiting) => Some(&limiting.price),
+        Action::Allow | Action::Deny => None,
+    }
+}
