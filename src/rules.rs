@@ -7,16 +7,19 @@
 pub mod key;
 pub mod matcher;
 pub mod pattern;
-pub mod price;
 pub mod rule;
 pub mod selection;
+pub mod tariff;
+
+use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
-use self::rule::{Action, OnMissing, Rule};
+use self::rule::{Action, Limiting, OnMissing, Rule};
 use self::selection::{Selected, Selection};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
+use crate::limiter::elastic::Headroom;
 use crate::limiter::key::KeyHasher;
 use crate::limiter::{Check, Lineage, Meter, MeterSpec};
 
@@ -33,6 +36,7 @@ pub struct RuleSet {
     limiting: Box<[usize]>,
     /// The meters of each rule's limits, beside `rules`.
     meters: Box<[Box<[Meter]>]>,
+    elastic: bool,
     hasher: KeyHasher,
 }
 
@@ -66,6 +70,7 @@ impl RuleSet {
             denying: by_action(|action| matches!(action, Action::Deny)),
             limiting: by_action(|action| matches!(action, Action::Limit(_))),
             meters: rules.iter().map(|rule| meters.by_ref().take(rule.limits().len()).collect()).collect(),
+            elastic: rules.iter().any(Rule::is_elastic),
             rules: rules.into(),
             hasher,
         }
@@ -86,8 +91,13 @@ impl RuleSet {
         self.meters.get(index.0).map_or(&[], |meters| meters)
     }
 
-    /// What the rules say about a request.
-    pub fn select(&self, request: &Attributes<'_>) -> Selection {
+    /// Whether any limit is elastic, so that headroom is of interest.
+    pub fn is_elastic(&self) -> bool {
+        self.elastic
+    }
+
+    /// What the rules say about a request, with this much headroom for elastic limits.
+    pub fn select(&self, request: &Attributes<'_>, headroom: Headroom) -> Selection {
         let first_of = |indices: &[usize]| {
             indices.iter().copied().find(|&index| self.rules[index].applies_to(request).is_some())
         };
@@ -99,7 +109,7 @@ impl RuleSet {
         }
         let mut selected = SmallVec::new();
         for &index in &self.limiting {
-            if let Some(denied) = self.select_limits(index, request, &mut selected) {
+            if let Some(denied) = self.select_limits(index, request, headroom, &mut selected) {
                 return denied;
             }
         }
@@ -111,6 +121,7 @@ impl RuleSet {
         &self,
         index: usize,
         request: &Attributes<'_>,
+        headroom: Headroom,
         selected: &mut SmallVec<[Selected; 2]>,
     ) -> Option<Selection> {
         let rule = &self.rules[index];
@@ -126,11 +137,19 @@ impl RuleSet {
                 OnMissing::Deny => return Some(Selection::Denied(RuleIndex(index))),
             },
         };
-        let (cost, charging) = (limiting.price.on_arrival(request.headers), limiting.price.charging());
-        let (enforcement, settles) = (limiting.enforcement, limiting.price.settles());
-        for (ordinal, meter) in self.meters[index].iter().enumerate() {
-            let check = Check { meter: *meter, key, cost, enforcement, charging };
-            selected.push(Selected { rule: RuleIndex(index), limit: ordinal, check, settles });
+        let Limiting { tariff, enforcement, limits, .. } = limiting;
+        let units = tariff.on_arrival(request.headers);
+        for (ordinal, (meter, limit)) in self.meters[index].iter().zip(limits).enumerate() {
+            let price = limit.prices.map_or(NonZeroU32::MIN, |prices| prices.at(headroom));
+            let check = Check {
+                meter: *meter,
+                key,
+                cost: units.saturating_mul(price.get()),
+                enforcement: *enforcement,
+                charging: tariff.charging(),
+            };
+            let settles = tariff.settles();
+            selected.push(Selected { rule: RuleIndex(index), limit: ordinal, price, check, settles });
         }
         None
     }

@@ -9,8 +9,8 @@ use super::scrape::keys;
 use super::status;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::Quota;
-use crate::rules::price::Cost;
 use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
+use crate::rules::tariff::Cost;
 use crate::telemetry::metrics::Decisions;
 
 /// `GET /limits`
@@ -67,7 +67,7 @@ fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
     let limits: Vec<Value> = limiting.limits.iter().map(|limit| quota(&limit.quota)).collect();
     shown.insert("key".to_owned(), limiting.key.to_string().into());
     shown.insert("on_missing".to_owned(), on_missing.into());
-    shown.insert("cost".to_owned(), cost(&limiting.price.cost));
+    shown.insert("cost".to_owned(), cost(&limiting.tariff.cost));
     shown.insert("enforcement".to_owned(), enforcement.into());
     shown.insert("limits".to_owned(), limits.into());
 }

@@ -19,8 +19,8 @@ use crate::limiter::{Check, Settings as LimiterSettings};
 use crate::response::refusal::Refusal;
 use crate::rules::key::{KeyPart, KeyTemplate};
 use crate::rules::matcher::Matcher;
-use crate::rules::price::Price;
 use crate::rules::rule::{Action, Limiting, OnMissing, Rule, RuleLimit};
+use crate::rules::tariff::Tariff;
 use crate::rules::{RuleIndex, RuleSet, meter_specs};
 use crate::telemetry::logging::{self, LogFormat};
 use crate::telemetry::metrics::DecisionOutcome;
@@ -37,8 +37,8 @@ fn per_ip() -> Rule {
     let limiting = Limiting {
         key: KeyTemplate([KeyPart::ClientIp].into()),
         on_missing: OnMissing::Skip,
-        limits: [RuleLimit { quota }].into(),
-        price: Price::fixed(1),
+        limits: [RuleLimit { quota, prices: None }].into(),
+        tariff: Tariff::fixed(1),
         enforcement: Enforcement::Enforced,
     };
     rule("per-ip", Action::Limit(limiting))

@@ -20,7 +20,7 @@ use super::settle::Settlement;
 use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::limiter::timestamp::Timestamp;
 use crate::policy::Policy;
-use crate::rules::price::Ending;
+use crate::rules::tariff::Ending;
 use crate::telemetry::access_log::Entry;
 
 /// Envoy's response flags: why an answer is what it is.

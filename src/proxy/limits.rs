@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::View;
 use crate::limiter::Limiter;
-use crate::limiter::decision::{Decision, Enforcement};
+use crate::limiter::decision::{Decision, Enforcement, Verdict};
 use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
 use crate::response::rate_limit_headers::{self, Standing};
@@ -46,13 +46,13 @@ impl Limits {
         self.selected[position].rule
     }
 
-    /// What the request reserved that is to be settled, with the place of the check and its rule. Only what
+    /// What the request reserved that is to be settled, with the place of the check. Only what
     /// conformed has been charged or held, and only if the request passed.
-    pub(super) fn reservations(&self) -> impl Iterator<Item = (usize, RuleIndex, Reservation)> + '_ {
+    pub(super) fn reservations(&self) -> impl Iterator<Item = (usize, &Selected, Reservation)> + '_ {
         let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
-        checked.filter(|(_, (selected, verdict))| selected.settles && !verdict.exceeds()).map(
-            |(position, (selected, _))| (position, selected.rule, Reservation::new(&selected.check, self.at)),
-        )
+        checked
+            .filter(|(_, (selected, verdict))| selected.settles && !verdict.exceeds())
+            .map(|(position, (selected, _))| (position, selected, Reservation::new(&selected.check, self.at)))
     }
 
     /// The check at `position` was settled at `now`: that is how the client stands.
@@ -115,8 +115,8 @@ impl Limits {
             .zip(self.decision.verdicts())
             .filter(|(_, verdict)| verdict.enforcement == Enforcement::Enforced)
             .filter_map(|(selected, verdict)| {
-                let usage = verdict.usage(self.at)?;
-                Some(Standing { notation: view.notation(selected)?, usage })
+                let usage = verdict.usage(self.at)?.at_price(selected.price);
+                Some(Standing { notation: view.notation(selected)?, grown: grown(selected, verdict), usage })
             })
             .collect();
         if visible {
@@ -126,4 +126,15 @@ impl Limits {
             rate_limit_headers::write_ietf(headers, &standings);
         }
     }
+}
+
+/// The count of an elastic limit at what requests cost now, where that is more than what was written.
+fn grown(selected: &Selected, verdict: &Verdict) -> Option<u32> {
+    let quota = verdict.quota()?;
+    let (shares, price) = (u32::from(quota.shares().get()), selected.price.get());
+    if price >= shares {
+        return None;
+    }
+    let count = u64::from(quota.limit().count.get()) * u64::from(shares) / u64::from(price);
+    Some(u32::try_from(count).unwrap_or(u32::MAX))
 }

@@ -5,6 +5,7 @@
 //! which is the last byte, a client that left, a body that broke off, or a panic. Nothing exists for requests
 //! whose rules know their price on arrival.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
@@ -17,8 +18,8 @@ use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
 use crate::policy::Policy;
 use crate::rules::RuleIndex;
-use crate::rules::price::{self, Due, Ending, Price};
 use crate::rules::rule::Action;
+use crate::rules::tariff::{self, Due, Ending, Tariff};
 use crate::upstream::error::Error as UpstreamError;
 
 /// The open reservations of one request.
@@ -34,6 +35,8 @@ pub(super) struct Settlement {
 #[derive(Debug)]
 struct Open {
     rule: RuleIndex,
+    /// Units of the limit in each unit of the cost.
+    price: NonZeroU32,
     /// Among the checks of the request.
     position: usize,
     reservation: Reservation,
@@ -46,7 +49,13 @@ impl Settlement {
     pub(super) fn of(limits: &Limits, policy: &Arc<Policy>) -> Option<Box<Self>> {
         let open: SmallVec<[Open; 2]> = limits
             .reservations()
-            .map(|(position, rule, reservation)| Open { rule, position, reservation, free: false })
+            .map(|(position, selected, reservation)| Open {
+                rule: selected.rule,
+                price: selected.price,
+                position,
+                reservation,
+                free: false,
+            })
             .collect();
         (!open.is_empty()).then(|| Box::new(Self { policy: Arc::clone(policy), open, ended: false }))
     }
@@ -60,11 +69,11 @@ impl Settlement {
     ) {
         self.ended = true;
         for open in &mut self.open {
-            let Some(price) = price_of(&self.policy, open.rule) else { continue };
-            let due = match price.due(ending) {
+            let Some(tariff) = tariff_of(&self.policy, open.rule) else { continue };
+            let due = match tariff.due(ending) {
                 Due::Nothing => 0,
                 Due::AsReserved => open.reservation.units(),
-                Due::Units(units) => units,
+                Due::Units(units) => units.saturating_mul(open.price.get()),
             };
             open.free = due == 0;
             if let Some(settled) = limiter.settle(&mut open.reservation, due, now) {
@@ -93,8 +102,9 @@ impl Settlement {
     ) {
         for open in self.open.iter_mut().filter(|open| !open.free) {
             let by_octets =
-                price_of(&self.policy, open.rule).and_then(|price| price.by_octets(received, sent));
-            let due = by_octets.filter(|due| *due > open.reservation.units());
+                tariff_of(&self.policy, open.rule).and_then(|tariff| tariff.by_octets(received, sent));
+            let due = by_octets.map(|units| units.saturating_mul(open.price.get()));
+            let due = due.filter(|due| *due > open.reservation.units());
             let settled = due.and_then(|due| limiter.settle(&mut open.reservation, due, now));
             if let Some(settled) = settled {
                 note(open.position, settled);
@@ -109,11 +119,11 @@ pub(super) fn ending_of(failure: &Failure, status: StatusCode) -> Ending<'static
         // The client's doing: the upstream may be at work all the same.
         Failure::Stalled | Failure::BrokenRequest => return Ending::Abandoned,
         Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout) => {
-            price::Failure::Connect
+            tariff::Failure::Connect
         }
-        Failure::Upstream(UpstreamError::Reset(_)) => price::Failure::Reset,
-        Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable => price::Failure::Malformed,
-        Failure::Late => price::Failure::Timeout,
+        Failure::Upstream(UpstreamError::Reset(_)) => tariff::Failure::Reset,
+        Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable => tariff::Failure::Malformed,
+        Failure::Late => tariff::Failure::Timeout,
     };
     Ending::Failed { status, failure }
 }
@@ -123,9 +133,9 @@ pub(super) fn ending_by(status: StatusCode, headers: &HeaderMap) -> Ending<'_> {
     Ending::Answered { status, headers }
 }
 
-fn price_of(policy: &Policy, rule: RuleIndex) -> Option<&Price> {
+fn tariff_of(policy: &Policy, rule: RuleIndex) -> Option<&Tariff> {
     match &policy.rules.get(rule)?.action {
-        Action::Limit(limiting) => Some(&limiting.price),
+        Action::Limit(limiting) => Some(&limiting.tariff),
         Action::Allow | Action::Deny => None,
     }
 }

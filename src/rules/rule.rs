@@ -2,9 +2,10 @@
 
 use super::key::KeyTemplate;
 use super::matcher::{Matcher, Route};
-use super::price::Price;
+use super::tariff::Tariff;
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
+use crate::limiter::elastic::Prices;
 use crate::limiter::quota::Quota;
 
 /// One rule of the configuration.
@@ -41,7 +42,7 @@ pub struct Limiting {
     /// All of them must have room.
     pub limits: Box<[RuleLimit]>,
     /// What each request costs.
-    pub price: Price,
+    pub tariff: Tariff,
     /// Whether it refuses or only looks on.
     pub enforcement: Enforcement,
 }
@@ -51,6 +52,8 @@ pub struct Limiting {
 pub struct RuleLimit {
     /// What it allows.
     pub quota: Quota,
+    /// What a request costs of it, if that varies: an elastic limit.
+    pub prices: Option<Prices>,
 }
 
 /// What to do with a request that lacks a part of the key.
@@ -79,5 +82,10 @@ impl Rule {
             Action::Limit(limiting) => &limiting.limits,
             Action::Allow | Action::Deny => &[],
         }
+    }
+
+    /// Whether any of its limits is elastic.
+    pub fn is_elastic(&self) -> bool {
+        self.limits().iter().any(|limit| limit.prices.is_some())
     }
 }

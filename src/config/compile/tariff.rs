@@ -10,13 +10,13 @@ use crate::config::defaults::COST;
 use crate::config::parse::{self, nearest};
 use crate::config::problem::{Fault, Report, listed, quoted};
 use crate::config::raw;
-use crate::rules::price::{Cost, Measure, Price, Refunds, Statuses, Told};
 use crate::rules::rule::RuleLimit;
+use crate::rules::tariff::{Cost, Measure, Refunds, Statuses, Tariff, Told};
 
 /// Failures that a refund can name beside statuses.
 const FAILURES: [&str; 3] = ["timeout", "connect_failure", "reset"];
 
-pub(super) fn compile(raw: &raw::Rule, limits: &[RuleLimit], at: At<'_>, report: &mut Report<'_>) -> Price {
+pub(super) fn compile(raw: &raw::Rule, limits: &[RuleLimit], at: At<'_>, report: &mut Report<'_>) -> Tariff {
     let cost = match &raw.cost {
         None => Cost::Fixed(COST),
         Some(raw::Cost::Units(units)) => Cost::Fixed(number(Some(*units)).unwrap_or(COST)),
@@ -25,7 +25,7 @@ pub(super) fn compile(raw: &raw::Rule, limits: &[RuleLimit], at: At<'_>, report:
     check_arrival(&cost, limits, at, report);
     let counted = raw.count.as_ref().and_then(|count| count.response_status.as_ref());
     let refunds = raw.refund_on.as_ref();
-    Price {
+    Tariff {
         cost,
         counts: counted.map(|counted| {
             let count = at.key("count");

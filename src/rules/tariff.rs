@@ -1,6 +1,6 @@
 //! What a request costs, and what its answer changes about that.
 //!
-//! A price is asked twice: on arrival, when only the request's head is known, and when the request has ended one
+//! A tariff is asked twice: on arrival, when only the request's head is known, and when the request has ended one
 //! way or another. Every ending has an answer here. What somebody else wrote is read so that nobody gains by
 //! writing it oddly: of several values the highest counts, and numbers saturate.
 
@@ -13,9 +13,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::limiter::reservation::Charging;
 
-/// A rule's price.
+/// A rule's tariff.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Price {
+pub struct Tariff {
     /// What a request costs that counts.
     pub cost: Cost,
     /// Answers that count; `None` if all do, and those that never came.
@@ -76,7 +76,7 @@ pub struct Refunds {
     pub timeout: bool,
 }
 
-/// How a request ended, as far as its price may depend on it.
+/// How a request ended, as far as its tariff may depend on it.
 #[derive(Clone, Copy, Debug)]
 pub enum Ending<'a> {
     /// The upstream has answered; its body may still come.
@@ -133,7 +133,7 @@ impl fmt::Display for Cost {
     }
 }
 
-impl Price {
+impl Tariff {
     /// The same for all requests, whatever becomes of them.
     pub fn fixed(units: u32) -> Self {
         Self { cost: Cost::Fixed(units), counts: None, refunds: Refunds::default() }
