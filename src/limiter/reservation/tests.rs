@@ -1,5 +1,7 @@
 use std::num::NonZeroU32;
 
+use proptest::prelude::*;
+
 use super::super::algorithm::Algorithm;
 use super::super::decision::Enforcement;
 use super::super::quota::{Limit, Period, Unit};
@@ -168,4 +170,90 @@ fn a_request_that_only_meets_holds_is_told_to_come_back_soon() {
     assert_eq!(wait(), Duration::ZERO);
     bench.settle(first, 1, START);
     assert_eq!(wait(), Duration::from_secs(3600));
+}
+
+/// What happens next: time passes, then requests arrive or the oldest or newest one under way ends.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Arrive { cost: u32 },
+    End { newest: bool, counts: bool },
+}
+
+fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
+    let arrive = (1_u32..4).prop_map(|cost| Event::Arrive { cost });
+    let end = (any::<bool>(), any::<bool>()).prop_map(|(newest, counts)| Event::End { newest, counts });
+    let waits = prop_oneof![4 => Just(0_u64), 3 => 0_u64..400, 1 => 0_u64..3000];
+    prop::collection::vec((waits, prop_oneof![3 => arrive, 2 => end]), 1..200)
+}
+
+/// Runs `events`, with time in thousandths of an hour, and answers what was charged for good and when:
+/// at the end of the request where its cost is held, else on arrival.
+fn counted(bench: &Bench, events: &[(u64, Event)]) -> Vec<(u64, u32)> {
+    let (mut now, mut open, mut counted) = (START, Vec::new(), Vec::new());
+    for (wait, event) in events {
+        now += wait * HOUR / 1000;
+        match *event {
+            Event::Arrive { cost } => {
+                open.extend(bench.arrive(cost, now).map(|reservation| (now, reservation)));
+            }
+            Event::End { newest, counts } if !open.is_empty() => {
+                let (arrived, reservation) = open.remove(if newest { open.len() - 1 } else { 0 });
+                let units = reservation.units();
+                bench.settle(reservation, if counts { units } else { 0 }, now);
+                let at = if bench.charging == Charging::OnAnswer { now } else { arrived };
+                counted.extend(counts.then_some((at, units)));
+            }
+            Event::End { .. } => {}
+        }
+    }
+    if bench.charging == Charging::OnArrival {
+        counted.extend(open.iter().map(|(at, reservation)| (*at, reservation.units())));
+    }
+    counted.sort_unstable();
+    counted
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_order_of_arrivals_and_answers_counts_more_than_the_limit(
+        algorithm in prop::sample::select(&Algorithm::ALL[..]),
+        charging in prop::sample::select(&[Charging::OnArrival, Charging::OnAnswer][..]),
+        count in 1_u32..12,
+        events in events(),
+    ) {
+        let bench = Bench::new(algorithm, count, charging);
+        let counted = counted(&bench, &events);
+        for first in 0..counted.len() {
+            let mut sum = 0_u64;
+            for &(at, units) in &counted[first..] {
+                sum += u64::from(units);
+                let (from, count) = (counted[first].0, u64::from(count));
+                let most = match algorithm {
+                    Algorithm::FixedWindow => (at / HOUR - from / HOUR + 1) * count,
+                    _ => count + (at - from) * count / HOUR,
+                };
+                prop_assert!(sum <= most, "{sum} counted of {most} from {first} on");
+            }
+        }
+    }
+
+    #[test]
+    fn what_ends_without_counting_leaves_the_counter_as_it_was(
+        algorithm in prop::sample::select(&Algorithm::ALL[..]),
+        count in 1_u32..12,
+        events in events(),
+    ) {
+        let bench = Bench::new(algorithm, count, Charging::OnAnswer);
+        let only_not: Vec<_> = events
+            .iter()
+            .map(|&(wait, event)| match event {
+                Event::End { newest, .. } => (wait, Event::End { newest, counts: false }),
+                arrive @ Event::Arrive { .. } => (wait, arrive),
+            })
+            .collect();
+        counted(&bench, &only_not);
+        prop_assert_eq!(bench.remaining(START), count);
+    }
 }
