@@ -14,7 +14,7 @@ fn ten_failed_logins_and_no_more() {
     let origin = obedient();
     let weir = with_rule(&origin, FAILURES);
     for _ in 0..10 {
-        assert_eq!(statuses(&weir, &["/200", "/200", "/401", "/500"]), [200, 200, 401, 500]);
+        assert_eq!(statuses(&weir, &["/200", "/200", "/500", "/401"]), [200, 200, 500, 401]);
     }
     assert_eq!(statuses(&weir, &["/200", "/401", "/200"]), [429, 429, 429]);
     assert_eq!(origin.seen().len(), 40);
