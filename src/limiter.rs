@@ -8,8 +8,10 @@ pub mod algorithm;
 pub mod decision;
 pub mod elastic;
 pub mod key;
+pub mod percent;
 pub mod quota;
 pub mod reservation;
+pub mod terms;
 pub mod timestamp;
 
 mod meters;

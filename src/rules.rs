@@ -8,6 +8,7 @@ pub mod key;
 pub mod matcher;
 pub mod pattern;
 pub mod rule;
+pub mod schedule;
 pub mod selection;
 pub mod tariff;
 
@@ -15,7 +16,7 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
-use self::rule::{Action, Limiting, OnMissing, Rule};
+use self::rule::{Action, Limiting, OnMissing, Rule, Throttle};
 use self::selection::{Selected, Selection};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
@@ -133,21 +134,20 @@ impl RuleSet {
                 OnMissing::Skip => return None,
                 OnMissing::Shared => missing.shared(self.hasher),
                 // Shadow never refuses.
-                OnMissing::Deny if limiting.enforcement == Enforcement::Shadow => return None,
+                OnMissing::Deny if limiting.throttle == Throttle::Shadow => return None,
                 OnMissing::Deny => return Some(Selection::Denied(RuleIndex(index))),
             },
         };
-        let Limiting { tariff, enforcement, limits, .. } = limiting;
+        let enforcement = match limiting.throttle {
+            Throttle::Shadow => Enforcement::Shadow,
+            _ => Enforcement::Enforced,
+        };
+        let Limiting { tariff, limits, .. } = limiting;
         let units = tariff.on_arrival(request.headers);
         for (ordinal, (meter, limit)) in self.meters[index].iter().zip(limits).enumerate() {
             let price = limit.prices.map_or(NonZeroU32::MIN, |prices| prices.at(headroom));
-            let check = Check {
-                meter: *meter,
-                key,
-                cost: units.saturating_mul(price.get()),
-                enforcement: *enforcement,
-                charging: tariff.charging(),
-            };
+            let cost = units.saturating_mul(price.get());
+            let check = Check { meter: *meter, key, cost, enforcement, charging: tariff.charging() };
             let settles = tariff.settles();
             selected.push(Selected { rule: RuleIndex(index), limit: ordinal, price, check, settles });
         }

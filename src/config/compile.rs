@@ -10,6 +10,7 @@ mod networks;
 mod refusal;
 mod rules;
 mod tariff;
+mod throttle;
 
 use std::num::NonZeroUsize;
 use std::path::Path;

@@ -13,12 +13,14 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::rules::{
-    Action, Body, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit, OnMissing, PlainKey, Rule, Throttle,
+    Action, Body, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnDenied, OnLimit, OnMissing, PlainKey, Rule,
+    Throttle, ThrottleMap, Wait,
 };
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
 pub use self::values::{
-    Address, Algorithm, Duration, FileName, HeaderPattern, HostPattern, Json, List, Method, Network,
-    Networks, OneOrMany, PathPattern, Rate, Size, UpstreamAddress, ZeroOrMany,
+    Address, Algorithm, Duration, Factor, FileName, HeaderPattern, HostPattern, Json, List, Method, Network,
+    Networks, OneOrMany, PathPattern, Percentage, Rate, Schedule, Size, ThrottleWords, UpstreamAddress,
+    ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;

@@ -6,11 +6,10 @@ use super::key::{KeyPart, KeyTemplate};
 use super::matcher::Matcher;
 use super::pattern::PathPattern;
 use super::rule::{Limiting, RuleLimit};
-use super::tariff::Tariff;
+
 use super::*;
 use crate::identify::{Settings, identify};
 use crate::limiter::algorithm::Algorithm;
-use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::quota::{Limit, Period, Quota, Unit};
 use crate::limiter::timestamp::Timestamp;
@@ -40,14 +39,13 @@ fn deny(pattern: &str) -> Rule {
 fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -> Action {
     let quota = |count: &u32| {
         let limit = Limit::new(NonZeroU32::new(*count).unwrap(), Period::one(Unit::Hour));
-        RuleLimit { quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(), prices: None }
+        RuleLimit::from(Quota::new(Algorithm::Gcra, limit, None).unwrap())
     };
     Action::Limit(Limiting {
         key: KeyTemplate(key.into()),
         on_missing,
         limits: counts.iter().map(quota).collect(),
-        tariff: Tariff::fixed(1),
-        enforcement: Enforcement::Enforced,
+        ..Limiting::default()
     })
 }
 
@@ -72,7 +70,7 @@ impl Bound {
         let uri: Uri = uri.parse().unwrap();
         let headers = HeaderMap::new();
         let peer = [192, 0, 2, 1].into();
-        let request = identify(&Method::GET, &uri, &headers, peer, &Settings::default()).unwrap();
+        let request = identify(&Method::GET, &uri, &headers, peer, &Settings::default(), START).unwrap();
         self.rules.select(&request, Headroom::NONE)
     }
 

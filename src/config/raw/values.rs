@@ -83,6 +83,24 @@ pub struct Size(pub String);
 #[schemars(extend("title" = "rate", "examples" = ["100/s", "10/30s", "10 per minute"]))]
 pub struct Rate(pub String);
 
+/// A share of the whole, with at most two decimals.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "percentage", "examples" = ["10%", "0.5%"]))]
+pub struct Percentage(pub String);
+
+/// So many times as much, with at most two decimals.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "factor", "examples" = ["3x", "1.5x"]))]
+pub struct Factor(pub String);
+
+/// `hard`, `shadow`, `soft PERCENTAGE`, `delay DURATION` or `elastic FACTOR`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "throttle", "examples" = ["hard", "shadow", "soft 10%", "delay 500ms", "elastic 3x"]))]
+pub struct ThrottleWords(pub String);
+
 /// An IP address, or `localhost`, and a port.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
@@ -137,6 +155,12 @@ pub struct HostPattern(pub String);
 #[serde(transparent)]
 #[schemars(extend("title" = "header pattern", "examples" = ["*", "!present", "~regex", "exact value"]))]
 pub struct HeaderPattern(pub String);
+
+/// Days, times and a time zone, which is UTC unless given; days or times may be left out.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "schedule", "examples" = ["Mon-Fri 01:00-06:00 Europe/Berlin", "22:00-06:00"]))]
+pub struct Schedule(pub String);
 
 /// A request method, in upper case.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
