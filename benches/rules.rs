@@ -1,0 +1,179 @@
+//! What it costs to find the rules of a request, by how many rules there are.
+//!
+//! Every rule is on a route, or host, of its own, and each request matches exactly one: what is measured is
+//! `RuleSet::select` alone, with the key hashed. Run with
+//! `cargo bench --bench rules -- [--rules 1,10,1000,10000] [--rounds 5]`.
+#![expect(clippy::print_stdout, reason = "prints its results")]
+
+use std::env;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Method, Uri};
+use weir::identify::{Settings, identify};
+use weir::limiter::algorithm::Algorithm;
+use weir::limiter::decision::Enforcement;
+use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::timestamp::Timestamp;
+use weir::limiter::{self, Limiter};
+use weir::rules::key::{KeyPart, KeyTemplate};
+use weir::rules::matcher::Matcher;
+use weir::rules::pattern::{HeaderPattern, HostPattern, PathPattern};
+use weir::rules::rule::{Action, Limiting, OnMissing, Rule, RuleLimit};
+use weir::rules::selection::Selection;
+use weir::rules::{RuleSet, meter_specs};
+
+/// The program's allocator.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// How rules are told apart.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Exact,
+    Prefix,
+    Template,
+    Host,
+    Header,
+    Regex,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [Self::Exact, Self::Prefix, Self::Template, Self::Host, Self::Header, Self::Regex];
+
+    fn matcher(self, n: usize) -> Matcher {
+        let path = |text: String| [PathPattern::parse(&text).expect("a path")].into();
+        let all = Matcher::default();
+        match self {
+            Self::Exact => Matcher { paths: path(format!("/api/v1/things-{n}")), ..all },
+            Self::Prefix => Matcher { paths: path(format!("/api/v1/things-{n}/*")), ..all },
+            Self::Template => Matcher { paths: path(format!("/api/{{tenant}}/things-{n}/{{id}}")), ..all },
+            Self::Host => {
+                let host = HostPattern::parse(&format!("tenant-{n}.example.com")).expect("a host");
+                Matcher { hosts: [host].into(), ..all }
+            }
+            Self::Header => {
+                let value = HeaderPattern::parse(&format!("tenant-{n}")).expect("a value");
+                let name = http::HeaderName::from_static("x-tenant");
+                Matcher { paths: path("/api/*".to_owned()), headers: [(name, [value].into())].into(), ..all }
+            }
+            Self::Regex => Matcher { paths: path(format!("~^/api/v[0-9]+/things-{n}/")), ..all },
+        }
+    }
+
+    fn request(self, n: usize) -> (Uri, HeaderMap) {
+        let path = match self {
+            Self::Exact => format!("/api/v1/things-{n}"),
+            Self::Prefix | Self::Regex => format!("/api/v1/things-{n}/7"),
+            Self::Template => format!("/api/acme/things-{n}/7"),
+            Self::Host | Self::Header => "/api/v1/things/7".to_owned(),
+        };
+        let mut headers = HeaderMap::new();
+        let host = match self {
+            Self::Host => format!("tenant-{n}.example.com"),
+            _ => "www.example.com".to_owned(),
+        };
+        headers.insert(HOST, HeaderValue::try_from(host).expect("a value"));
+        headers.insert("x-tenant", HeaderValue::try_from(format!("tenant-{n}")).expect("a value"));
+        headers.insert("accept", HeaderValue::from_static("*/*"));
+        (path.parse().expect("a target"), headers)
+    }
+}
+
+fn rule(kind: Kind, n: usize) -> Rule {
+    let limit = Limit::new(NonZeroU32::new(100).expect("not zero"), Period::one(Unit::Second));
+    let limiting = Limiting {
+        key: KeyTemplate([KeyPart::ClientIp].into()),
+        on_missing: OnMissing::Skip,
+        limits: [RuleLimit { quota: Quota::new(Algorithm::Gcra, limit, None).expect("a quota") }].into(),
+        cost: 1,
+        enforcement: Enforcement::Enforced,
+    };
+    Rule {
+        name: format!("rule-{n}").into(),
+        matcher: kind.matcher(n),
+        except: None,
+        action: Action::Limit(limiting),
+    }
+}
+
+fn bound(kind: Kind, count: usize) -> RuleSet {
+    let rules: Vec<_> = (0..count).map(|n| rule(kind, n)).collect();
+    let limiter = Limiter::new(limiter::Settings { max_keys: 1000, secret: [fastrand::u64(..), 7] });
+    let meters = limiter.install(&meter_specs(&rules), Timestamp::from_secs(1_795_248_000));
+    RuleSet::bind(rules, &meters, limiter.hasher())
+}
+
+/// Nanoseconds per selection. The same `asked` requests are asked again and again, so that what is measured
+/// is the work, and not how many of ten thousand rules the processor's caches hold.
+fn measure(set: &RuleSet, requests: &[(Uri, HeaderMap)], selections: usize) -> f64 {
+    let settings = Settings::default();
+    let peer = [192, 0, 2, 1].into();
+    let identified: Vec<_> = requests
+        .iter()
+        .map(|(uri, headers)| identify(&Method::GET, uri, headers, peer, &settings).expect("a request"))
+        .collect();
+    let started = on_cpu();
+    for request in identified.iter().cycle().take(selections) {
+        match black_box(set.select(black_box(request))) {
+            Selection::Limited(selected) => assert_eq!(selected.len(), 1, "each request matches one rule"),
+            other => panic!("{other:?}"),
+        }
+    }
+    (on_cpu() - started) as f64 / selections as f64
+}
+
+/// Nanoseconds this thread has run.
+fn on_cpu() -> u64 {
+    // Yielding brings the kernel's account up to date, which otherwise lags by up to a timer tick.
+    std::thread::yield_now();
+    let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    account.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("the kernel accounts for threads")
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn numbers(arguments: &[String], name: &str) -> Option<Vec<usize>> {
+    let position = arguments.iter().position(|argument| argument == name)?;
+    let text = arguments.get(position + 1)?;
+    Some(text.split(',').map(|number| number.parse().expect("numbers, separated by commas")).collect())
+}
+
+fn main() {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    // A test runner asks what there is to run: nothing by name.
+    if arguments.iter().any(|argument| argument == "--list") {
+        return;
+    }
+    // Cargo passes `--bench` when it measures; without it this is a test that the benchmark still works.
+    let measuring = arguments.iter().any(|argument| argument == "--bench");
+    let (counts, selections) =
+        if measuring { (vec![1, 10, 1000, 10_000], 1_000_000) } else { (vec![1, 10], 1000) };
+    let counts = numbers(&arguments, "--rules").unwrap_or(counts);
+    let rounds = numbers(&arguments, "--rounds").map_or(5, |rounds| rounds[0]);
+    println!("Nanoseconds per selection, medians of {rounds} rounds. Warm: ten rules are asked for in turn;");
+    println!("all: a thousand.");
+    println!("  told apart by    rules      warm       all");
+    for kind in Kind::ALL {
+        for &count in &counts {
+            let set = bound(kind, count);
+            let figure = |asked: usize| {
+                // Spread over the file, in an order without a pattern.
+                let mut random = fastrand::Rng::with_seed(7);
+                let requests: Vec<_> = (0..asked).map(|_| kind.request(random.usize(..count))).collect();
+                let runs = if matches!(kind, Kind::Regex) { selections / 100 } else { selections };
+                median((0..rounds).map(|_| measure(&set, &requests, runs.max(100))).collect())
+            };
+            println!(
+                "  {:<12} {count:>9} {:>9.1} {:>9.1}",
+                format!("{kind:?}").to_lowercase(),
+                figure(10),
+                figure(1000)
+            );
+        }
+    }
+}
