@@ -19,6 +19,7 @@ use crate::config::reload::{Handle, Reloader};
 use crate::config::{Config, Problem};
 use crate::drain::Drain;
 use crate::limiter::{self, Limiter};
+use crate::proxy::elastic::Elastic;
 use crate::proxy::{self, Shared};
 use crate::telemetry::access_log::{self, AccessLog};
 use crate::telemetry::logging::LevelHandle;
@@ -129,6 +130,7 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
         drain: Arc::new(Drain::default()),
         metrics,
         access_log,
+        elastic: Elastic::default(),
         warned_of_proxy: AtomicBool::new(false),
     });
     Ok(Running { shared, generations, reload, log_guard })

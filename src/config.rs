@@ -7,6 +7,7 @@
 mod at;
 mod compile;
 pub mod defaults;
+mod files;
 pub mod parse;
 pub mod problem;
 pub mod raw;
@@ -22,6 +23,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use self::at::At;
+use self::files::Files;
 pub use self::problem::Problem;
 use self::problem::Report;
 pub use self::schema::published as schema;
@@ -81,7 +83,7 @@ pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
 
 /// Checks and compiles `text`, which stands in `file`; `environment` answers for variables.
 ///
-/// Pure but for `workers: auto`, which asks the system for its CPUs.
+/// Pure but for `workers: auto`, which asks the system for its CPUs, and for the data files that the text names.
 ///
 /// # Errors
 /// Every problem of the text, in the order of its lines.
@@ -90,6 +92,16 @@ pub fn from_text(
     file: &Path,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Config, Vec<Problem>> {
+    with_files(text, file, environment, &mut Files::default())
+}
+
+/// The same with data files that may have been read before.
+fn with_files(
+    text: &str,
+    file: &Path,
+    environment: &dyn Fn(&str) -> Option<String>,
+    files: &mut Files,
+) -> Result<Config, Vec<Problem>> {
     let mut document = tree::parse(text, file)?;
     let mut report = Report::new(file, &document.positions);
     let references = source::substitute(&mut document.value, environment, &mut report);
@@ -97,7 +109,12 @@ pub fn from_text(
         return Err(report.problems());
     }
     let config = match serde_yaml::from_value(document.value) {
-        Ok(raw) => compile::compile(&raw, file, &mut report),
+        Ok(raw) => {
+            files.begin(file);
+            let config = compile::compile(&raw, file, files, &mut report);
+            files.finish();
+            config
+        }
         Err(error) => {
             // What is left has the right shape; should it not, there is a problem all the same.
             report.value(At::ROOT, error.to_string());

@@ -6,6 +6,7 @@
 
 pub mod algorithm;
 pub mod decision;
+pub mod elastic;
 pub mod key;
 pub mod quota;
 pub mod timestamp;

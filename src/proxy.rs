@@ -4,6 +4,7 @@
 //! thread, except what [`Shared`] holds.
 
 pub mod activity;
+pub mod elastic;
 
 mod answers;
 mod body;
@@ -27,6 +28,7 @@ use http::HeaderMap;
 
 use self::activity::{Patience, SlowClock, TICK};
 use self::body::RequestBody;
+use self::elastic::Elastic;
 use self::headers::Hop;
 use crate::clock::Clock;
 use crate::drain::{Drain, Phase};
@@ -62,6 +64,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// The access log, if there is one.
     pub access_log: Option<AccessLog>,
+    /// How far elastic limits may grow.
+    pub elastic: Elastic,
     /// Whether a client behind an untrusted private proxy has been warned of already.
     pub warned_of_proxy: AtomicBool,
 }
@@ -213,11 +217,12 @@ impl View {
         let rules = policy.rules.rules();
         let notations: Box<[_]> = rules.iter().map(notations).collect();
         let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
-        let prepared =
-            policy.refusals.iter().zip(&notations).map(|(refusal, notations)| match &**notations {
-                [only] if visible => Some(Prepared::new(refusal, only)),
-                _ => None,
-            });
+        let prepare = |((rule, refusal), notations): ((&Rule, &Refusal), &Box<[Notation]>)| match &**notations
+        {
+            [only] if visible && !rule.is_elastic() => Some(Prepared::new(refusal, only)),
+            _ => None,
+        };
+        let prepared = rules.iter().zip(&policy.refusals).zip(&notations).map(prepare);
         Self {
             policy: Arc::clone(policy),
             prepared: prepared.collect(),

@@ -12,6 +12,8 @@ pub mod selection;
 
 mod index;
 
+use std::num::NonZeroU32;
+
 use smallvec::SmallVec;
 
 use self::index::Index;
@@ -19,6 +21,7 @@ use self::rule::{Action, OnMissing, Rule};
 use self::selection::{Selected, Selection};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
+use crate::limiter::elastic::Headroom;
 use crate::limiter::key::KeyHasher;
 use crate::limiter::{Check, Lineage, Meter, MeterSpec};
 
@@ -35,6 +38,7 @@ pub struct RuleSet {
     kinds: Box<[Kind]>,
     /// The meters of each rule's limits, beside `rules`.
     meters: Box<[Box<[Meter]>]>,
+    elastic: bool,
     hasher: KeyHasher,
 }
 
@@ -72,6 +76,7 @@ impl RuleSet {
             index: Index::new(&rules),
             kinds: rules.iter().map(kind).collect(),
             meters: rules.iter().map(|rule| meters.by_ref().take(rule.limits().len()).collect()).collect(),
+            elastic: rules.iter().any(Rule::is_elastic),
             rules: rules.into(),
             hasher,
         }
@@ -92,13 +97,18 @@ impl RuleSet {
         self.meters.get(index.0).map_or(&[], |meters| meters)
     }
 
-    /// What the rules say about a request.
-    pub fn select(&self, request: &Attributes<'_>) -> Selection {
-        self.select_among(&self.index.candidates(request), request)
+    /// Whether any limit is elastic, so that headroom is of interest.
+    pub fn is_elastic(&self) -> bool {
+        self.elastic
+    }
+
+    /// What the rules say about a request, with this much headroom for elastic limits.
+    pub fn select(&self, request: &Attributes<'_>, headroom: Headroom) -> Selection {
+        self.select_among(&self.index.candidates(request), request, headroom)
     }
 
     /// What the rules at `candidates` say, which are ascending.
-    fn select_among(&self, candidates: &[u32], request: &Attributes<'_>) -> Selection {
+    fn select_among(&self, candidates: &[u32], request: &Attributes<'_>, headroom: Headroom) -> Selection {
         let of_kind = |wanted| {
             let indices = candidates.iter().map(|candidate| *candidate as usize);
             indices.filter(move |index| self.kinds[*index] == wanted)
@@ -113,7 +123,7 @@ impl RuleSet {
         }
         let mut selected = SmallVec::new();
         for index in of_kind(Kind::Limit) {
-            if let Some(denied) = self.select_limits(index, request, &mut selected) {
+            if let Some(denied) = self.select_limits(index, request, headroom, &mut selected) {
                 return denied;
             }
         }
@@ -125,6 +135,7 @@ impl RuleSet {
         &self,
         index: usize,
         request: &Attributes<'_>,
+        headroom: Headroom,
         selected: &mut SmallVec<[Selected; 2]>,
     ) -> Option<Selection> {
         let rule = &self.rules[index];
@@ -140,9 +151,11 @@ impl RuleSet {
                 OnMissing::Deny => return Some(Selection::Denied(RuleIndex(index))),
             },
         };
-        for (ordinal, meter) in self.meters[index].iter().enumerate() {
-            let check = Check { meter: *meter, key, cost: limiting.cost, enforcement: limiting.enforcement };
-            selected.push(Selected { rule: RuleIndex(index), limit: ordinal, check });
+        for (ordinal, (meter, limit)) in self.meters[index].iter().zip(&limiting.limits).enumerate() {
+            let price = limit.prices.map_or(NonZeroU32::MIN, |prices| prices.at(headroom));
+            let cost = limiting.cost.saturating_mul(price.get());
+            let check = Check { meter: *meter, key, cost, enforcement: limiting.enforcement };
+            selected.push(Selected { rule: RuleIndex(index), limit: ordinal, price, check });
         }
         None
     }

@@ -35,7 +35,7 @@ fn per_ip() -> Rule {
     let limiting = Limiting {
         key: KeyTemplate([KeyPart::ClientIp].into()),
         on_missing: OnMissing::Skip,
-        limits: [RuleLimit { quota }].into(),
+        limits: [RuleLimit { quota, prices: None }].into(),
         cost: 1,
         enforcement: Enforcement::Enforced,
     };

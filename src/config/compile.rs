@@ -6,6 +6,7 @@
 mod addresses;
 mod limits;
 mod matching;
+mod networks;
 mod refusal;
 mod rules;
 
@@ -15,23 +16,30 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use super::at::At;
+use super::files::Files;
 use super::parse::{self, nearest};
 use super::problem::{Fault, Report, quoted};
 use super::raw::{self, List};
 use super::{Config, defaults};
+use crate::identify::cidr::CidrSet;
 use crate::telemetry::access_log::{self, Format, Sink};
 use crate::{drain, identify, response};
 
 /// The configuration, if all of it makes sense. Files named in it are relative to `file`.
-pub(super) fn compile(raw: &raw::Root, file: &Path, report: &mut Report<'_>) -> Option<Config> {
+pub(super) fn compile(
+    raw: &raw::Root,
+    file: &Path,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Option<Config> {
     let root = At::ROOT;
     let addresses = addresses::compile(raw, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
-    let identify = identify(raw.client_ip.as_ref(), root.key("client_ip"), report);
+    let identify = identify(raw.client_ip.as_ref(), root.key("client_ip"), files, report);
     let response = response(raw, report);
     let rules =
-        raw.rules.as_ref().map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), report));
+        raw.rules.as_ref().map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), files, report));
     let (rules, refusals) = rules.into_iter().unzip();
     let upstream = addresses.upstream.filter(|_| report.is_clean())?;
     Some(Config {
@@ -72,25 +80,23 @@ fn drain(raw: Option<&raw::Drain>, at: At<'_>, report: &mut Report<'_>) -> drain
     }
 }
 
-fn identify(raw: Option<&raw::ClientIp>, at: At<'_>, report: &mut Report<'_>) -> identify::Settings {
+fn identify(
+    raw: Option<&raw::ClientIp>,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> identify::Settings {
     let trusted = raw.and_then(|raw| raw.trusted_proxies.as_ref());
-    let trusted_proxies = trusted.map_or_else(Vec::new, |trusted| {
-        each(trusted, at.key("trusted_proxies"), |network, at| {
-            let network = report.take(at, parse::network(&network.0))?;
-            if network.prefix_len() == 0 {
-                report.note(
-                    at,
-                    "everybody is trusted, so every client chooses the address it is counted under",
-                );
-            }
-            Some(network)
-        })
+    let trusted_proxies = trusted.map_or_else(CidrSet::default, |trusted| {
+        let at = at.key("trusted_proxies");
+        let set = networks::set(trusted, at, files, report);
+        if set.holds_a_family() {
+            report.note(at, "everybody is trusted, so every client chooses the address it is counted under");
+        }
+        set
     });
     let prefix = raw.and_then(|raw| raw.ipv6_prefix).and_then(|prefix| u8::try_from(prefix).ok());
-    identify::Settings {
-        trusted_proxies: trusted_proxies.into_iter().collect(),
-        ipv6_prefix: prefix.unwrap_or(defaults::IPV6_PREFIX),
-    }
+    identify::Settings { trusted_proxies, ipv6_prefix: prefix.unwrap_or(defaults::IPV6_PREFIX) }
 }
 
 fn response(raw: &raw::Root, report: &mut Report<'_>) -> response::Settings {

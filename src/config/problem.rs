@@ -170,6 +170,12 @@ impl<'a> Report<'a> {
         self.add(at, self.positions.value(at), fault.into(), Severity::Note);
     }
 
+    /// Something is wrong in another file, which the value at `at` names.
+    pub(super) fn elsewhere(&mut self, at: At<'_>, problem: Problem) {
+        self.mark(at);
+        self.problems.push(problem);
+    }
+
     /// The value, unless there was a fault at `at`.
     pub(super) fn take<T>(&mut self, at: At<'_>, result: Result<T, impl Into<Fault>>) -> Option<T> {
         result.map_err(|fault| self.value(at, fault)).ok()
@@ -207,11 +213,7 @@ impl<'a> Report<'a> {
     fn add(&mut self, at: At<'_>, position: Position, fault: Fault, severity: Severity) {
         let remarks = match severity {
             Severity::Problem => {
-                let mut around = Some(at);
-                while let Some(at) = around {
-                    self.faulty.insert(at.to_string());
-                    around = at.parent();
-                }
+                self.mark(at);
                 &mut self.problems
             }
             Severity::Note => &mut self.notes,
@@ -225,6 +227,15 @@ impl<'a> Report<'a> {
             hint: fault.hint,
             severity,
         });
+    }
+
+    /// Everything around `at` is faulty too.
+    fn mark(&mut self, at: At<'_>) {
+        let mut around = Some(at);
+        while let Some(at) = around {
+            self.faulty.insert(at.to_string());
+            around = at.parent();
+        }
     }
 }
 

@@ -15,8 +15,8 @@ pub use self::rules::{
     Action, Body, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit, OnMissing, PlainKey, Rule, Throttle,
 };
 pub use self::values::{
-    Address, Algorithm, Duration, HeaderPattern, HostPattern, Json, List, Method, Network, OneOrMany,
-    PathPattern, Rate, UpstreamAddress, ZeroOrMany,
+    Address, Algorithm, Duration, FileName, HeaderPattern, HostPattern, Json, List, Method, Network,
+    Networks, OneOrMany, PathPattern, Rate, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;
@@ -192,7 +192,7 @@ pub struct Drain {
 #[serde(deny_unknown_fields)]
 pub struct ClientIp {
     /// Peers whose X-Forwarded-For is believed; nobody unless given.
-    pub trusted_proxies: Option<ZeroOrMany<Network>>,
+    pub trusted_proxies: Option<ZeroOrMany<Networks>>,
     /// Leading bits of an IPv6 address that make one client.
     #[schemars(range(min = 1, max = 128), extend("default" = defaults::IPV6_PREFIX))]
     pub ipv6_prefix: Option<u64>,

@@ -1,4 +1,4 @@
-//! A running configuration follows its file.
+//! A running configuration follows its file, and the data files that it names.
 //!
 //! A new text is looked at only once it has come to rest, compiled whole, and handed on; a text with problems,
 //! or none at all, changes nothing but the status. What is compared is always the content, so it does not
@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::files::{Files, Marks};
 use super::watch::{Waker, Watch, Woken};
-use super::{Config, Problem, from_text, source};
+use super::{Config, Problem, source, with_files};
+use crate::identify;
 use crate::limiter::timestamp::Timestamp;
 
 /// Writers are done when nothing has happened for this long.
@@ -146,19 +148,25 @@ struct Pace {
     poll: Duration,
 }
 
-/// What a look at the file found.
-type Found = Result<String, Problem>;
+/// What a look at the files found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Found {
+    text: Result<String, Problem>,
+    /// What the data files say that the configuration names.
+    data: Marks,
+}
 
-/// Watches the configuration file.
+/// Watches the configuration file and the data files that it names.
 #[derive(Debug)]
 pub struct Reloader {
     path: PathBuf,
     watch: Watch,
     pace: Pace,
     shared: Arc<Shared>,
-    /// The configuration of the start: what takes a restart is still as it says.
+    /// The configuration of the start, as far as it takes a restart to change it.
     started: Config,
-    running: String,
+    files: Files,
+    running: Found,
     /// What the last evaluation found; the same again is no news.
     seen: Found,
 }
@@ -173,9 +181,12 @@ impl Reloader {
         Self::with(path, Watch::on(path), Pace { quiet: QUIET, poll: POLL })
     }
 
-    fn with(path: &Path, watch: Watch, pace: Pace) -> Result<(Config, Self), Vec<Problem>> {
+    fn with(path: &Path, mut watch: Watch, pace: Pace) -> Result<(Config, Self), Vec<Problem>> {
         let text = source::read(path).map_err(|problem| vec![problem])?;
-        let config = from_text(&text, path, &source::variable)?;
+        let mut files = Files::default();
+        let config = with_files(&text, path, &source::variable, &mut files)?;
+        let data = files.marks();
+        watch.follow(data.keys());
         let status = Status {
             file: path.to_owned(),
             generation: 1,
@@ -194,9 +205,10 @@ impl Reloader {
             watch,
             pace,
             shared: Arc::new(shared),
-            started: config.clone(),
-            running: text.clone(),
-            seen: Ok(text),
+            started: without_data(&config),
+            files,
+            running: Found { text: Ok(text.clone()), data: data.clone() },
+            seen: Found { text: Ok(text), data },
         };
         Ok((config, reloader))
     }
@@ -228,9 +240,9 @@ impl Reloader {
         self.shared.stopped.load(Ordering::Acquire)
     }
 
-    /// What the file says, if it is news or was asked for, and reads the same twice.
-    fn look(&self, requested: bool) -> Option<Found> {
-        let mut found = source::read(&self.path);
+    /// What the files say, if it is news or was asked for, and reads the same twice.
+    fn look(&mut self, requested: bool) -> Option<Found> {
+        let mut found = self.read();
         for _ in 0..MOST_READS {
             if self.is_stopped() || (found == self.seen && !requested) {
                 return None;
@@ -239,7 +251,7 @@ impl Reloader {
                 return Some(found);
             }
             self.watch.settle(self.pace.quiet);
-            let again = source::read(&self.path);
+            let again = self.read();
             if again == found {
                 return Some(found);
             }
@@ -248,25 +260,32 @@ impl Reloader {
         None
     }
 
+    fn read(&mut self) -> Found {
+        Found { text: source::read(&self.path), data: self.files.look() }
+    }
+
     fn evaluate(&mut self, found: Found) -> Reload {
         let is_news = found != self.seen;
-        let compiled = match &found {
-            Ok(text) if *text == self.running => None,
-            Ok(text) => Some(from_text(text, &self.path, &source::variable)),
+        let compiled = match &found.text {
+            Ok(_) if found == self.running => None,
+            Ok(text) => Some(with_files(text, &self.path, &source::variable, &mut self.files)),
             Err(problem) => Some(Err(vec![problem.clone()])),
         };
+        // What was made use of, which need not be what was found: the text may name other files now.
+        let used = Found { text: found.text, data: self.files.marks() };
+        self.watch.follow(used.data.keys());
         let reload = match compiled {
             None => Reload::Unchanged,
+            // A file may have gone and come back, or be named again.
+            Some(Ok(_)) if used == self.running => Reload::Unchanged,
             Some(Ok(config)) => {
                 let needs_restart = restart_fields(&self.started, &config);
+                self.running = used.clone();
                 Reload::Applied { config: Box::new(config), needs_restart }
             }
             Some(Err(problems)) => Reload::Rejected { problems },
         };
-        if let (Reload::Applied { .. }, Ok(text)) = (&reload, &found) {
-            self.running.clone_from(text);
-        }
-        self.seen = found;
+        self.seen = used;
         if is_news {
             log(&self.path, &reload);
         }
@@ -279,8 +298,9 @@ impl Reloader {
         match reload {
             Reload::Applied { needs_restart, .. } => {
                 status.generation += 1;
-                status.text = self.running.as_str().into();
-                status.text_hash = fnv1a(&self.running);
+                let text = self.running.text.as_deref().unwrap_or_default();
+                status.text = text.into();
+                status.text_hash = fnv1a(text);
                 status.needs_restart.clone_from(needs_restart);
             }
             Reload::Unchanged => {}
@@ -288,6 +308,16 @@ impl Reloader {
         }
         status.last = Some(Attempt { at, outcome: reload.outcome(), problems });
         status
+    }
+}
+
+/// What is left of `config` when it does not keep lists and databases in memory for ever.
+fn without_data(config: &Config) -> Config {
+    Config {
+        identify: identify::Settings::default(),
+        rules: Vec::new(),
+        refusals: Vec::new(),
+        ..config.clone()
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::Path;
+use std::string::FromUtf8Error;
 
 use serde_yaml::Value;
 
@@ -25,15 +26,17 @@ pub(super) fn read(path: &Path) -> Result<String, Problem> {
         return Err(problem("larger than 1 MiB".to_owned()));
     }
     String::from_utf8(bytes).map_err(|error| {
-        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let valid = String::from_utf8_lossy(valid);
-        let line = valid.rsplit('\n').next().unwrap_or_default();
-        Problem {
-            line: valid.matches('\n').count() + 1,
-            column: line.chars().count() + 1,
-            ..problem("not UTF-8 text".to_owned())
-        }
+        let (line, column) = place_of(&error);
+        Problem { line, column, ..problem("not UTF-8 text".to_owned()) }
     })
+}
+
+/// Line and column, from 1, of the first byte that is not text.
+pub(super) fn place_of(error: &FromUtf8Error) -> (usize, usize) {
+    let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+    let valid = String::from_utf8_lossy(valid);
+    let line = valid.rsplit('\n').next().unwrap_or_default();
+    (valid.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
 /// One byte more than is allowed is enough to know that it is too much; a device may have no end.
@@ -46,7 +49,8 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> String {
+/// Why the file at `path` cannot be read.
+pub(super) fn unreadable(path: &Path, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound if path.is_symlink() => "the link leads nowhere".to_owned(),
         io::ErrorKind::NotFound => "no such file".to_owned(),

@@ -4,13 +4,16 @@
 //! watch on the file itself would die with the old one. Events are only a reason to look, and a system
 //! without them (NFS, no inotify instance left) is looked at every now and then all the same.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
+use parking_lot::Mutex;
 
 /// Somebody who writes without a pause is not waited for longer than this many quiet times.
 const MOST_ROUNDS: usize = 20;
@@ -36,21 +39,31 @@ impl Waker {
     }
 }
 
-/// A watch on one file, as long as it lives.
+/// The files that matter, by their last names.
+type Names = Arc<Mutex<HashSet<OsString>>>;
+
+/// A watch on a file and on those that belong to it, as long as it lives.
 #[derive(Debug)]
 pub(super) struct Watch {
     wakes: Receiver<()>,
     waker: Waker,
     /// `None` where the system has no events for us.
     watcher: Option<RecommendedWatcher>,
+    file: PathBuf,
+    names: Names,
+    directories: HashSet<PathBuf>,
 }
 
 impl Watch {
     /// Watches the file at `path`, by events where there are any.
     pub(super) fn on(path: &Path) -> Self {
-        let mut watch = Self::without_events();
-        match watcher(path, watch.waker()) {
-            Ok(watcher) => watch.watcher = Some(watcher),
+        let mut watch = Self { file: path.to_owned(), ..Self::without_events() };
+        watch.names.lock().insert(name_of(path));
+        match watcher(path, Arc::clone(&watch.names), watch.waker()) {
+            Ok(watcher) => {
+                watch.watcher = Some(watcher);
+                watch.directories.insert(directory_of(path));
+            }
             Err(error) => {
                 tracing::warn!(file = %path.display(), %error, "no events for the configuration, polling only");
             }
@@ -58,10 +71,36 @@ impl Watch {
         watch
     }
 
+    /// From now on `others` belong to the file, and no others do.
+    pub(super) fn follow<'a>(&'a mut self, others: impl Iterator<Item = &'a PathBuf>) {
+        let Some(watcher) = &mut self.watcher else { return };
+        let all: Vec<&Path> = others.map(PathBuf::as_path).chain([self.file.as_path()]).collect();
+        *self.names.lock() = all.iter().map(|path| name_of(path)).collect();
+        let wanted: HashSet<PathBuf> = all.iter().map(|path| directory_of(path)).collect();
+        for gone in self.directories.difference(&wanted) {
+            // Fails where the directory itself has gone.
+            let _ = watcher.unwatch(gone);
+        }
+        self.directories.retain(|directory| wanted.contains(directory));
+        for new in wanted {
+            // One that cannot be watched is polled, and tried again at the next change.
+            if !self.directories.contains(&new) && watcher.watch(&new, RecursiveMode::NonRecursive).is_ok() {
+                self.directories.insert(new);
+            }
+        }
+    }
+
     /// Is woken by wakers only.
     pub(super) fn without_events() -> Self {
         let (sender, wakes) = sync_channel(1);
-        Self { wakes, waker: Waker(sender), watcher: None }
+        Self {
+            wakes,
+            waker: Waker(sender),
+            watcher: None,
+            file: PathBuf::new(),
+            names: Names::default(),
+            directories: HashSet::new(),
+        }
     }
 
     /// Wakes whoever waits here.
@@ -87,25 +126,31 @@ impl Watch {
     }
 }
 
-fn watcher(path: &Path, waker: Waker) -> notify::Result<RecommendedWatcher> {
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let name: OsString = path.file_name().unwrap_or_default().into();
+fn watcher(path: &Path, names: Names, waker: Waker) -> notify::Result<RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
         // An error may hide a change.
-        if event.as_ref().map_or(true, |event| concerns(event, &name)) {
+        if event.as_ref().map_or(true, |event| concerns(event, &names.lock())) {
             waker.wake();
         }
     })?;
-    watcher.watch(directory, RecursiveMode::NonRecursive)?;
+    watcher.watch(&directory_of(path), RecursiveMode::NonRecursive)?;
     Ok(watcher)
 }
 
-/// Whether an event may mean that the file called `name` reads differently now. Reading it is an event too,
-/// and whatever else is written in the directory, a log perhaps, is none of ours.
-fn concerns(event: &Event, name: &OsStr) -> bool {
+fn name_of(path: &Path) -> OsString {
+    path.file_name().unwrap_or_default().into()
+}
+
+fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Whether an event may mean that a file with one of these names reads differently now. Reading it is an event
+/// too, and whatever else is written in the directory, a log perhaps, is none of ours.
+fn concerns(event: &Event, names: &HashSet<OsString>) -> bool {
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => {}
         EventKind::Access(_) => return false,
@@ -116,7 +161,7 @@ fn concerns(event: &Event, name: &OsStr) -> bool {
         | EventKind::Other => {}
     }
     // A ConfigMap's files are links through `..data`, and only that is replaced.
-    let is_ours = |given: &OsStr| given == name || given.as_encoded_bytes().starts_with(b"..");
+    let is_ours = |given: &OsStr| names.contains(given) || given.as_encoded_bytes().starts_with(b"..");
     event.need_rescan()
         || event.paths.is_empty()
         || event.paths.iter().any(|path| path.file_name().is_none_or(is_ours))
@@ -129,7 +174,11 @@ mod tests {
     use super::*;
 
     fn is_reason(kind: EventKind, path: &str) -> bool {
-        concerns(&Event::new(kind).add_path(path.into()), OsStr::new("weir.yaml"))
+        concerns(&Event::new(kind).add_path(path.into()), &names())
+    }
+
+    fn names() -> HashSet<OsString> {
+        ["weir.yaml", "list.txt"].map(OsString::from).into()
     }
 
     #[test]
@@ -145,7 +194,8 @@ mod tests {
         assert!(is_reason(renamed, "/etc/weir/weir.yaml") && is_reason(renamed, "/etc/weir/..data"));
         assert!(!is_reason(EventKind::Create(CreateKind::File), "/etc/weir/weir.yaml.swp"));
         assert!(!is_reason(EventKind::Modify(ModifyKind::Data(DataChange::Any)), "/etc/weir/access.log"));
-        assert!(concerns(&Event::new(EventKind::Other), OsStr::new("weir.yaml")));
+        assert!(concerns(&Event::new(EventKind::Other), &names()));
+        assert!(is_reason(renamed, "/elsewhere/list.txt"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod gcra;
 mod token_bucket;
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::quota::Quota;
@@ -84,6 +85,13 @@ pub struct Usage {
     pub reset: Duration,
 }
 
+impl Usage {
+    /// In requests that cost so many units each.
+    pub fn at_price(self, price: NonZeroU32) -> Self {
+        Self { used: self.used.div_ceil(price.get()), remaining: self.remaining / price, ..self }
+    }
+}
+
 /// State in, next state and outcome out. The caller decides whether `next` is kept: on
 /// [`Outcome::Exceed`] it is the state as it was, brought forward to `now`.
 ///
@@ -125,7 +133,7 @@ pub fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
     }
 }
 
-/// The same units in use under another quota: what a reload does to a counter whose limit changed.
+/// The same requests in use under another quota: what a reload does to a counter whose limit changed.
 ///
 /// Rounds up to whole units, so that a reload never gives anything away. `None` if nothing was in use.
 pub fn convert(state: State, from: &Quota, to: &Quota, now: Timestamp) -> Option<State> {
@@ -134,8 +142,15 @@ pub fn convert(state: State, from: &Quota, to: &Quota, now: Timestamp) -> Option
     }
     match usage(Some(state), from, now).used {
         0 => None,
-        used => Some(charge(None, to, i64::from(used), now)),
+        used => Some(charge(None, to, in_units_of(to, used, from), now)),
     }
+}
+
+/// Units of one quota in those of another: both are shares of a request, of different size where limits
+/// stretch differently.
+fn in_units_of(to: &Quota, used: u32, from: &Quota) -> i64 {
+    let (used, shares) = (u64::from(used), u64::from(to.shares().get()));
+    i64::try_from((used * shares).div_ceil(from.shares().get().into())).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -3,12 +3,16 @@
 //! A [`Quota`] that exists is valid: its numbers are non-zero, its rate is one the clock can resolve,
 //! and its burst refills within a lifetime. The exact spacing of requests is worked out once, here,
 //! as a whole number of nanoseconds and a remainder, so that no algorithm rounds on the request path.
+//!
+//! Algorithms count in units. A unit is a request (or what a request is said to cost), except in an elastic
+//! quota, which counts in shares of one. What people wrote is always in requests.
 
 use std::fmt;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
 use super::algorithm::Algorithm;
+use super::elastic::{Prices, Stretch};
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;
@@ -169,6 +173,8 @@ pub struct Quota {
     count: NonZeroU32,
     periods: NonZeroU32,
     burst: NonZeroU32,
+    /// Units in a request of the written limit.
+    shares: NonZeroU16,
     unit: Unit,
     algorithm: Algorithm,
 }
@@ -185,6 +191,9 @@ pub enum QuotaError {
     /// A burst for an algorithm that has none.
     #[error("`burst` has no meaning for {0}")]
     NoBurst(Algorithm),
+    /// Too large or too fast a limit to be counted in shares of a request.
+    #[error("too large for an elastic limit of {0}")]
+    NoShares(Stretch),
 }
 
 impl Quota {
@@ -216,6 +225,7 @@ impl Quota {
                     count: limit.count,
                     periods: limit.period.count,
                     burst,
+                    shares: NonZeroU16::MIN,
                     unit: limit.period.unit,
                     algorithm,
                 })
@@ -224,19 +234,53 @@ impl Quota {
         }
     }
 
+    /// The same quota counted in shares of a request, so that it can stretch; with what a request costs.
+    ///
+    /// At the full price it admits exactly what this quota admits.
+    ///
+    /// # Errors
+    /// [`QuotaError::NoShares`] where count, burst or rate leave no room for shares.
+    pub fn stretched(self, stretch: Stretch) -> Result<(Self, Prices), QuotaError> {
+        let (count, burst) = (u64::from(self.count.get()), u64::from(self.burst.get()));
+        let most = (self.period() / count).min(u64::from(u32::MAX) / count.max(burst));
+        let no_shares = QuotaError::NoShares(stretch);
+        let prices = Prices::new(stretch, most).ok_or(no_shares)?;
+        let shares = u64::from(prices.full().get());
+        let finer = |number: u64| u32::try_from(number * shares).ok().and_then(NonZeroU32::new);
+        let interval = span(u128::from(self.period()), count * shares).ok_or(no_shares)?;
+        let tolerance = span(u128::from(self.period()) * u128::from(burst * shares), count * shares);
+        let tolerance = tolerance.ok_or(no_shares)?;
+        let stretched = Self {
+            interval: interval.whole,
+            tolerance: tolerance.whole,
+            interval_part: interval.part,
+            tolerance_part: tolerance.part,
+            count: finer(count).ok_or(no_shares)?,
+            burst: finer(burst).ok_or(no_shares)?,
+            shares: prices.full(),
+            ..self
+        };
+        Ok((stretched, prices))
+    }
+
     /// How it is counted.
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// What the user wrote.
-    pub const fn limit(&self) -> Limit {
-        Limit::new(self.count, Period::new(self.periods, self.unit))
+    /// What the user wrote, in requests.
+    pub fn limit(&self) -> Limit {
+        Limit::new(self.in_requests(self.count), self.window())
     }
 
-    /// The most that may pass at once.
-    pub const fn burst(&self) -> NonZeroU32 {
-        self.burst
+    /// The most that may pass at once, in requests.
+    pub fn burst(&self) -> NonZeroU32 {
+        self.in_requests(self.burst)
+    }
+
+    /// Units in a request of the written limit: 1 unless elastic.
+    pub const fn shares(&self) -> NonZeroU16 {
+        self.shares
     }
 
     /// How long an emptied quota needs to be whole again; the length of the window for window algorithms.
@@ -244,16 +288,27 @@ impl Quota {
         if self.algorithm.has_burst() {
             Duration::from_nanos(self.tolerance.saturating_add((self.tolerance_part > 0) as u64))
         } else {
-            self.limit().period.duration()
+            self.window().duration()
         }
     }
 
+    /// Over which time the limit counts.
+    pub const fn window(&self) -> Period {
+        Period::new(self.periods, self.unit)
+    }
+
+    /// Units per period.
     pub(super) const fn count(&self) -> u64 {
         self.count.get() as u64
     }
 
+    /// Units that may pass at once.
+    pub(super) const fn capacity(&self) -> u32 {
+        self.burst.get()
+    }
+
     pub(super) const fn period(&self) -> u64 {
-        self.limit().period.nanos()
+        self.window().nanos()
     }
 
     /// The exact spacing of single units at the limit's rate.
@@ -264,6 +319,11 @@ impl Quota {
     /// The exact time in which a whole burst refills.
     pub(super) const fn tolerance(&self) -> Span {
         Span { whole: self.tolerance, part: self.tolerance_part }
+    }
+
+    /// Counts and bursts are whole multiples of the shares.
+    fn in_requests(&self, units: NonZeroU32) -> NonZeroU32 {
+        NonZeroU32::new(units.get() / u32::from(self.shares.get())).unwrap_or(NonZeroU32::MIN)
     }
 }
 
@@ -304,6 +364,28 @@ mod tests {
             Quota::new(Algorithm::FixedWindow, limit(10, Unit::Second), NonZeroU32::new(20)),
             Err(QuotaError::NoBurst(Algorithm::FixedWindow))
         );
+    }
+
+    #[test]
+    fn shares_change_nothing_that_people_read() {
+        let quota = Quota::new(Algorithm::Gcra, limit(100, Unit::Second), NonZeroU32::new(200)).unwrap();
+        let (finer, prices) = quota.stretched(Stretch::from_hundredths(300).unwrap()).unwrap();
+        assert_eq!(
+            (finer.limit(), finer.burst(), finer.refill()),
+            (quota.limit(), quota.burst(), quota.refill())
+        );
+        assert_eq!(finer.count(), 100 * u64::from(prices.full().get()));
+        assert_eq!(size_of::<Quota>(), 40);
+    }
+
+    #[test]
+    fn a_limit_that_leaves_no_room_does_not_stretch() {
+        let stretch = Stretch::from_hundredths(300).unwrap();
+        let quota = |count, unit| Quota::new(Algorithm::Gcra, limit(count, unit), None).unwrap();
+        let shares = |quota: Quota| quota.stretched(stretch).map(|(quota, _)| quota.shares().get());
+        assert_eq!(shares(quota(50_000_000, Unit::Second)), Ok(18));
+        assert_eq!(shares(quota(400_000_000, Unit::Second)), Err(QuotaError::NoShares(stretch)));
+        assert_eq!(shares(quota(u32::MAX, Unit::Year)), Err(QuotaError::NoShares(stretch)));
     }
 
     #[test]

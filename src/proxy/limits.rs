@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::View;
 use crate::limiter::Limiter;
-use crate::limiter::decision::{Decision, Enforcement};
+use crate::limiter::decision::{Decision, Enforcement, Verdict};
 use crate::limiter::timestamp::Timestamp;
 use crate::response::rate_limit_headers::{self, Standing};
 use crate::response::{Settings, Visibility};
@@ -99,8 +99,8 @@ impl Limits {
             .zip(self.decision.verdicts())
             .filter(|(_, verdict)| verdict.enforcement == Enforcement::Enforced)
             .filter_map(|(selected, verdict)| {
-                let usage = verdict.usage(self.at)?;
-                Some(Standing { notation: view.notation(selected)?, usage })
+                let usage = verdict.usage(self.at)?.at_price(selected.price);
+                Some(Standing { notation: view.notation(selected)?, grown: grown(selected, verdict), usage })
             })
             .collect();
         if visible {
@@ -110,4 +110,15 @@ impl Limits {
             rate_limit_headers::write_ietf(headers, &standings);
         }
     }
+}
+
+/// The count of an elastic limit at what requests cost now, where that is more than what was written.
+fn grown(selected: &Selected, verdict: &Verdict) -> Option<u32> {
+    let quota = verdict.quota()?;
+    let (shares, price) = (u32::from(quota.shares().get()), selected.price.get());
+    if price >= shares {
+        return None;
+    }
+    let count = u64::from(quota.limit().count.get()) * u64::from(shares) / u64::from(price);
+    Some(u32::try_from(count).unwrap_or(u32::MAX))
 }

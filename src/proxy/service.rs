@@ -51,7 +51,7 @@ pub(super) fn handle(
     exchange.note_client(attributes.client.ip);
     worker.warn_of_untrusted_proxy(&hop, &head.headers);
 
-    let limits = match policy.rules.select(&attributes) {
+    let limits = match policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
             view.record(rule, DecisionOutcome::Exempt);
             Limits::none(now)

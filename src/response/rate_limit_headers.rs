@@ -44,7 +44,7 @@ impl Notation {
         };
         let mut text = Vec::new();
         push_number(&mut text, notation.count.into());
-        notation.push_policy(&mut text);
+        notation.push_policy(notation.count, &mut text);
         notation.alone = HeaderValue::from_bytes(&text).unwrap_or(notation.alone);
         notation
     }
@@ -54,9 +54,9 @@ impl Notation {
         &self.alone
     }
 
-    fn push_policy(&self, text: &mut Vec<u8>) {
+    fn push_policy(&self, count: u32, text: &mut Vec<u8>) {
         text.extend_from_slice(b", ");
-        push_number(text, self.count.into());
+        push_number(text, count.into());
         text.extend_from_slice(b";w=");
         push_number(text, self.window);
         text.extend_from_slice(b";name=\"");
@@ -70,8 +70,16 @@ impl Notation {
 pub struct Standing<'a> {
     /// How it is written.
     pub notation: &'a Notation,
-    /// What is left of it.
+    /// What an elastic limit has grown to, where that is not what was written.
+    pub grown: Option<u32>,
+    /// What is left of it, in requests.
     pub usage: Usage,
+}
+
+impl Standing<'_> {
+    fn count(&self) -> u32 {
+        self.grown.unwrap_or(self.notation.count)
+    }
 }
 
 /// Sets Envoy's three headers; does nothing where no limit applies.
@@ -79,14 +87,14 @@ pub fn write_envoy(headers: &mut HeaderMap, standings: &[Standing<'_>]) {
     // The first of those with the least left: `min_by_key` answers the first of equals.
     let Some(least) = standings.iter().min_by_key(|standing| standing.usage.remaining) else { return };
     match standings {
-        [only] => {
+        [only] if only.grown.is_none() => {
             headers.insert(X_RATELIMIT_LIMIT, only.notation.alone.clone());
         }
         standings => {
             let mut text = Vec::with_capacity(32 * standings.len());
-            push_number(&mut text, least.notation.count.into());
+            push_number(&mut text, least.count().into());
             for standing in standings {
-                standing.notation.push_policy(&mut text);
+                standing.notation.push_policy(standing.count(), &mut text);
             }
             insert(headers, X_RATELIMIT_LIMIT, text);
         }
@@ -112,7 +120,7 @@ pub fn write_ietf(headers: &mut HeaderMap, standings: &[Standing<'_>]) {
         state.extend_from_slice(b";t=");
         push_number(&mut state, whole_seconds(standing.usage.reset));
         policy.extend_from_slice(b";q=");
-        push_number(&mut policy, standing.notation.count.into());
+        push_number(&mut policy, standing.count().into());
         policy.extend_from_slice(b";w=");
         push_number(&mut policy, standing.notation.window);
     }
@@ -169,8 +177,8 @@ mod tests {
             Notation::new("slow", &quota(1000, Unit::Hour)),
         );
         let standings = [
-            Standing { notation: &fast, usage: usage(9, Duration::from_millis(100)) },
-            Standing { notation: &slow, usage: usage(3, Duration::from_millis(1_804_001)) },
+            Standing { notation: &fast, grown: None, usage: usage(9, Duration::from_millis(100)) },
+            Standing { notation: &slow, grown: None, usage: usage(3, Duration::from_millis(1_804_001)) },
         ];
         let mut headers = HeaderMap::new();
         write_envoy(&mut headers, &standings);
@@ -186,9 +194,11 @@ mod tests {
     fn the_first_of_equals_leads() {
         let notations = [("a", quota(10, Unit::Second)), ("b", quota(20, Unit::Millisecond))]
             .map(|(n, q)| Notation::new(n, &q));
-        let standings = notations
-            .each_ref()
-            .map(|notation| Standing { notation, usage: usage(0, Duration::from_secs(1)) });
+        let standings = notations.each_ref().map(|notation| Standing {
+            notation,
+            grown: None,
+            usage: usage(0, Duration::from_secs(1)),
+        });
         let mut headers = HeaderMap::new();
         write_envoy(&mut headers, &standings);
         assert_eq!(headers[X_RATELIMIT_LIMIT], "10, 10;w=1;name=\"a\", 20;w=1;name=\"b\"");
@@ -198,10 +208,24 @@ mod tests {
     fn a_limit_alone_is_written_the_same_way() {
         let notation = Notation::new("per-ip", &quota(10, Unit::Second));
         let mut headers = HeaderMap::new();
-        write_envoy(&mut headers, &[Standing { notation: &notation, usage: usage(11, Duration::ZERO) }]);
+        write_envoy(
+            &mut headers,
+            &[Standing { notation: &notation, grown: None, usage: usage(11, Duration::ZERO) }],
+        );
         assert_eq!(headers[X_RATELIMIT_LIMIT], "10, 10;w=1;name=\"per-ip\"");
         assert_eq!((&headers[X_RATELIMIT_REMAINING], &headers[X_RATELIMIT_RESET]), (&number(11), &number(0)));
         assert_eq!((number(11), number(0)), (HeaderValue::from(11), HeaderValue::from(0)));
+    }
+
+    #[test]
+    fn an_elastic_limit_is_written_as_large_as_it_is_now() {
+        let notation = Notation::new("per-ip", &quota(10, Unit::Second));
+        let standing = Standing { notation: &notation, grown: Some(25), usage: usage(7, Duration::ZERO) };
+        let mut headers = HeaderMap::new();
+        write_envoy(&mut headers, &[standing]);
+        write_ietf(&mut headers, &[standing]);
+        assert_eq!(headers[X_RATELIMIT_LIMIT], "25, 25;w=1;name=\"per-ip\"");
+        assert_eq!(headers[RATELIMIT_POLICY], "\"per-ip\";q=25;w=1");
     }
 
     #[test]

@@ -116,7 +116,7 @@ mod tests {
             let (wait, reset) = (Duration::from_secs(wait), Duration::from_secs(reset));
             let usage = Usage { used: 0, remaining, reset };
             let mut written = refusal.limited_headers(wait);
-            write_envoy(&mut written, &[Standing { notation: &notation, usage }]);
+            write_envoy(&mut written, &[Standing { notation: &notation, grown: None, usage }]);
             assert_eq!(Prepared::new(&refusal, &notation).fill(wait, &usage), written);
         }
     }

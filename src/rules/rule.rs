@@ -4,6 +4,7 @@ use super::key::KeyTemplate;
 use super::matcher::{Matcher, Route};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
+use crate::limiter::elastic::Prices;
 use crate::limiter::quota::Quota;
 
 /// One rule of the configuration.
@@ -50,6 +51,8 @@ pub struct Limiting {
 pub struct RuleLimit {
     /// What it allows.
     pub quota: Quota,
+    /// What a request costs of it, if that varies: an elastic limit.
+    pub prices: Option<Prices>,
 }
 
 /// What to do with a request that lacks a part of the key.
@@ -78,5 +81,10 @@ impl Rule {
             Action::Limit(limiting) => &limiting.limits,
             Action::Allow | Action::Deny => &[],
         }
+    }
+
+    /// Whether any of its limits is elastic.
+    pub fn is_elastic(&self) -> bool {
+        self.limits().iter().any(|limit| limit.prices.is_some())
     }
 }

@@ -1,5 +1,7 @@
 //! What the rules say about one request.
 
+use std::num::NonZeroU32;
+
 use smallvec::SmallVec;
 
 use super::RuleIndex;
@@ -12,7 +14,10 @@ pub struct Selected {
     pub rule: RuleIndex,
     /// Which of the rule's limits.
     pub limit: usize,
-    /// What to ask the limiter.
+    /// Units of the limit in each unit of the request's cost: 1 unless the limit is elastic. What is settled
+    /// later is settled at this price.
+    pub price: NonZeroU32,
+    /// What to ask the limiter; its cost is in units of the limit.
     pub check: Check,
 }
 

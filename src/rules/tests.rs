@@ -10,6 +10,7 @@ use super::*;
 use crate::identify::{Settings, identify};
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::decision::Enforcement;
+use crate::limiter::elastic::Headroom;
 use crate::limiter::quota::{Limit, Period, Quota, Unit};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{self, Limiter};
@@ -35,10 +36,10 @@ fn deny(pattern: &str) -> Rule {
     rule("deny", &[pattern], Action::Deny)
 }
 
-fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -> Action {
+pub(super) fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -> Action {
     let quota = |count: &u32| {
         let limit = Limit::new(NonZeroU32::new(*count).unwrap(), Period::one(Unit::Hour));
-        RuleLimit { quota: Quota::new(Algorithm::Gcra, limit, None).unwrap() }
+        RuleLimit { quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(), prices: None }
     };
     Action::Limit(Limiting {
         key: KeyTemplate(key.into()),
@@ -71,7 +72,7 @@ impl Bound {
         let headers = HeaderMap::new();
         let peer = [192, 0, 2, 1].into();
         let request = identify(&Method::GET, &uri, &headers, peer, &Settings::default()).unwrap();
-        self.rules.select(&request)
+        self.rules.select(&request, Headroom::NONE)
     }
 
     fn limited(&self, uri: &str) -> Vec<Selected> {

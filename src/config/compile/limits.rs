@@ -91,18 +91,22 @@ fn quota(entry: &Entry<'_>, report: &mut Report<'_>) -> Option<RuleLimit> {
     match Quota::new(entry.algorithm, limit, entry.burst) {
         Ok(quota) => {
             note_first_period(&quota, entry.rate_at, report);
-            Some(RuleLimit { quota })
+            Some(RuleLimit { quota, prices: None })
         }
         Err(error) => {
             let fault = match (error, entry.burst) {
                 (QuotaError::TooSlow, Some(burst)) => format!("{error}, got {burst} at {limit}"),
                 (QuotaError::TooSlow, None) => format!("{error}, got {limit}"),
-                (QuotaError::NoBurst(_) | QuotaError::TooFast(_), _) => error.to_string(),
+                (QuotaError::NoBurst(_) | QuotaError::TooFast(_) | QuotaError::NoShares(_), _) => {
+                    error.to_string()
+                }
             };
             match error {
                 QuotaError::NoBurst(_) => report.key(entry.burst_at, fault),
                 QuotaError::TooSlow if entry.burst.is_some() => report.value(entry.burst_at, fault),
-                QuotaError::TooSlow | QuotaError::TooFast(_) => report.value(entry.rate_at, fault),
+                QuotaError::TooSlow | QuotaError::TooFast(_) | QuotaError::NoShares(_) => {
+                    report.value(entry.rate_at, fault)
+                }
             }
             None
         }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use http::{HeaderName, Method};
 
-use super::each;
+use super::{each, networks};
 use crate::config::at::At;
-use crate::config::parse;
+use crate::config::files::Files;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw;
 use crate::rules::key::{KeyPart, KeyTemplate};
@@ -17,7 +17,12 @@ use crate::rules::pattern::{HeaderPattern, HostPattern, PathPattern};
 const USUAL: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
 /// `match`; nothing, or an empty map, holds for every request.
-pub(super) fn matcher(raw: Option<&raw::Matcher>, at: At<'_>, report: &mut Report<'_>) -> Matcher {
+pub(super) fn matcher(
+    raw: Option<&raw::Matcher>,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Matcher {
     let Some(raw) = raw else { return Matcher::default() };
     let mut matcher = Matcher::default();
     if let Some(paths) = &raw.path {
@@ -32,16 +37,15 @@ pub(super) fn matcher(raw: Option<&raw::Matcher>, at: At<'_>, report: &mut Repor
     if let Some(map) = &raw.header {
         matcher.headers = headers(map, at.key("header"), report).into();
     }
-    if let Some(networks) = &raw.client_ip {
-        let networks = each(networks, at.key("client_ip"), |raw, at| report.take(at, parse::network(&raw.0)));
-        matcher.client_ip = Some(networks.into_iter().collect());
+    if let Some(list) = &raw.client_ip {
+        matcher.client_ip = Some(networks::set(list, at.key("client_ip"), files, report));
     }
     matcher
 }
 
 /// `except`; an empty one would hold for every request, and the rule never apply.
-pub(super) fn except(raw: &raw::Matcher, at: At<'_>, report: &mut Report<'_>) -> Matcher {
-    let matcher = matcher(Some(raw), at, report);
+pub(super) fn except(raw: &raw::Matcher, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Matcher {
+    let matcher = matcher(Some(raw), at, files, report);
     let raw::Matcher { path, method, host, header, client_ip } = raw;
     let is_empty =
         path.is_none() && method.is_none() && host.is_none() && header.is_none() && client_ip.is_none();

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::{each, limits, matching, refusal};
 use crate::config::at::At;
 use crate::config::defaults::{COST, LONGEST_NAME};
+use crate::config::files::Files;
 use crate::config::problem::{Fault, Report, named, quoted};
 use crate::config::raw;
 use crate::limiter::decision::Enforcement;
@@ -17,6 +18,7 @@ use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
 pub(super) fn compile(
     raw: &raw::ZeroOrMany<raw::Rule>,
     at: At<'_>,
+    files: &mut Files,
     report: &mut Report<'_>,
 ) -> Vec<(Rule, Refusal)> {
     let mut lines = HashMap::new();
@@ -30,7 +32,7 @@ pub(super) fn compile(
                 report.value(name_at, fault.hint(format!("first in line {first}")));
             }
         }
-        Some(rule(raw, name, at, report))
+        Some(rule(raw, name, at, files, report))
     })
 }
 
@@ -53,9 +55,15 @@ pub(super) fn check_name(name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-fn rule(raw: &raw::Rule, name: &str, at: At<'_>, report: &mut Report<'_>) -> (Rule, Refusal) {
-    let matcher = matching::matcher(raw.matching.as_ref(), at.key("match"), report);
-    let except = raw.except.as_ref().map(|except| matching::except(except, at.key("except"), report));
+fn rule(
+    raw: &raw::Rule,
+    name: &str,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> (Rule, Refusal) {
+    let matcher = matching::matcher(raw.matching.as_ref(), at.key("match"), files, report);
+    let except = raw.except.as_ref().map(|except| matching::except(except, at.key("except"), files, report));
     let refusal = refusal::compile(raw.on_limit.as_ref(), name, at.key("on_limit"), report);
     let action = match raw.action.unwrap_or_default() {
         raw::Action::Limit if report.is_faulty(at.key("action")) => Action::Deny,

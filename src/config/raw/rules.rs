@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::values::{
-    Algorithm, HeaderPattern, HostPattern, Json, Method, Network, OneOrMany, PathPattern, Rate, ZeroOrMany,
+    Algorithm, HeaderPattern, HostPattern, Json, Method, Networks, OneOrMany, PathPattern, Rate, ZeroOrMany,
 };
 use crate::config::defaults;
 
@@ -63,7 +63,7 @@ pub struct Matcher {
     /// Headers by name.
     pub header: Option<BTreeMap<String, OneOrMany<HeaderPattern>>>,
     /// The client's address.
-    pub client_ip: Option<OneOrMany<Network>>,
+    pub client_ip: Option<OneOrMany<Networks>>,
 }
 
 /// One thing that is counted apart.

@@ -95,6 +95,25 @@ pub struct UpstreamAddress(pub String);
 #[schemars(extend("title" = "network", "examples" = ["10.0.0.0/8", "192.0.2.7", "2001:db8::/32"]))]
 pub struct Network(pub String);
 
+/// Networks: one, or a file of them.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Networks {
+    /// An address or a network.
+    One(Network),
+    /// All that a file lists.
+    File(FileName),
+}
+
+/// What stands in a file of its own.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileName {
+    /// The file, relative to the one that names it.
+    #[schemars(required)]
+    pub file: Option<String>,
+}
+
 /// `/exact`, `/prefix/*`, `/users/{id}` or `~regex`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]

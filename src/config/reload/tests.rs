@@ -238,3 +238,81 @@ fn the_hash_is_the_published_one() {
     assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
     assert_eq!(fnv1a("foobar"), 0x8594_4171_f739_67e8);
 }
+
+/// A configuration that counts whom `list.txt` names.
+fn in_new_directory_with_a_list(list: &str) -> (TempDir, PathBuf) {
+    let (directory, path) = in_new_directory();
+    fs::write(directory.path().join("list.txt"), list).unwrap();
+    fs::write(&path, text("1/s") + "    match: { client_ip: { file: list.txt } }\n").unwrap();
+    (directory, path)
+}
+
+fn holds_for(config: &Config, ip: &str) -> bool {
+    config.rules[0].matcher.client_ip.as_ref().unwrap().contains(ip.parse().unwrap())
+}
+
+/// The next configuration, whatever was rejected before it.
+fn next_config(running: &Running) -> Box<Config> {
+    loop {
+        if let Reload::Applied { config, .. } = running.next() {
+            return config;
+        }
+    }
+}
+
+#[test]
+fn a_data_file_that_changes_is_a_reload_although_the_text_is_the_same() {
+    for pace in [BY_EVENTS, BY_POLLING] {
+        let (directory, path) = in_new_directory_with_a_list("10.0.0.0/8\n");
+        let running = Running::start(&path, pace);
+        let list = directory.path().join("list.txt");
+        for network in ["11.0.0.0/8", "12.0.0.0/8"] {
+            replace(&list, network);
+            let config = next_config(&running);
+            assert!(holds_for(&config, network.split('/').next().unwrap()));
+            assert!(!holds_for(&config, "10.0.0.1"));
+        }
+        while running.handle.status().generation < 3 {
+            thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_bad_data_file_is_rejected_and_the_old_one_coming_back_is_no_change() {
+    let (directory, path) = in_new_directory_with_a_list("10.0.0.0/8\n");
+    let running = Running::start(&path, BY_EVENTS);
+    let list = directory.path().join("list.txt");
+    replace(&list, "10.0.0.0/8\n10.0.0.0/x\n");
+    let Reload::Rejected { problems } = running.next() else { panic!("a bad list was taken") };
+    assert_eq!((problems[0].line, &problems[0].file), (2, &list));
+    fs::remove_file(&list).unwrap();
+    let Reload::Rejected { problems } = running.next() else { panic!("a missing list was taken") };
+    assert!(problems[0].message.starts_with("no such file"), "{}", problems[0]);
+    replace(&list, "10.0.0.0/8\n");
+    assert_eq!(running.next().outcome(), Outcome::Unchanged);
+    assert_eq!(running.status_after(Outcome::Unchanged).generation, 1);
+}
+
+#[test]
+fn a_file_that_is_awaited_is_taken_when_it_comes() {
+    let (directory, path) = in_new_directory();
+    let running = Running::start(&path, BY_EVENTS);
+    let elsewhere = directory.path().join("lists");
+    fs::create_dir(&elsewhere).unwrap();
+    replace(&path, &(text("1/s") + "    match: { client_ip: { file: lists/late.txt } }\n"));
+    assert_eq!(running.next().outcome(), Outcome::Rejected);
+    fs::write(elsewhere.join("late.txt"), "10.0.0.0/8").unwrap();
+    assert!(holds_for(&next_config(&running), "10.0.0.1"));
+}
+
+#[test]
+fn a_text_that_goes_back_to_what_runs_is_no_change() {
+    let (_directory, path) = in_new_directory_with_a_list("10.0.0.0/8\n");
+    let running = Running::start(&path, BY_EVENTS);
+    let before = fs::read_to_string(&path).unwrap();
+    replace(&path, &before.replace("list.txt", "none.txt"));
+    assert_eq!(running.next().outcome(), Outcome::Rejected);
+    replace(&path, &before);
+    assert_eq!(running.next().outcome(), Outcome::Unchanged);
+}

@@ -19,11 +19,11 @@ const EPOCH_AFTER_MONDAY: u64 = 3 * DAY;
 
 pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
     let window = current(state, quota, now);
-    let count = quota.limit().count.get();
-    if let Some(used) = window.extra.checked_add(cost).filter(|used| *used <= count) {
+    let count = quota.count();
+    if let Some(used) = window.extra.checked_add(cost).filter(|used| u64::from(*used) <= count) {
         return (State { extra: used, ..window }, Outcome::Conform);
     }
-    let retry_after = (cost <= count).then(|| left(window, now));
+    let retry_after = (u64::from(cost) <= count).then(|| left(window, now));
     (window, Outcome::Exceed { retry_after })
 }
 
@@ -37,7 +37,7 @@ pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usag
     let window = current(state, quota, now);
     Usage {
         used: window.extra,
-        remaining: quota.limit().count.get().saturating_sub(window.extra),
+        remaining: quota.count().saturating_sub(window.extra.into()) as u32,
         reset: left(window, now),
     }
 }
@@ -50,7 +50,7 @@ pub(super) fn is_unused(state: State, now: Timestamp) -> bool {
 fn current(state: Option<State>, quota: &Quota, now: Timestamp) -> State {
     match state {
         Some(state) if state.word > now.as_nanos() => state,
-        _ => State { word: window_end(quota.limit().period, now), extra: 0 },
+        _ => State { word: window_end(quota.window(), now), extra: 0 },
     }
 }
 

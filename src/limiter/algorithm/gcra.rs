@@ -19,7 +19,7 @@ pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Time
     if ahead <= tolerance && next.whole < u64::MAX {
         return (pack(next), Outcome::Conform);
     }
-    let retry_after = (cost <= quota.burst().get()).then(|| {
+    let retry_after = (cost <= quota.capacity()).then(|| {
         let wait = ahead.whole.saturating_sub(tolerance.whole);
         Duration::from_nanos(wait.saturating_add(u64::from(ahead.part > tolerance.part)))
     });
@@ -51,7 +51,7 @@ pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usag
     let used = u32::try_from(used).unwrap_or(u32::MAX);
     Usage {
         used,
-        remaining: quota.burst().get().saturating_sub(used),
+        remaining: quota.capacity().saturating_sub(used),
         reset: Duration::from_nanos(ahead.saturating_add(u64::from(arrival.part > 0))),
     }
 }

@@ -19,7 +19,7 @@ struct Bucket {
 
 pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
     let bucket = credited(state, quota, now);
-    let burst = quota.burst().get();
+    let burst = quota.capacity();
     if let Some(missing) = bucket.missing.checked_add(cost).filter(|missing| *missing <= burst) {
         return (pack(Bucket { missing, ..bucket }), Outcome::Conform);
     }
@@ -42,7 +42,7 @@ pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usag
     let full = bucket.since.saturating_add(time_for(bucket.missing, quota));
     Usage {
         used: bucket.missing,
-        remaining: quota.burst().get().saturating_sub(bucket.missing),
+        remaining: quota.capacity().saturating_sub(bucket.missing),
         reset: Duration::from_nanos(full.saturating_sub(now.as_nanos())),
     }
 }

@@ -1,5 +1,3 @@
-use std::num::NonZeroU32;
-
 use http::header::{HOST, HeaderName};
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use proptest::prelude::*;
@@ -7,14 +5,13 @@ use proptest::sample::{select, subsequence};
 
 use super::*;
 use crate::identify::{Settings, identify};
-use crate::limiter::algorithm::Algorithm;
-use crate::limiter::decision::Enforcement;
-use crate::limiter::quota::{Limit, Period, Quota, Unit};
+use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{self, Limiter};
-use crate::rules::key::{KeyPart, KeyTemplate};
+use crate::rules::key::KeyPart;
 use crate::rules::pattern::{HeaderPattern, PathPattern};
-use crate::rules::rule::{Action, Limiting, OnMissing, RuleLimit};
+use crate::rules::rule::{Action, OnMissing};
+use crate::rules::tests::limiting;
 use crate::rules::{RuleSet, meter_specs};
 
 const PATHS: [&str; 26] = [
@@ -92,25 +89,13 @@ fn matchers() -> impl Strategy<Value = Matcher> {
     })
 }
 
-fn limiting(key: &[KeyPart], on_missing: OnMissing) -> Action {
-    let limit = Limit::new(NonZeroU32::MIN, Period::one(Unit::Hour));
-    let quota = Quota::new(Algorithm::Gcra, limit, None).unwrap();
-    Action::Limit(Limiting {
-        key: KeyTemplate(key.into()),
-        on_missing,
-        limits: [RuleLimit { quota }].into(),
-        cost: 1,
-        enforcement: Enforcement::Enforced,
-    })
-}
-
 fn rules() -> impl Strategy<Value = Vec<Rule>> {
     let action = prop_oneof![
         1 => Just(Action::Allow),
         1 => Just(Action::Deny),
         8 => select(&[OnMissing::Skip, OnMissing::Shared, OnMissing::Deny][..])
-            .prop_map(|missing| limiting(&[KeyPart::Query("q".into())], missing)),
-        8 => Just(limiting(&[KeyPart::Route, KeyPart::ClientIp], OnMissing::Skip)),
+            .prop_map(|missing| limiting(&[KeyPart::Query("q".into())], missing, &[1])),
+        8 => Just(limiting(&[KeyPart::Route, KeyPart::ClientIp], OnMissing::Skip, &[1, 2])),
     ];
     let rule = (matchers(), prop::option::weighted(0.2, matchers()), action);
     prop::collection::vec(rule, 0..60).prop_map(|rules| {
@@ -177,9 +162,11 @@ proptest! {
     ) {
         let all: Vec<Id> = (0..).take(rules.len()).collect();
         let set = bound(rules);
+        let headroom = Headroom::default();
         for request in &requests {
             asking(request, |attributes| {
-                let (indexed, scanned) = (set.select(attributes), set.select_among(&all, attributes));
+                let (indexed, scanned) =
+                    (set.select(attributes, headroom), set.select_among(&all, attributes, headroom));
                 prop_assert_eq!(format!("{indexed:?}"), format!("{scanned:?}"), "{:?}", request);
                 Ok(())
             })?;
@@ -193,7 +180,7 @@ fn by_path(patterns: impl IntoIterator<Item = String>) -> Vec<Rule> {
         name: format!("rule-{index}").into(),
         matcher: Matcher { paths: [PathPattern::parse(&text).unwrap()].into(), ..Matcher::default() },
         except: None,
-        action: limiting(&[], OnMissing::Skip),
+        action: limiting(&[], OnMissing::Skip, &[1, 2]),
     };
     patterns.into_iter().enumerate().map(of).collect()
 }

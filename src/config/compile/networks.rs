@@ -1,0 +1,40 @@
+//! Sets of addresses: networks written out, and files of them.
+
+use std::sync::Arc;
+
+use super::each;
+use crate::config::at::At;
+use crate::config::files::Files;
+use crate::config::files::networks::NETWORKS;
+use crate::config::parse;
+use crate::config::problem::Report;
+use crate::config::raw::{self, List};
+use crate::identify::cidr::{CidrSet, Ranges};
+
+/// All networks of `list` as one set.
+pub(super) fn set<L: List<Item = raw::Networks>>(
+    list: &L,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> CidrSet {
+    let mut written = Vec::new();
+    let mut read: Vec<Arc<Ranges>> = Vec::new();
+    each(list, at, |networks, at| {
+        match networks {
+            raw::Networks::One(network) => written.push(report.take(at, parse::network(&network.0))?),
+            raw::Networks::File(raw::FileName { file }) => {
+                let list = files.load(file.as_deref()?, &NETWORKS, at.key("file"), report)?;
+                if list.is_empty() {
+                    report.note(at.key("file"), "no network in it, so it holds for nobody");
+                }
+                read.push(list);
+            }
+        }
+        Some(())
+    });
+    if !written.is_empty() {
+        read.push(Arc::new(written.into_iter().collect()));
+    }
+    CidrSet::of(read)
+}

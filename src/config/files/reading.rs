@@ -1,0 +1,102 @@
+//! How a data file is read: whole, bounded, and never from what could make us wait.
+
+use std::fs::{self, File, Metadata};
+use std::hash::Hasher as _;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use siphasher::sip128::{Hasher128 as _, SipHasher13};
+
+use crate::config::source::unreadable;
+
+/// Read and hashed at a time.
+const CHUNK: usize = 64 << 10;
+
+/// What tells a file from another one, and from itself after a change, without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+    /// Also moves where somebody sets the time of modification back.
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// The stamp of what is at `path`, behind links.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        fs::metadata(path).ok().map(|metadata| Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+}
+
+/// The content of the file at `path`, if that is a regular file of at most `largest` bytes.
+pub(super) fn read(path: &Path, largest: u64) -> Result<Vec<u8>, String> {
+    let (file, metadata) = open(path, largest)?;
+    let mut content = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default());
+    // One byte more than is allowed is enough to know that it is too much.
+    file.take(largest.saturating_add(1))
+        .read_to_end(&mut content)
+        .map_err(|error| unreadable(path, &error))?;
+    if u64::try_from(content.len()).unwrap_or(u64::MAX) > largest {
+        return Err(too_large(largest));
+    }
+    Ok(content)
+}
+
+/// The hash of what [`read`] would answer, without keeping it.
+pub(super) fn hash_of(path: &Path, largest: u64) -> Result<u128, String> {
+    let (file, _) = open(path, largest)?;
+    let mut file = file.take(largest.saturating_add(1));
+    let mut hasher = SipHasher13::new();
+    let mut chunk = vec![0; CHUNK];
+    let mut length = 0_u64;
+    loop {
+        let read = match file.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(unreadable(path, &error)),
+        };
+        hasher.write(&chunk[..read]);
+        length = length.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+    }
+    if length > largest {
+        return Err(too_large(largest));
+    }
+    Ok(hasher.finish128().as_u128())
+}
+
+/// Tells contents apart; nothing that clients choose, so without a secret.
+pub(super) fn hash(content: &[u8]) -> u128 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(content);
+    hasher.finish128().as_u128()
+}
+
+/// Looked at before it is opened: opening a pipe would wait for whoever writes to it.
+fn open(path: &Path, largest: u64) -> Result<(File, Metadata), String> {
+    let metadata = fs::metadata(path).map_err(|error| unreadable(path, &error))?;
+    if metadata.is_dir() {
+        return Err("a directory, expected a file".to_owned());
+    }
+    if !metadata.is_file() {
+        return Err("not a regular file".to_owned());
+    }
+    if metadata.len() > largest {
+        return Err(too_large(largest));
+    }
+    let file = File::open(path).map_err(|error| unreadable(path, &error))?;
+    Ok((file, metadata))
+}
+
+fn too_large(largest: u64) -> String {
+    format!("larger than {} MiB", largest >> 20)
+}

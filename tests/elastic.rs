@@ -1,0 +1,4 @@
+//! Elastic limits: what prices promise, and how the controller fares with a simulated upstream.
+
+#[path = "elastic/prices.rs"]
+mod prices;

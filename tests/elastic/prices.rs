@@ -1,0 +1,153 @@
+//! Exactly the written limit without headroom, exactly the stretched one with all of it, and never less than
+//! what was written for whoever keeps to it, whatever headroom does meanwhile.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use weir::limiter::algorithm::{Algorithm, Outcome, State, convert, evaluate, usage};
+use weir::limiter::elastic::{Headroom, Prices, Stretch};
+use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::timestamp::Timestamp;
+
+/// A Monday.
+const START: u64 = 1_704_067_200_000_000_000;
+
+/// One counter and what it is held against.
+struct Counter {
+    quota: Quota,
+    state: Option<State>,
+}
+
+impl Counter {
+    fn new(quota: Quota) -> Self {
+        Self { quota, state: None }
+    }
+
+    fn ask(&mut self, cost: u32, now: u64) -> Outcome {
+        let (next, outcome) = evaluate(self.state, &self.quota, cost, Timestamp::from_nanos(now));
+        if outcome == Outcome::Conform {
+            self.state = Some(next);
+        }
+        outcome
+    }
+}
+
+fn nonzero(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).unwrap()
+}
+
+/// A limit as written and the same counted in shares.
+fn stretched(quota: Quota, hundredths: u32) -> (Quota, Prices) {
+    quota.stretched(Stretch::from_hundredths(hundredths).unwrap()).unwrap()
+}
+
+fn quotas() -> impl Strategy<Value = Quota> {
+    let algorithm = prop::sample::select(&Algorithm::ALL[..]);
+    let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Hour][..]);
+    (algorithm, 1..50_u32, unit, 1..100_u32).prop_map(|(algorithm, count, unit, burst)| {
+        let burst = algorithm.has_burst().then(|| nonzero(burst));
+        Quota::new(algorithm, Limit::new(nonzero(count), Period::one(unit)), burst).unwrap()
+    })
+}
+
+/// Requests at fractions of the limit's interval, most of them near its rate.
+fn arrivals() -> impl Strategy<Value = Vec<(f64, u16)>> {
+    prop::collection::vec((0.0..2.5_f64, prop_oneof![Just(0), Just(u16::MAX), any::<u16>()]), 1..300)
+}
+
+fn at_times(arrivals: &[(f64, u16)], quota: &Quota) -> Vec<(u64, Headroom)> {
+    let interval = quota.window().duration().as_nanos() as f64 / f64::from(quota.limit().count.get());
+    let mut now = START;
+    let moment = |(gap, room): &(f64, u16)| {
+        now += (gap * gap * interval) as u64;
+        (now, Headroom::from_bits(*room))
+    };
+    arrivals.iter().map(moment).collect()
+}
+
+/// The bucket rounds to a nanosecond whenever it credits, in shares at other moments than in requests.
+fn is_rounding(outcome: Outcome, quota: &Quota, asked: usize) -> bool {
+    let Outcome::Exceed { retry_after: Some(wait) } = outcome else { return false };
+    quota.algorithm() == Algorithm::TokenBucket && wait <= Duration::from_nanos(asked as u64)
+}
+
+/// Two counters must answer alike, up to the bucket's rounding; whether they still can be compared.
+fn same(one: Outcome, other: Outcome, quota: &Quota, asked: usize) -> Result<bool, TestCaseError> {
+    if (one == Outcome::Conform) == (other == Outcome::Conform) {
+        return Ok(true);
+    }
+    let refusal = if one == Outcome::Conform { other } else { one };
+    prop_assert!(is_rounding(refusal, quota, asked), "{:?} and {:?} of {:?}", one, other, quota);
+    Ok(false)
+}
+
+proptest! {
+    #[test]
+    fn without_headroom_the_limit_is_exactly_as_written(
+        quota in quotas(), hundredths in 101..2_000_u32, arrivals in arrivals(),
+    ) {
+        let (finer, prices) = stretched(quota, hundredths);
+        let (mut written, mut elastic) = (Counter::new(quota), Counter::new(finer));
+        for (asked, (now, _)) in at_times(&arrivals, &quota).into_iter().enumerate() {
+            let price = prices.at(Headroom::NONE);
+            let outcomes = (written.ask(1, now), elastic.ask(price.get(), now));
+            if !same(outcomes.0, outcomes.1, &quota, asked + 1)? {
+                break;
+            }
+            let shown = usage(elastic.state, &finer, Timestamp::from_nanos(now)).at_price(price);
+            let plain = usage(written.state, &quota, Timestamp::from_nanos(now));
+            prop_assert!(plain.used.abs_diff(shown.used) <= u32::from(quota.algorithm() == Algorithm::TokenBucket));
+        }
+    }
+
+    #[test]
+    fn with_all_headroom_the_limit_is_exactly_stretched(
+        quota in quotas(), times in 2..20_u32, arrivals in arrivals(),
+    ) {
+        let (finer, prices) = stretched(quota, times * 100);
+        let limit = Limit::new(nonzero(quota.limit().count.get() * times), quota.window());
+        let burst = quota.algorithm().has_burst().then(|| nonzero(quota.burst().get() * times));
+        let larger = Quota::new(quota.algorithm(), limit, burst).unwrap();
+        let (mut written, mut elastic) = (Counter::new(larger), Counter::new(finer));
+        for (asked, (now, _)) in at_times(&arrivals, &larger).into_iter().enumerate() {
+            let outcomes = (written.ask(1, now), elastic.ask(prices.at(Headroom::FULL).get(), now));
+            if !same(outcomes.0, outcomes.1, &quota, asked + 1)? {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_keeps_to_the_written_limit_is_never_refused(
+        quota in quotas(), hundredths in 101..2_000_u32, arrivals in arrivals(),
+    ) {
+        let (finer, prices) = stretched(quota, hundredths);
+        let (mut written, mut elastic) = (Counter::new(quota), Counter::new(finer));
+        for (asked, (now, headroom)) in at_times(&arrivals, &quota).into_iter().enumerate() {
+            if written.ask(1, now) == Outcome::Conform {
+                let outcome = elastic.ask(prices.at(headroom).get(), now);
+                if outcome != Outcome::Conform {
+                    prop_assert!(is_rounding(outcome, &quota, asked + 1), "{:?} of {:?}", outcome, quota);
+                    break;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_reload_keeps_requests_in_use_whatever_they_are_counted_in(
+        quota in quotas(), from in 101..2_000_u32, to in 101..2_000_u32, requests in 1..50_u32,
+    ) {
+        let now = Timestamp::from_nanos(START);
+        let requests = requests.min(quota.burst().get());
+        let ((one, prices), (other, _)) = (stretched(quota, from), stretched(quota, to));
+        let mut counter = Counter::new(one);
+        counter.ask(requests * prices.at(Headroom::NONE).get(), START);
+        for target in [quota, other] {
+            let kept = convert(counter.state.unwrap(), &one, &target, now);
+            let used = usage(kept, &target, now).at_price(NonZeroU32::from(target.shares())).used;
+            prop_assert_eq!(used, requests);
+        }
+    }
+}
