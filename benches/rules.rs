@@ -42,7 +42,7 @@ impl Kind {
             Self::Prefix => format!("path: /api/v1/things-{n}/*"),
             Self::Template => format!("path: '/api/{{tenant}}/things-{n}/{{id}}'"),
             Self::Host => format!("host: tenant-{n}.example.com"),
-            Self::Header => format!("path: /api/*, header: {{ x-tenant: tenant-{n} }}"),
+            Self::Header => format!("path: /api/*,header: {{x-tenant: tenant-{n}}}"),
             Self::Regex => format!("path: '~^/api/v[0-9]+/things-{n}/'"),
         }
     }
@@ -70,7 +70,8 @@ impl Kind {
 fn bound(kind: Kind, count: usize) -> RuleSet {
     let rule = |n| {
         let matcher = kind.matcher(n);
-        format!("  - {{ name: rule-{n}, match: {{ {matcher} }}, key: client_ip, limit: 100/s }}\n")
+        // Short, for ten thousand of them must fit into the largest file that is read.
+        format!("- {{name: r{n},match: {{{matcher}}},key: client_ip,limit: 9/s}}\n")
     };
     let rules: String = (0..count).map(rule).collect();
     let file = tempfile::NamedTempFile::new().expect("a file");
