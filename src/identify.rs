@@ -17,6 +17,7 @@ use http::{HeaderMap, Method, Uri};
 use self::cidr::CidrSet;
 use self::client_ip::ClientAddress;
 use self::host::Host;
+use crate::limiter::timestamp::Timestamp;
 
 /// Whom to believe, and how widely an address counts.
 #[derive(Clone, Debug)]
@@ -50,6 +51,8 @@ pub struct Attributes<'a> {
     pub client: ClientAddress,
     /// The client's address, or its network where an IPv6 client is counted by prefix.
     pub client_network: IpAddr,
+    /// When the request came.
+    pub now: Timestamp,
 }
 
 /// A request that no rule can be asked about.
@@ -57,7 +60,7 @@ pub struct Attributes<'a> {
 #[error("malformed path")]
 pub struct Malformed;
 
-/// The attributes of a request that came from `peer`.
+/// The attributes of a request that came from `peer` at `now`.
 ///
 /// # Errors
 /// [`Malformed`] if the path holds a NUL or a broken percent-encoding.
@@ -67,6 +70,7 @@ pub fn identify<'a>(
     headers: &'a HeaderMap,
     peer: IpAddr,
     settings: &Settings,
+    now: Timestamp,
 ) -> Result<Attributes<'a>, Malformed> {
     let client = client_ip::resolve(peer, headers, &settings.trusted_proxies);
     Ok(Attributes {
@@ -77,5 +81,6 @@ pub fn identify<'a>(
         headers,
         client_network: client_ip::network(client.ip, settings.ipv6_prefix),
         client,
+        now,
     })
 }

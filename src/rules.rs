@@ -8,6 +8,7 @@ pub mod key;
 pub mod matcher;
 pub mod pattern;
 pub mod rule;
+pub mod schedule;
 pub mod selection;
 
 mod index;

@@ -47,7 +47,8 @@ const TABLE: [(&str, &[&str]); 18] = [
     ("response", &["throttle", "limiter"]),
     ("throttle", &["limiter"]),
     ("rules", &["identify", "limiter"]),
-    ("identify", &[]),
+    // When a request came: the type of a timestamp.
+    ("identify", &["limiter"]),
     ("limiter", &[]),
 ];
 

@@ -5,12 +5,16 @@
 
 mod address;
 mod network;
+mod schedule;
+mod zone;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub use self::address::{listen_address, upstream_address};
 pub use self::network::network;
+pub use self::schedule::schedule;
+pub use self::zone::zone;
 use super::problem::{Fault, quoted};
 use crate::config::defaults::LONGEST_DURATION;
 use crate::limiter::quota::{Limit, Period, Unit};

@@ -16,7 +16,7 @@ pub use self::rules::{
 };
 pub use self::values::{
     Address, Algorithm, Duration, FileName, HeaderPattern, HostPattern, Json, List, Method, Network,
-    Networks, OneOrMany, PathPattern, Rate, UpstreamAddress, ZeroOrMany,
+    Networks, OneOrMany, PathPattern, Rate, Schedule, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;

@@ -38,7 +38,7 @@ pub(super) fn handle(
     if let Err(unacceptable) = headers::validate(&head) {
         return answered(answers::malformed(exchange, unacceptable));
     }
-    let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, &policy.identify);
+    let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, &policy.identify, now);
     let Ok(attributes) = identified else {
         return answered(answers::malformed(exchange, Unacceptable::Malformed));
     };

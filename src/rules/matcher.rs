@@ -3,6 +3,7 @@
 use http::{HeaderName, Method};
 
 use super::pattern::{HeaderPattern, HostPattern, PathPattern};
+use super::schedule::Schedule;
 use crate::identify::Attributes;
 use crate::identify::cidr::CidrSet;
 
@@ -19,6 +20,8 @@ pub struct Matcher {
     pub headers: Box<[(HeaderName, Box<[HeaderPattern]>)]>,
     /// The client's address is in this set.
     pub client_ip: Option<CidrSet>,
+    /// It is within these times.
+    pub schedule: Option<Schedule>,
 }
 
 /// The pattern by which a path matched: the route. Empty for a rule that looks at no path.
@@ -31,6 +34,7 @@ impl Matcher {
         let holds = (self.methods.is_empty() || self.methods.contains(request.method))
             && (self.hosts.is_empty() || self.hosts.iter().any(|host| host.matches(request.host.as_str())))
             && self.client_ip.as_ref().is_none_or(|set| set.contains(request.client.ip))
+            && self.schedule.as_ref().is_none_or(|schedule| schedule.contains(request.now))
             && self.headers.iter().all(|(name, patterns)| {
                 patterns.iter().any(|pattern| pattern.matches(&request.headers.get_all(name)))
             });

@@ -71,7 +71,7 @@ impl Bound {
         let uri: Uri = uri.parse().unwrap();
         let headers = HeaderMap::new();
         let peer = [192, 0, 2, 1].into();
-        let request = identify(&Method::GET, &uri, &headers, peer, &Settings::default()).unwrap();
+        let request = identify(&Method::GET, &uri, &headers, peer, &Settings::default(), START).unwrap();
         self.rules.select(&request, Headroom::NONE)
     }
 

@@ -7,11 +7,13 @@ use http::{HeaderName, Method};
 use super::{each, networks};
 use crate::config::at::At;
 use crate::config::files::Files;
+use crate::config::parse;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw;
 use crate::rules::key::{KeyPart, KeyTemplate};
 use crate::rules::matcher::Matcher;
 use crate::rules::pattern::{HeaderPattern, HostPattern, PathPattern};
+use crate::rules::schedule::Schedule;
 
 /// The methods of RFC 9110 and PATCH: in lower case they are surely meant in upper case.
 const USUAL: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
@@ -40,15 +42,23 @@ pub(super) fn matcher(
     if let Some(list) = &raw.client_ip {
         matcher.client_ip = Some(networks::set(list, at.key("client_ip"), files, report));
     }
+    if let Some(schedule) = &raw.schedule {
+        let spans = each(schedule, at.key("schedule"), |raw, at| report.take(at, parse::schedule(&raw.0)));
+        matcher.schedule = Some(Schedule::new(spans));
+    }
     matcher
 }
 
 /// `except`; an empty one would hold for every request, and the rule never apply.
 pub(super) fn except(raw: &raw::Matcher, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Matcher {
     let matcher = matcher(Some(raw), at, files, report);
-    let raw::Matcher { path, method, host, header, client_ip } = raw;
-    let is_empty =
-        path.is_none() && method.is_none() && host.is_none() && header.is_none() && client_ip.is_none();
+    let raw::Matcher { path, method, host, header, client_ip, schedule } = raw;
+    let is_empty = path.is_none()
+        && method.is_none()
+        && host.is_none()
+        && header.is_none()
+        && client_ip.is_none()
+        && schedule.is_none();
     if is_empty && !report.is_faulty(at) {
         report.value(at, "an empty `except` excepts every request, so the rule would never apply");
     }
@@ -57,8 +67,13 @@ pub(super) fn except(raw: &raw::Matcher, at: At<'_>, files: &mut Files, report: 
 
 /// Whether nothing is asked of a request.
 pub(super) fn holds_for_all(matcher: &Matcher) -> bool {
-    let Matcher { paths, methods, hosts, headers, client_ip } = matcher;
-    paths.is_empty() && methods.is_empty() && hosts.is_empty() && headers.is_empty() && client_ip.is_none()
+    let Matcher { paths, methods, hosts, headers, client_ip, schedule } = matcher;
+    paths.is_empty()
+        && methods.is_empty()
+        && hosts.is_empty()
+        && headers.is_empty()
+        && client_ip.is_none()
+        && schedule.is_none()
 }
 
 /// `key` of the rule at `rule`: in order, each part once, and a route only where the rule looks at paths.

@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::values::{
-    Algorithm, HeaderPattern, HostPattern, Json, Method, Networks, OneOrMany, PathPattern, Rate, ZeroOrMany,
+    Algorithm, HeaderPattern, HostPattern, Json, Method, Networks, OneOrMany, PathPattern, Rate, Schedule,
+    ZeroOrMany,
 };
 use crate::config::defaults;
 
@@ -64,6 +65,8 @@ pub struct Matcher {
     pub header: Option<BTreeMap<String, OneOrMany<HeaderPattern>>>,
     /// The client's address.
     pub client_ip: Option<OneOrMany<Networks>>,
+    /// Days of the week and times of day in a time zone.
+    pub schedule: Option<OneOrMany<Schedule>>,
 }
 
 /// One thing that is counted apart.

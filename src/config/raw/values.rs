@@ -132,6 +132,12 @@ pub struct HostPattern(pub String);
 #[schemars(extend("title" = "header pattern", "examples" = ["*", "!present", "~regex", "exact value"]))]
 pub struct HeaderPattern(pub String);
 
+/// Days, times and a time zone, which is UTC unless given; days or times may be left out.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "schedule", "examples" = ["Mon-Fri 01:00-06:00 Europe/Berlin", "22:00-06:00"]))]
+pub struct Schedule(pub String);
+
 /// A request method, in upper case.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]

@@ -2,6 +2,7 @@ use http::{HeaderMap, HeaderValue, Method, Uri};
 
 use super::*;
 use crate::identify::{Settings, identify};
+use crate::limiter::timestamp::Timestamp;
 
 const HASHER: KeyHasher = KeyHasher::new([7, 11]);
 
@@ -38,8 +39,15 @@ impl Request {
     }
 
     fn by_route(&self, parts: &[KeyPart], route: &str) -> Result<KeyHash, Missing> {
-        let attributes =
-            identify(&self.method, &self.uri, &self.headers, self.peer, &Settings::default()).unwrap();
+        let attributes = identify(
+            &self.method,
+            &self.uri,
+            &self.headers,
+            self.peer,
+            &Settings::default(),
+            Timestamp::EPOCH,
+        )
+        .unwrap();
         KeyTemplate(parts.into()).hash(&attributes, Route(route), HASHER)
     }
 }

@@ -1,0 +1,68 @@
+//! Time zones by their names in the IANA database: the system's where it has one, else the one built in.
+
+use jiff::tz::{self, TimeZone};
+
+use super::nearest;
+use crate::config::problem::{Fault, quoted};
+
+/// Reads the name of a time zone, e.g. `Europe/Berlin` or `UTC`; case makes no difference.
+///
+/// # Errors
+/// A [`Fault`] with the nearest name there is.
+pub fn zone(text: &str) -> Result<TimeZone, Fault> {
+    let known = || tz::db().available().filter(|name| !is_abbreviated(name.as_str()));
+    let found = tz::db().get(text).ok().filter(|_| !text.is_empty());
+    found.ok_or_else(|| {
+        let names: Vec<String> = known().map(|name| name.as_str().to_owned()).collect();
+        let fault = Fault::new(format!("unknown time zone {}", quoted(text)));
+        match likely(text, &names) {
+            Some(name) => fault.hint(format!("did you mean `{name}`?")),
+            None => fault.hint("a name such as `Europe/Berlin` or `UTC`"),
+        }
+    })
+}
+
+/// Whether a single word is the name of a zone, such as `UTC` or `Japan`.
+pub(super) fn is_zone(text: &str) -> bool {
+    !text.is_empty() && tz::db().get(text).is_ok()
+}
+
+/// Three letters are near to any other three.
+fn is_abbreviated(name: &str) -> bool {
+    name.len() <= 4 && name != "UTC"
+}
+
+/// The zone of a city alone, or the nearest name.
+fn likely<'a>(text: &str, names: &'a [String]) -> Option<&'a str> {
+    let plain = |text: &str| text.to_ascii_lowercase().replace(' ', "_");
+    let wanted = plain(text);
+    let city = |name: &&String| name.rsplit('/').next().is_some_and(|city| plain(city) == wanted);
+    names.iter().find(city).map(String::as_str).or_else(|| nearest(text, names.iter().map(String::as_str)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hint(text: &str) -> String {
+        zone(text).unwrap_err().hint.unwrap()
+    }
+
+    #[test]
+    fn zones_go_by_their_names() {
+        for name in ["UTC", "utc", "Europe/Berlin", "europe/berlin", "America/Argentina/Buenos_Aires"] {
+            assert!(zone(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_name_is_the_hint() {
+        assert_eq!(hint("Europe/Berlni"), "did you mean `Europe/Berlin`?");
+        assert_eq!(hint("Berlin"), "did you mean `Europe/Berlin`?");
+        assert_eq!(hint("new york"), "did you mean `America/New_York`?");
+        assert_eq!(hint("Europe/Bern"), "did you mean `Europe/Berlin`?");
+        for text in ["", "+02:00", "somewhere far away", "../../etc/passwd", "/etc/localtime"] {
+            assert_eq!(hint(text), "a name such as `Europe/Berlin` or `UTC`", "{text}");
+        }
+    }
+}

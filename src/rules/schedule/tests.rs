@@ -1,0 +1,222 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// A change of a zone's clock: the second since the epoch at which it happens, the offset before and after.
+struct Change {
+    zone: &'static str,
+    at: i64,
+    before: i64,
+    after: i64,
+}
+
+const HOUR: i64 = 3600;
+
+/// As the laws have it, not as a database says.
+const CHANGES: [Change; 8] = [
+    // 2026-03-29T01:00Z and 2026-10-25T01:00Z.
+    Change { zone: "Europe/Berlin", at: 1_774_746_000, before: HOUR, after: 2 * HOUR },
+    Change { zone: "Europe/Berlin", at: 1_792_890_000, before: 2 * HOUR, after: HOUR },
+    // 2026-03-08T07:00Z and 2026-11-01T06:00Z.
+    Change { zone: "America/New_York", at: 1_772_953_200, before: -5 * HOUR, after: -4 * HOUR },
+    Change { zone: "America/New_York", at: 1_793_512_800, before: -4 * HOUR, after: -5 * HOUR },
+    // 2026-04-04T15:00Z and 2026-10-03T15:30Z: half an hour.
+    Change { zone: "Australia/Lord_Howe", at: 1_775_314_800, before: 11 * HOUR, after: 10 * HOUR + 1800 },
+    Change { zone: "Australia/Lord_Howe", at: 1_791_041_400, before: 10 * HOUR + 1800, after: 11 * HOUR },
+    // 1985-12-31T18:30Z, for good.
+    Change { zone: "Asia/Kathmandu", at: 504_901_800, before: 5 * HOUR + 1800, after: 5 * HOUR + 2700 },
+    Change { zone: "UTC", at: 1_774_746_000, before: 0, after: 0 },
+];
+
+impl Change {
+    /// The day, 0 for Monday, and the minute of it that the clock shows at a second since the epoch.
+    fn clock(&self, at: i64) -> (u8, u16) {
+        let local = at + if at < self.at { self.before } else { self.after };
+        // The epoch was a Thursday.
+        let day = (local.div_euclid(86_400) + 3).rem_euclid(7);
+        (u8::try_from(day).unwrap(), u16::try_from(local.rem_euclid(86_400) / 60).unwrap())
+    }
+
+    /// What a person with a calendar says, minute by minute of the day.
+    fn holds(&self, days: Days, times: &[Times], at: i64) -> bool {
+        let (day, minute) = self.clock(at);
+        if times.is_empty() {
+            return days.contains(day);
+        }
+        times.iter().any(|times| {
+            // Written out from the minute it starts, into the next day if need be.
+            let length =
+                if times.start < times.end { times.end - times.start } else { DAY - times.start + times.end };
+            (0..length).any(|step| {
+                let inside = times.start + step;
+                let day = if inside < DAY { day } else { (day + 6) % 7 };
+                inside % DAY == minute && days.contains(day)
+            })
+        })
+    }
+}
+
+fn zone(name: &str) -> TimeZone {
+    TimeZone::get(name).unwrap()
+}
+
+fn second(at: i64) -> Timestamp {
+    Timestamp::from_secs(u64::try_from(at).unwrap())
+}
+
+fn span(days: Days, times: &[(u16, u16)], zone: &TimeZone) -> Span {
+    let times = times.iter().map(|(start, end)| Times { start: *start, end: *end }).collect();
+    Span { days, times, zone: zone.clone() }
+}
+
+fn at(text: &str) -> Timestamp {
+    let moment: jiff::Timestamp = text.parse().unwrap();
+    Timestamp::from_nanos(u64::try_from(moment.as_nanosecond()).unwrap())
+}
+
+/// Minutes of the clock, `hh:mm`.
+const fn clock(hour: u16, minute: u16) -> u16 {
+    hour * 60 + minute
+}
+
+fn times() -> impl Strategy<Value = Times> {
+    // Mostly quarters of an hour, where zones change, and around midnight.
+    let minute = prop_oneof![0..DAY, (0..96u16).prop_map(|quarter| quarter * 15), Just(0)];
+    let end = prop_oneof![0..=DAY, (0..=96u16).prop_map(|quarter| quarter * 15), Just(DAY), Just(0)];
+    (minute, end).prop_filter_map("empty", |(start, end)| (start != end).then_some(Times { start, end }))
+}
+
+fn days() -> impl Strategy<Value = Days> {
+    prop_oneof![(0..128u8).prop_map(Days), Just(Days::ALL)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn every_minute_around_a_change_is_as_the_calendar_says(
+        which in 0..CHANGES.len(),
+        days in days(),
+        times in proptest::collection::vec(times(), 0..3),
+        asked in proptest::collection::vec(-2880..2880_i64, 200),
+    ) {
+        let change = &CHANGES[which];
+        let schedule = Schedule::new([Span { days, times: times.clone().into(), zone: zone(change.zone) }]);
+        let mut said = Vec::new();
+        // Two days before to two days after, forwards.
+        for minute in -2880..2880 {
+            let at = change.at + minute * 60;
+            let expected = change.holds(days, &times, at);
+            prop_assert_eq!(schedule.contains(second(at)), expected, "{} {:?}", change.zone, change.clock(at));
+            let last = second(at + 60).as_nanos() - 1;
+            prop_assert_eq!(schedule.contains(Timestamp::from_nanos(last)), expected, "the end of the minute");
+            said.push(expected);
+        }
+        // And in any order, with what was known before.
+        for minute in asked {
+            let expected = said[usize::try_from(minute + 2880).unwrap()];
+            prop_assert_eq!(schedule.contains(second(change.at + minute * 60 + 17)), expected);
+        }
+    }
+
+    #[test]
+    fn several_spans_are_any_of_them(
+        first in (days(), times(), 0..CHANGES.len()),
+        other in (days(), times(), 0..CHANGES.len()),
+        asked in proptest::collection::vec(1_770_000_000..1_800_000_000_u64, 100),
+    ) {
+        let span = |(days, times, which): (Days, Times, usize)| {
+            Span { days, times: [times].into(), zone: zone(CHANGES[which].zone) }
+        };
+        let both = Schedule::new([span(first), span(other)]);
+        let (first, other) = (Schedule::new([span(first)]), Schedule::new([span(other)]));
+        for at in asked.into_iter().map(Timestamp::from_secs) {
+            prop_assert_eq!(both.contains(at), first.contains(at) || other.contains(at));
+        }
+    }
+
+    #[test]
+    fn what_is_known_fits_into_a_word(from in 0..18_446_744_074_u64, length in 0..86_401_u64, answer: bool) {
+        let known = Known { from, until: from + length, answer };
+        prop_assert_eq!(Known::unpack(known.pack()), known);
+    }
+}
+
+#[test]
+fn a_night_with_a_missing_hour_is_an_hour_shorter() {
+    // Sunday 29 March 2026, 02:00 became 03:00 in Berlin.
+    let schedule = Schedule::new([span(Days::ALL, &[(clock(1, 0), clock(6, 0))], &zone("Europe/Berlin"))]);
+    for (moment, inside) in [
+        ("2026-03-28T23:59:59.999999999Z", false),
+        ("2026-03-29T00:00:00Z", true),
+        ("2026-03-29T00:59:59Z", true),
+        ("2026-03-29T01:00:00Z", true),
+        ("2026-03-29T03:59:59.999999999Z", true),
+        ("2026-03-29T04:00:00Z", false),
+    ] {
+        assert_eq!(schedule.contains(at(moment)), inside, "{moment}");
+    }
+    let missing = Schedule::new([span(Days::ALL, &[(clock(2, 0), clock(3, 0))], &zone("Europe/Berlin"))]);
+    let night = (0..24 * 60).filter(|minute| missing.contains(second(1_774_738_800 + minute * 60)));
+    assert_eq!(night.count(), 0, "an hour that the clock never shows");
+}
+
+#[test]
+fn an_hour_that_comes_twice_is_inside_both_times() {
+    // Sunday 25 October 2026, 03:00 became 02:00 in Berlin.
+    let schedule = Schedule::new([span(Days::ALL, &[(clock(2, 30), clock(2, 45))], &zone("Europe/Berlin"))]);
+    for (moment, inside) in [
+        ("2026-10-25T00:29:59Z", false),
+        ("2026-10-25T00:30:00Z", true),
+        ("2026-10-25T00:45:00Z", false),
+        ("2026-10-25T01:29:59Z", false),
+        ("2026-10-25T01:30:00Z", true),
+        ("2026-10-25T01:45:00Z", false),
+        ("2026-10-26T01:30:00Z", true),
+    ] {
+        assert_eq!(schedule.contains(at(moment)), inside, "{moment}");
+    }
+}
+
+#[test]
+fn a_night_belongs_to_the_day_it_starts_on() {
+    let mut friday = Days::default();
+    friday.add(4);
+    let schedule = Schedule::new([span(friday, &[(clock(22, 0), clock(6, 0))], &TimeZone::UTC)]);
+    for (moment, inside) in [
+        ("2026-11-20T05:59:59Z", false),
+        ("2026-11-20T21:59:59Z", false),
+        ("2026-11-20T22:00:00Z", true),
+        ("2026-11-21T05:59:59Z", true),
+        ("2026-11-21T06:00:00Z", false),
+        ("2026-11-21T22:00:00Z", false),
+    ] {
+        assert_eq!(schedule.contains(at(moment)), inside, "{moment}");
+    }
+}
+
+#[test]
+fn time_may_go_backwards() {
+    let schedule = Schedule::new([span(Days::ALL, &[(clock(1, 0), clock(6, 0))], &TimeZone::UTC)]);
+    let (night, noon) = (at("2026-11-20T03:00:00Z"), at("2026-11-20T12:00:00Z"));
+    for _ in 0..3 {
+        assert!(schedule.contains(night));
+        assert!(!schedule.contains(noon));
+    }
+    assert!(!schedule.contains(Timestamp::EPOCH));
+    assert!(!schedule.contains(Timestamp::from_nanos(u64::MAX)), "23:34 of the last day there is");
+}
+
+#[test]
+fn an_answer_is_known_until_it_may_change() {
+    let schedule = Schedule::new([span(Days::ALL, &[(clock(1, 0), clock(6, 0))], &zone("Europe/Berlin"))]);
+    assert!(schedule.contains(at("2026-11-20T03:00:00Z")));
+    let known = Known::unpack(schedule.known.load(Ordering::Relaxed));
+    let hours = known.until - known.from;
+    assert_eq!((known.from, hours), (at("2026-11-20T00:00:00Z").as_secs(), 5 * 3600));
+}
+
+#[test]
+fn no_spans_are_never() {
+    assert!(!Schedule::new([]).contains(Timestamp::EPOCH));
+}
