@@ -21,6 +21,9 @@ use weir::rules::{RuleSet, meter_specs};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// 2026-11-21T08:00:00Z.
+const NOW: Timestamp = Timestamp::from_secs(1_795_248_000);
+
 /// How rules are told apart.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
@@ -79,7 +82,7 @@ fn bound(kind: Kind, count: usize) -> RuleSet {
     std::fs::write(file.path(), text).expect("written");
     let rules = weir::config::load(file.path()).expect("valid").rules;
     let limiter = Limiter::new(limiter::Settings { max_keys: 1000, secret: [fastrand::u64(..), 7] });
-    let meters = limiter.install(&meter_specs(&rules), Timestamp::from_secs(1_795_248_000));
+    let meters = limiter.install(&meter_specs(&rules), NOW);
     RuleSet::bind(rules, &meters, limiter.hasher())
 }
 
@@ -89,7 +92,7 @@ fn measure(set: &RuleSet, requests: &[(Uri, HeaderMap)], selections: usize) -> f
     let peer = [192, 0, 2, 1].into();
     let identified: Vec<_> = requests
         .iter()
-        .map(|(uri, headers)| identify(&Method::GET, uri, headers, peer, &settings).expect("a request"))
+        .map(|(uri, headers)| identify(&Method::GET, uri, headers, peer, &settings, NOW).expect("a request"))
         .collect();
     let started = on_cpu();
     for request in identified.iter().cycle().take(selections) {

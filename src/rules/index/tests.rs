@@ -14,6 +14,8 @@ use crate::rules::rule::{Action, OnMissing};
 use crate::rules::tests::limiting;
 use crate::rules::{RuleSet, meter_specs};
 
+const NOW: Timestamp = Timestamp::from_secs(1_795_248_000);
+
 const PATHS: [&str; 26] = [
     "/",
     "/*",
@@ -138,14 +140,14 @@ fn requests() -> impl Strategy<Value = Request> {
 
 fn bound(rules: Vec<Rule>) -> RuleSet {
     let limiter = Limiter::new(limiter::Settings { max_keys: 1000, secret: [7, 11] });
-    let meters = limiter.install(&meter_specs(&rules), Timestamp::from_secs(1_795_248_000));
+    let meters = limiter.install(&meter_specs(&rules), NOW);
     RuleSet::bind(rules, &meters, limiter.hasher())
 }
 
 fn asking<T>(request: &Request, ask: impl FnOnce(&Attributes<'_>) -> T) -> T {
     let peer = [192, 0, 2, 1].into();
     let Request { uri, method, headers } = request;
-    ask(&identify(method, uri, headers, peer, &Settings::default()).unwrap())
+    ask(&identify(method, uri, headers, peer, &Settings::default(), NOW).unwrap())
 }
 
 fn get(uri: &str) -> Request {
