@@ -8,7 +8,9 @@ pub mod algorithm;
 pub mod decision;
 pub mod elastic;
 pub mod key;
+pub mod percent;
 pub mod quota;
+pub mod terms;
 pub mod timestamp;
 
 mod meters;

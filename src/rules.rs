@@ -18,7 +18,7 @@ use std::num::NonZeroU32;
 use smallvec::SmallVec;
 
 use self::index::Index;
-use self::rule::{Action, OnMissing, Rule};
+use self::rule::{Action, OnMissing, Rule, Throttle};
 use self::selection::{Selected, Selection};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
@@ -148,14 +148,18 @@ impl RuleSet {
                 OnMissing::Skip => return None,
                 OnMissing::Shared => missing.shared(self.hasher),
                 // Shadow never refuses.
-                OnMissing::Deny if limiting.enforcement == Enforcement::Shadow => return None,
+                OnMissing::Deny if limiting.throttle == Throttle::Shadow => return None,
                 OnMissing::Deny => return Some(Selection::Denied(RuleIndex(index))),
             },
+        };
+        let enforcement = match limiting.throttle {
+            Throttle::Shadow => Enforcement::Shadow,
+            _ => Enforcement::Enforced,
         };
         for (ordinal, (meter, limit)) in self.meters[index].iter().zip(&limiting.limits).enumerate() {
             let price = limit.prices.map_or(NonZeroU32::MIN, |prices| prices.at(headroom));
             let cost = limiting.cost.saturating_mul(price.get());
-            let check = Check { meter: *meter, key, cost, enforcement: limiting.enforcement };
+            let check = Check { meter: *meter, key, cost, enforcement };
             selected.push(Selected { rule: RuleIndex(index), limit: ordinal, price, check });
         }
         None

@@ -7,8 +7,9 @@ use super::reply::{self, Reply};
 use super::router::Query;
 use super::scrape::keys;
 use super::status;
-use crate::limiter::decision::Enforcement;
-use crate::limiter::quota::Quota;
+use crate::limiter::percent::Percent;
+use crate::limiter::quota::{Ban, Quota};
+use crate::limiter::terms::OnDenied;
 use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
 use crate::telemetry::metrics::Decisions;
 
@@ -59,16 +60,25 @@ fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
         OnMissing::Shared => "shared",
         OnMissing::Deny => "deny",
     };
-    let enforcement = match limiting.enforcement {
-        Enforcement::Enforced => "enforced",
-        Enforcement::Shadow => "shadow",
-    };
     let limits: Vec<Value> = limiting.limits.iter().map(|limit| quota(&limit.quota)).collect();
     shown.insert("key".to_owned(), limiting.key.to_string().into());
     shown.insert("on_missing".to_owned(), on_missing.into());
     shown.insert("cost".to_owned(), limiting.cost.into());
-    shown.insert("enforcement".to_owned(), enforcement.into());
+    shown.insert("throttle".to_owned(), limiting.throttle.to_string().into());
     shown.insert("limits".to_owned(), limits.into());
+    if limiting.enforce < Percent::WHOLE {
+        shown.insert("enforce".to_owned(), limiting.enforce.to_string().into());
+    }
+    if let Some(most) = limiting.in_flight {
+        shown.insert("in_flight".to_owned(), most.get().into());
+    }
+    if let Some(Ban { first, most }) = limiting.ban {
+        let (first, most) = (first.as_secs_f64(), most.as_secs_f64());
+        shown.insert("ban".to_owned(), json!({ "seconds": first, "most_seconds": most }));
+    }
+    if limiting.on_denied == OnDenied::Charge {
+        shown.insert("on_denied".to_owned(), "charge".into());
+    }
 }
 
 fn quota(quota: &Quota) -> Value {

@@ -18,7 +18,7 @@ use crate::limiter::{Check, Settings as LimiterSettings};
 use crate::response::refusal::Refusal;
 use crate::rules::key::{KeyPart, KeyTemplate};
 use crate::rules::matcher::Matcher;
-use crate::rules::rule::{Action, Limiting, OnMissing, Rule, RuleLimit};
+use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
 use crate::rules::{RuleIndex, RuleSet, meter_specs};
 use crate::telemetry::logging::{self, LogFormat};
 use crate::telemetry::metrics::DecisionOutcome;
@@ -35,9 +35,8 @@ fn per_ip() -> Rule {
     let limiting = Limiting {
         key: KeyTemplate([KeyPart::ClientIp].into()),
         on_missing: OnMissing::Skip,
-        limits: [RuleLimit { quota, prices: None }].into(),
-        cost: 1,
-        enforcement: Enforcement::Enforced,
+        limits: [quota.into()].into(),
+        ..Limiting::default()
     };
     rule("per-ip", Action::Limit(limiting))
 }

@@ -9,6 +9,7 @@ mod matching;
 mod networks;
 mod refusal;
 mod rules;
+mod throttle;
 
 use std::num::NonZeroUsize;
 use std::path::Path;

@@ -39,6 +39,9 @@ pub const MAX_KEYS: usize = 1_000_000;
 /// What each request costs.
 pub const COST: u32 = 1;
 
+/// The longest ban, and how long one is remembered after its end.
+pub const BAN_MAX: Duration = Duration::from_secs(86_400);
+
 /// What a refused request is answered with (RFC 6585 section 4).
 pub const REFUSAL_STATUS: u16 = 429;
 

@@ -12,11 +12,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::rules::{
-    Action, Body, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit, OnMissing, PlainKey, Rule, Throttle,
+    Action, Body, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnDenied, OnLimit, OnMissing, PlainKey, Rule,
+    Throttle, ThrottleMap, Wait,
 };
 pub use self::values::{
-    Address, Algorithm, Duration, FileName, HeaderPattern, HostPattern, Json, List, Method, Network,
-    Networks, OneOrMany, PathPattern, Rate, Schedule, UpstreamAddress, ZeroOrMany,
+    Address, Algorithm, Duration, Factor, FileName, HeaderPattern, HostPattern, Json, List, Method, Network,
+    Networks, OneOrMany, PathPattern, Percentage, Rate, Schedule, ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;

@@ -6,9 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::limiter::algorithm::Algorithm;
-use crate::limiter::decision::Enforcement;
 use crate::response::Visibility;
-use crate::rules::rule::{Action, Limiting, OnMissing};
+use crate::rules::rule::{Action, Limiting, OnMissing, Throttle};
 use crate::telemetry::access_log::{Format, Sink};
 use crate::upstream::Address;
 
@@ -174,7 +173,7 @@ fn a_rule_without_a_key_has_one_counter_for_all() {
         limiting.key.to_string(),
         "[client_ip, route, path, method, host, {header: x-key}, {cookie: c}, {query: q}]"
     );
-    assert_eq!((limiting.on_missing, limiting.enforcement), (OnMissing::Deny, Enforcement::Shadow));
+    assert_eq!((limiting.on_missing, limiting.throttle), (OnMissing::Deny, Throttle::Shadow));
 }
 
 #[test]

@@ -4,8 +4,11 @@
 //! stores nor reads a clock: the caller decides whether the next state is kept. Adding one means a file
 //! under `algorithm/` and an arm in each `match` below, which the compiler asks for.
 
+pub(super) mod ban;
+
 mod fixed_window;
 mod gcra;
+mod in_flight;
 mod token_bucket;
 
 use std::fmt;
@@ -25,10 +28,14 @@ pub enum Algorithm {
     TokenBucket,
     /// So many per window aligned to the clock and the calendar.
     FixedWindow,
+    /// So many at once: what is under way, given back when it ends. Not by name: `in_flight` asks for it.
+    InFlight,
+    /// Until when a key is refused everything. Not by name: `on_limit.ban` asks for it.
+    Ban,
 }
 
 impl Algorithm {
-    /// Every algorithm, in the order of the documentation.
+    /// Every algorithm that a limit may name, in the order of the documentation.
     pub const ALL: [Self; 3] = [Self::Gcra, Self::TokenBucket, Self::FixedWindow];
 
     /// The name in configuration.
@@ -37,6 +44,8 @@ impl Algorithm {
             Self::Gcra => "gcra",
             Self::TokenBucket => "token_bucket",
             Self::FixedWindow => "fixed_window",
+            Self::InFlight => "in_flight",
+            Self::Ban => "ban",
         }
     }
 
@@ -44,8 +53,18 @@ impl Algorithm {
     pub const fn has_burst(self) -> bool {
         match self {
             Self::Gcra | Self::TokenBucket => true,
-            Self::FixedWindow => false,
+            Self::FixedWindow | Self::InFlight | Self::Ban => false,
         }
+    }
+
+    /// Whether it knows for sure when there will be room, so that requests can be told to come then.
+    pub const fn can_delay(self) -> bool {
+        matches!(self, Self::Gcra | Self::TokenBucket)
+    }
+
+    /// Whether its counters mean anything to another process: what is under way ends with this one.
+    pub const fn outlives_process(self) -> bool {
+        !matches!(self, Self::InFlight)
     }
 }
 
@@ -102,6 +121,8 @@ pub fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) 
         Algorithm::Gcra => gcra::evaluate(state, quota, cost, now),
         Algorithm::TokenBucket => token_bucket::evaluate(state, quota, cost, now),
         Algorithm::FixedWindow => fixed_window::evaluate(state, quota, cost, now),
+        Algorithm::InFlight => in_flight::evaluate(state, quota, cost),
+        Algorithm::Ban => ban::evaluate(state, now),
     }
 }
 
@@ -112,6 +133,8 @@ pub fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) 
         Algorithm::Gcra => gcra::charge(state, quota, amount, now),
         Algorithm::TokenBucket => token_bucket::charge(state, quota, amount, now),
         Algorithm::FixedWindow => fixed_window::charge(state, quota, amount, now),
+        Algorithm::InFlight => in_flight::charge(state, amount),
+        Algorithm::Ban => ban::charge(state),
     }
 }
 
@@ -121,6 +144,8 @@ pub fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
         Algorithm::Gcra => gcra::usage(state, quota, now),
         Algorithm::TokenBucket => token_bucket::usage(state, quota, now),
         Algorithm::FixedWindow => fixed_window::usage(state, quota, now),
+        Algorithm::InFlight => in_flight::usage(state, quota),
+        Algorithm::Ban => ban::usage(state, now),
     }
 }
 
@@ -130,6 +155,8 @@ pub fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
         Algorithm::Gcra => gcra::is_unused(state, now),
         Algorithm::TokenBucket => token_bucket::is_unused(state, quota, now),
         Algorithm::FixedWindow => fixed_window::is_unused(state, now),
+        Algorithm::InFlight => in_flight::is_unused(state),
+        Algorithm::Ban => ban::is_unused(state, quota, now),
     }
 }
 
@@ -137,7 +164,9 @@ pub fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
 ///
 /// Rounds up to whole units, so that a reload never gives anything away. `None` if nothing was in use.
 pub fn convert(state: State, from: &Quota, to: &Quota, now: Timestamp) -> Option<State> {
-    if from == to {
+    // A ban that runs is in nobody's units.
+    let both_ban = from.algorithm() == Algorithm::Ban && to.algorithm() == Algorithm::Ban;
+    if from == to || both_ban {
         return Some(state);
     }
     match usage(Some(state), from, now).used {

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use super::algorithm::Algorithm;
 use super::elastic::{Prices, Stretch};
+use super::percent::Percent;
+use super::timestamp::saturating_nanos;
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;
@@ -179,6 +181,15 @@ pub struct Quota {
     algorithm: Algorithm,
 }
 
+/// How long a key that was refused is refused everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ban {
+    /// The first time.
+    pub first: Duration,
+    /// The longest time, and how long after its end a ban is remembered: the next one is twice as long.
+    pub most: Duration,
+}
+
 /// Why a quota cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaError {
@@ -232,6 +243,42 @@ impl Quota {
             }
             _ => Err(QuotaError::TooSlow),
         }
+    }
+
+    /// So many at once, however long they take.
+    pub const fn in_flight(most: NonZeroU32) -> Self {
+        Self {
+            interval: 0,
+            tolerance: 0,
+            interval_part: 0,
+            tolerance_part: 0,
+            count: most,
+            periods: NonZeroU32::MIN,
+            burst: most,
+            shares: NonZeroU16::MIN,
+            unit: Unit::Second,
+            algorithm: Algorithm::InFlight,
+        }
+    }
+
+    /// Nothing for a while, once that has been decided.
+    pub fn ban(ban: Ban) -> Self {
+        Self {
+            interval: saturating_nanos(ban.first),
+            tolerance: saturating_nanos(ban.most),
+            algorithm: Algorithm::Ban,
+            ..Self::in_flight(NonZeroU32::MIN)
+        }
+    }
+
+    /// The same with limit and burst raised by `margin`, rounded up; nothing where that is no quota any more.
+    pub fn raised(&self, margin: Percent) -> Option<Self> {
+        let Limit { count, period } = self.limit();
+        let burst = match self.algorithm.has_burst() {
+            true => Some(margin.raise(self.burst)?),
+            false => None,
+        };
+        Self::new(self.algorithm, Limit::new(margin.raise(count)?, period), burst).ok()
     }
 
     /// The same quota counted in shares of a request, so that it can stretch; with what a request costs.

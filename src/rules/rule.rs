@@ -1,11 +1,16 @@
 //! A rule as compiled: whom it is for, and what it does to them.
 
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
 use super::key::KeyTemplate;
 use super::matcher::{Matcher, Route};
 use crate::identify::Attributes;
-use crate::limiter::decision::Enforcement;
-use crate::limiter::elastic::Prices;
-use crate::limiter::quota::Quota;
+use crate::limiter::elastic::{Prices, Stretch};
+use crate::limiter::percent::Percent;
+use crate::limiter::quota::{Ban, Quota};
+use crate::limiter::terms::{OnDenied, Slack};
 
 /// One rule of the configuration.
 #[derive(Clone, Debug)]
@@ -42,17 +47,85 @@ pub struct Limiting {
     pub limits: Box<[RuleLimit]>,
     /// Units each request costs.
     pub cost: u32,
-    /// Whether it refuses or only looks on.
-    pub enforcement: Enforcement,
+    /// What becomes of requests that are over.
+    pub throttle: Throttle,
+    /// The share of keys for which it is in force; for the others it only looks on.
+    pub enforce: Percent,
+    /// So many requests of a key may be under way at once.
+    pub in_flight: Option<NonZeroU32>,
+    /// How long a key is refused everything once it has been refused.
+    pub ban: Option<Ban>,
+    /// What a refused request costs.
+    pub on_denied: OnDenied,
+}
+
+impl Default for Limiting {
+    /// No limits, one counter for all, a unit per request.
+    fn default() -> Self {
+        Self {
+            key: KeyTemplate::default(),
+            on_missing: OnMissing::default(),
+            limits: Box::default(),
+            cost: 1,
+            throttle: Throttle::default(),
+            enforce: Percent::WHOLE,
+            in_flight: None,
+            ban: None,
+            on_denied: OnDenied::default(),
+        }
+    }
 }
 
 /// One of a rule's limits.
 #[derive(Clone, Debug)]
 pub struct RuleLimit {
-    /// What it allows.
+    /// What it allows, as written.
     pub quota: Quota,
+    /// What it allows before it refuses, where that is more: `soft`.
+    pub raised: Option<Quota>,
     /// What a request costs of it, if that varies: an elastic limit.
     pub prices: Option<Prices>,
+}
+
+impl From<Quota> for RuleLimit {
+    /// A limit that refuses what it does not allow.
+    fn from(quota: Quota) -> Self {
+        Self { quota, raised: None, prices: None }
+    }
+}
+
+/// What becomes of requests that are over a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Throttle {
+    /// They are refused.
+    #[default]
+    Hard,
+    /// They are counted and reported.
+    Shadow,
+    /// They pass with a mark, until they are over by more than this.
+    Soft {
+        /// By how much limit and burst are raised.
+        margin: Percent,
+        /// How long those over the limit are held back.
+        delay: Option<Duration>,
+    },
+    /// They wait until there is room.
+    Delay(Slack),
+    /// They pass up to so many times the limit while the upstream has headroom.
+    Elastic(Stretch),
+}
+
+impl fmt::Display for Throttle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hard => f.write_str("hard"),
+            Self::Shadow => f.write_str("shadow"),
+            Self::Soft { margin, delay: None } => write!(f, "soft {margin}"),
+            Self::Soft { margin, delay: Some(delay) } => write!(f, "soft {margin}, delay {delay:?}"),
+            Self::Delay(slack) => write!(f, "delay {slack}"),
+            Self::Elastic(stretch) => write!(f, "elastic {stretch}"),
+        }
+    }
 }
 
 /// What to do with a request that lacks a part of the key.

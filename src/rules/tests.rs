@@ -9,7 +9,6 @@ use super::rule::{Limiting, RuleLimit};
 use super::*;
 use crate::identify::{Settings, identify};
 use crate::limiter::algorithm::Algorithm;
-use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::quota::{Limit, Period, Quota, Unit};
 use crate::limiter::timestamp::Timestamp;
@@ -39,14 +38,13 @@ fn deny(pattern: &str) -> Rule {
 pub(super) fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -> Action {
     let quota = |count: &u32| {
         let limit = Limit::new(NonZeroU32::new(*count).unwrap(), Period::one(Unit::Hour));
-        RuleLimit { quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(), prices: None }
+        RuleLimit::from(Quota::new(Algorithm::Gcra, limit, None).unwrap())
     };
     Action::Limit(Limiting {
         key: KeyTemplate(key.into()),
         on_missing,
         limits: counts.iter().map(quota).collect(),
-        cost: 1,
-        enforcement: Enforcement::Enforced,
+        ..Limiting::default()
     })
 }
 

@@ -27,8 +27,9 @@ struct Entry<'a> {
 pub(super) fn compile(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) -> Vec<RuleLimit> {
     match (&raw.limit, &raw.limits) {
         (None, None) if report.is_faulty(at.key("limit")) || report.is_faulty(at.key("limits")) => Vec::new(),
+        (None, None) if raw.in_flight.is_some() || report.is_faulty(at.key("in_flight")) => Vec::new(),
         (None, None) => {
-            let missing = "missing, a rule that limits needs `limit` or `limits`";
+            let missing = "missing, a rule that limits needs `limit`, `limits` or `in_flight`";
             report.value(at.key("limit"), Fault::new(missing).hint("`action: allow` or `deny` needs none"));
             Vec::new()
         }
@@ -91,7 +92,7 @@ fn quota(entry: &Entry<'_>, report: &mut Report<'_>) -> Option<RuleLimit> {
     match Quota::new(entry.algorithm, limit, entry.burst) {
         Ok(quota) => {
             note_first_period(&quota, entry.rate_at, report);
-            Some(RuleLimit { quota, prices: None })
+            Some(quota.into())
         }
         Err(error) => {
             let fault = match (error, entry.burst) {
@@ -130,7 +131,7 @@ fn note_first_period(quota: &Quota, at: At<'_>, report: &mut Report<'_>) {
 
 /// A request that costs more than the burst can never pass, however long it waits.
 pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: At<'_>, report: &mut Report<'_>) {
-    let least = limits.iter().map(|limit| limit.quota.burst().get()).min();
+    let least = limits.iter().map(|limit| limit.raised.unwrap_or(limit.quota).burst().get()).min();
     if let Some(least) = least.filter(|least| cost > *least) {
         report.value(
             at,

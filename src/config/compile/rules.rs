@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::{each, limits, matching, refusal};
+use super::{each, limits, matching, refusal, throttle};
 use crate::config::at::At;
 use crate::config::defaults::{COST, LONGEST_NAME};
 use crate::config::files::Files;
 use crate::config::problem::{Fault, Report, named, quoted};
 use crate::config::raw;
-use crate::limiter::decision::Enforcement;
+use crate::limiter::terms::OnDenied;
 use crate::response::refusal::Refusal;
 use crate::rules::key::KeyTemplate;
 use crate::rules::matcher::Matcher;
@@ -85,7 +85,12 @@ fn limiting(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<
     let key =
         raw.key.as_ref().map_or_else(KeyTemplate::default, |key| matching::key(key, matcher, at, report));
     let cost = raw.cost.and_then(|cost| u32::try_from(cost).ok()).unwrap_or(COST);
-    let limits = limits::compile(raw, at, report);
+    let mut limits = limits::compile(raw, at, report);
+    let throttle = throttle::compile(raw.throttle.as_ref(), at.key("throttle"), report);
+    throttle::fit(throttle, &mut limits, at.key("throttle"), report);
+    if raw.limit.is_none() && raw.limits.is_none() && raw.in_flight.is_some() {
+        throttle::without_limit(raw, at, report);
+    }
     limits::check_cost(cost, &limits, at.key("cost"), report);
     Limiting {
         key,
@@ -96,9 +101,13 @@ fn limiting(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<
         },
         limits: limits.into(),
         cost,
-        enforcement: match raw.throttle {
-            None | Some(raw::Throttle::Hard) => Enforcement::Enforced,
-            Some(raw::Throttle::Shadow) => Enforcement::Shadow,
+        throttle,
+        enforce: throttle::enforce(raw, throttle, at, report),
+        in_flight: throttle::in_flight(raw),
+        ban: throttle::ban(raw.on_limit.as_ref(), at.key("on_limit"), report),
+        on_denied: match raw.on_denied {
+            None | Some(raw::OnDenied::Free) => OnDenied::Free,
+            Some(raw::OnDenied::Charge) => OnDenied::Charge,
         },
     }
 }
@@ -112,7 +121,10 @@ fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Repo
         ("burst", raw.burst.is_some()),
         ("algorithm", raw.algorithm.is_some()),
         ("cost", raw.cost.is_some()),
+        ("in_flight", raw.in_flight.is_some()),
         ("throttle", raw.throttle.is_some()),
+        ("enforce", raw.enforce.is_some()),
+        ("on_denied", raw.on_denied.is_some()),
         ("on_limit", raw.on_limit.is_some()),
     ];
     for (key, _) in given.into_iter().filter(|(_, is_given)| *is_given) {

@@ -6,10 +6,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::values::{
-    Algorithm, HeaderPattern, HostPattern, Json, Method, Networks, OneOrMany, PathPattern, Rate, Schedule,
-    ZeroOrMany,
+    Algorithm, Duration, Factor, HeaderPattern, HostPattern, Json, Method, Networks, OneOrMany, PathPattern,
+    Percentage, Rate, Schedule, ThrottleWords, ZeroOrMany,
 };
 use crate::config::defaults;
+use crate::config::parse::duration_text as shown;
 
 /// What is limited, allowed or denied.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -41,9 +42,18 @@ pub struct Rule {
     /// Units each request costs.
     #[schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::COST))]
     pub cost: Option<u64>,
-    /// Whether it refuses, or only counts and reports.
+    /// How many requests of a key may be under way at once: beside a limit, or alone.
+    #[schemars(range(min = 1, max = 4_294_967_295_u64))]
+    pub in_flight: Option<u64>,
+    /// What becomes of requests that are over the limit.
     #[schemars(extend("default" = "hard"))]
     pub throttle: Option<Throttle>,
+    /// The share of keys for which the rule is in force; for the others it only counts and reports.
+    #[schemars(extend("default" = "100%"))]
+    pub enforce: Option<Percentage>,
+    /// Whether a refused request is charged to this rule.
+    #[schemars(extend("default" = "free"))]
+    pub on_denied: Option<OnDenied>,
     /// What it does.
     #[schemars(extend("default" = "limit"))]
     pub action: Option<Action>,
@@ -144,14 +154,50 @@ pub struct LimitMap {
     pub algorithm: Option<Algorithm>,
 }
 
-/// Whether a rule refuses.
+/// What becomes of requests that are over the limit.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Throttle {
+    /// In a word or two.
+    Words(ThrottleWords),
+    /// With more to say.
+    Map(ThrottleMap),
+}
+
+/// What becomes of requests that are over the limit: `soft`, `delay`, `wait` or `elastic`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ThrottleMap {
+    /// They pass with a mark, up to so much above the limit.
+    pub soft: Option<Percentage>,
+    /// They wait, at most so long; with `soft`, for this long.
+    pub delay: Option<Duration>,
+    /// How many requests of a key may wait at once.
+    #[schemars(range(min = 1, max = 4_294_967_294_u64))]
+    pub queue: Option<u64>,
+    /// They wait: another way to write `delay`.
+    pub wait: Option<Wait>,
+    /// They pass, up to so many times the limit, while the upstream has headroom.
+    pub elastic: Option<Factor>,
+}
+
+/// How requests wait.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Wait {
+    /// At most so long.
+    #[schemars(required)]
+    pub max: Option<Duration>,
+}
+
+/// Whether a refused request is charged.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Throttle {
-    /// Over the limit is refused.
-    Hard,
-    /// Counted and reported, never refused.
-    Shadow,
+pub enum OnDenied {
+    /// To nobody.
+    Free,
+    /// To this rule all the same.
+    Charge,
 }
 
 /// What a rule does.
@@ -178,6 +224,11 @@ pub struct OnLimit {
     pub body: Option<Body>,
     /// Headers by name; `{rule}` in a value is the rule's name.
     pub headers: Option<BTreeMap<String, String>>,
+    /// Once the rule has refused a key, refuse it everything for so long; twice as long each time again.
+    pub ban: Option<Duration>,
+    /// The longest ban, and how long one is remembered after its end.
+    #[schemars(extend("default" = shown(defaults::BAN_MAX)))]
+    pub ban_max: Option<Duration>,
 }
 
 /// A body; exactly one of these.

@@ -77,6 +77,24 @@ pub struct Duration(pub String);
 #[schemars(extend("title" = "rate", "examples" = ["100/s", "10/30s", "10 per minute"]))]
 pub struct Rate(pub String);
 
+/// A share of the whole, with at most two decimals.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "percentage", "examples" = ["10%", "0.5%"]))]
+pub struct Percentage(pub String);
+
+/// So many times as much, with at most two decimals.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "factor", "examples" = ["3x", "1.5x"]))]
+pub struct Factor(pub String);
+
+/// `hard`, `shadow`, `soft PERCENTAGE`, `delay DURATION` or `elastic FACTOR`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "throttle", "examples" = ["hard", "shadow", "soft 10%", "delay 500ms", "elastic 3x"]))]
+pub struct ThrottleWords(pub String);
+
 /// An IP address, or `localhost`, and a port.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]

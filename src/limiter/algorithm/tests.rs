@@ -173,6 +173,7 @@ fn a_late_charge_beyond_the_limit_is_a_debt() {
                 assert_eq!(counter.ask(1, START), exceeds_until(millis(1000)));
                 assert_eq!(counter.drain(later(1000)), 10);
             }
+            Algorithm::InFlight | Algorithm::Ban => unreachable!("no limit names them"),
         }
     }
 }

@@ -1,0 +1,161 @@
+//! What becomes of requests that are over a limit, and the keys about it that go together.
+
+use std::num::NonZeroU32;
+
+use crate::config::at::At;
+use crate::config::problem::{Fault, Report};
+use crate::config::{defaults, parse, raw};
+use crate::limiter::percent::Percent;
+use crate::limiter::quota::Ban;
+use crate::limiter::terms::Slack;
+use crate::rules::rule::{RuleLimit, Throttle};
+
+pub(super) fn compile(raw: Option<&raw::Throttle>, at: At<'_>, report: &mut Report<'_>) -> Throttle {
+    match raw {
+        None => Throttle::default(),
+        Some(raw::Throttle::Words(words)) => report.take(at, parse::throttle(&words.0)).unwrap_or_default(),
+        Some(raw::Throttle::Map(map)) => from_map(map, at, report),
+    }
+}
+
+fn from_map(map: &raw::ThrottleMap, at: At<'_>, report: &mut Report<'_>) -> Throttle {
+    let soft = map.soft.as_ref().and_then(|soft| report.take(at.key("soft"), parse::margin(&soft.0)));
+    let elastic = map.elastic.as_ref().and_then(|raw| report.take(at.key("elastic"), parse::factor(&raw.0)));
+    let (wait, wait_at) = match &map.wait {
+        Some(wait) => (wait.max.as_ref(), at.key("wait")),
+        None => (map.delay.as_ref(), at.key("delay")),
+    };
+    let wait_at = if map.wait.is_some() { wait_at.key("max") } else { wait_at };
+    let delay = wait.and_then(|wait| report.take(wait_at, parse::delay(&wait.0)));
+    if report.is_faulty(at.same()) {
+        return Throttle::default();
+    }
+    let (first, other) = match (soft, elastic, &map.wait, &map.delay) {
+        (Some(_), Some(_), ..) => ("soft", Some("elastic")),
+        (_, Some(_), Some(_), _) => ("elastic", Some("wait")),
+        (_, Some(_), _, Some(_)) => ("elastic", Some("delay")),
+        (_, _, Some(_), Some(_)) => ("delay", Some("wait")),
+        (Some(_), _, Some(_), _) => ("soft", Some("wait")),
+        _ => ("", None),
+    };
+    if let Some(other) = other {
+        let fault = Fault::new(format!("both `{first}` and `{other}`, expected one of them"));
+        report.key(
+            at.key(other),
+            match (first, other) {
+                ("delay", "wait") => fault.hint("they mean the same"),
+                ("soft", "wait") => fault.hint("`soft` takes a fixed `delay`"),
+                _ => fault,
+            },
+        );
+    }
+    let queue = map.queue.and_then(|queue| u32::try_from(queue).ok());
+    if queue.is_some() && (delay.is_none() || soft.is_some()) {
+        report.key(at.key("queue"), "`queue` has no meaning without `delay` alone");
+    }
+    match (soft, elastic, delay) {
+        (Some(margin), None, delay) => Throttle::Soft { margin, delay },
+        (None, Some(factor), None) => Throttle::Elastic(factor),
+        (None, None, Some(delay)) => Throttle::Delay(Slack::new(delay, queue)),
+        _ if other.is_some() => Throttle::default(),
+        _ => {
+            let fault = Fault::new("says nothing, expected `soft`, `delay`, `wait` or `elastic`");
+            report.value(at, fault.hint("`throttle: hard` refuses what is over"));
+            Throttle::default()
+        }
+    }
+}
+
+/// Fits the limits to the throttle: raises those that are soft, and refuses those that cannot delay.
+pub(super) fn fit(throttle: Throttle, limits: &mut [RuleLimit], at: At<'_>, report: &mut Report<'_>) {
+    for limit in limits {
+        let algorithm = limit.quota.algorithm();
+        match throttle {
+            Throttle::Soft { margin, .. } => match limit.quota.raised(margin) {
+                Some(raised) => limit.raised = Some(raised),
+                None => {
+                    let written = limit.quota.limit();
+                    report.value(at.same(), format!("{margin} above {written} is more than a limit can be"));
+                }
+            },
+            Throttle::Delay(_) if !algorithm.can_delay() => {
+                let fault =
+                    Fault::new(format!("{algorithm} cannot delay, a window does not say when there is room"));
+                report.value(at.same(), fault.hint("gcra, token_bucket and leaky_bucket can"));
+                return;
+            }
+            Throttle::Elastic(stretch) => match limit.quota.stretched(stretch) {
+                Ok((quota, prices)) => (limit.quota, limit.prices) = (quota, Some(prices)),
+                Err(error) => {
+                    let written = limit.quota.limit();
+                    report.value(at.same(), format!("{error}, got {written}"));
+                }
+            },
+            Throttle::Hard | Throttle::Shadow | Throttle::Delay(_) => {}
+        }
+    }
+}
+
+/// For which share of keys the rule is in force.
+pub(super) fn enforce(raw: &raw::Rule, throttle: Throttle, at: At<'_>, report: &mut Report<'_>) -> Percent {
+    let Some(share) = &raw.enforce else { return Percent::WHOLE };
+    if throttle == Throttle::Shadow {
+        report.key(
+            at.key("enforce"),
+            Fault::new("`enforce` has no meaning with `throttle: shadow`")
+                .hint("without `throttle`, `enforce: 10%` enforces the limit for a tenth of the keys"),
+        );
+    }
+    report.take(at.key("enforce"), parse::share(&share.0)).unwrap_or(Percent::WHOLE)
+}
+
+/// How many may be under way; a number that the schema lets through fits.
+pub(super) fn in_flight(raw: &raw::Rule) -> Option<NonZeroU32> {
+    raw.in_flight.and_then(|most| u32::try_from(most).ok()).and_then(NonZeroU32::new)
+}
+
+pub(super) fn ban(raw: Option<&raw::OnLimit>, at: At<'_>, report: &mut Report<'_>) -> Option<Ban> {
+    let raw = raw?;
+    let mut read = |raw: Option<&raw::Duration>, at: At<'_>| {
+        let length = report.take(at.same(), parse::duration(&raw?.0))?;
+        if length.is_zero() {
+            report.value(at, "must be longer than nothing, got 0");
+        }
+        Some(length)
+    };
+    let first = read(raw.ban.as_ref(), at.key("ban"));
+    let most = read(raw.ban_max.as_ref(), at.key("ban_max"));
+    if raw.ban.is_none() && raw.ban_max.is_some() && !report.is_faulty(at.key("ban")) {
+        report.key(at.key("ban_max"), "`ban_max` has no meaning without `ban`");
+    }
+    let (first, most) = (first?, most.unwrap_or(defaults::BAN_MAX));
+    if first > most {
+        let (first, most) = (parse::duration_text(first), parse::duration_text(most));
+        let fault = Fault::new(format!("longer than `ban_max`, which is {most}, got {first}"));
+        let hint = if raw.ban_max.is_none() {
+            "set `ban_max`, which is 24h unless given"
+        } else {
+            "raise `ban_max`"
+        };
+        report.value(at.key("ban"), fault.hint(hint));
+    }
+    Some(Ban { first, most })
+}
+
+/// What says something about limits where there is none: `in_flight` alone.
+pub(super) fn without_limit(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) {
+    let words = raw.throttle.as_ref().is_some_and(|throttle| match throttle {
+        raw::Throttle::Words(words) => !matches!(words.0.trim(), "hard" | "shadow"),
+        raw::Throttle::Map(_) => true,
+    });
+    let given = [
+        ("burst", raw.burst.is_some()),
+        ("algorithm", raw.algorithm.is_some()),
+        ("cost", raw.cost.is_some()),
+        ("on_denied", raw.on_denied.is_some()),
+        ("throttle", words),
+    ];
+    for (key, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+        report.key(at.key(key), format!("`{key}` has no meaning without `limit`"));
+    }
+}

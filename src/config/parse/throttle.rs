@@ -1,0 +1,138 @@
+//! How a rule deals with what is over: `hard`, `soft 10%`, `delay 500ms` and their like, and the shares and
+//! factors in them.
+
+use std::time::Duration;
+
+use super::{duration, is_digits, nearest};
+use crate::config::problem::{Fault, quoted};
+use crate::limiter::elastic::Stretch;
+use crate::limiter::percent::Percent;
+use crate::limiter::terms::Slack;
+use crate::rules::rule::Throttle;
+
+const EXPECTED: &str = "expected hard, shadow, soft 10%, delay 500ms or elastic 3x";
+const WORDS: [&str; 5] = ["hard", "shadow", "soft", "delay", "elastic"];
+
+/// Nobody's client waits longer; a request that is held takes a connection and memory all the while.
+const LONGEST_DELAY: Duration = Duration::from_secs(3600);
+/// A margin beyond this is another limit.
+const LARGEST_MARGIN: Percent = Percent::from_hundredths(1000 * 100);
+
+/// Reads `hard`, `shadow`, `soft 10%`, `delay 500ms` or `elastic 3x`.
+///
+/// # Errors
+/// A [`Fault`] that says which part cannot be read.
+pub fn throttle(text: &str) -> Result<Throttle, Fault> {
+    let mut words = text.split_whitespace();
+    let (word, value, rest) = (words.next().unwrap_or_default(), words.next(), words.next());
+    let unknown = || Fault::new(format!("unknown throttle {}, {EXPECTED}", quoted(text)));
+    if rest.is_some() {
+        return Err(unknown().hint("more than one is a map, as in `{ soft: 10%, delay: 50ms }`"));
+    }
+    match (word, value) {
+        ("hard", None) => Ok(Throttle::Hard),
+        ("shadow", None) => Ok(Throttle::Shadow),
+        ("soft", Some(value)) => Ok(Throttle::Soft { margin: margin(value)?, delay: None }),
+        ("delay", Some(value)) => Ok(Throttle::Delay(Slack::new(delay(value)?, None))),
+        ("elastic", Some(value)) => Ok(Throttle::Elastic(factor(value)?)),
+        ("soft", None) => Err(incomplete(text, "soft 10%")),
+        ("delay" | "wait", None) => Err(incomplete("delay", "delay 500ms")),
+        ("elastic", None) => Err(incomplete(text, "elastic 3x")),
+        ("wait", Some(value)) => Err(unknown().hint(format!("write `delay {value}`"))),
+        ("hard" | "shadow", Some(_)) => Err(unknown().hint(format!("write `{word}`"))),
+        _ => Err(match nearest(word, WORDS) {
+            Some(meant) => unknown().hint(format!("did you mean `{meant}`?")),
+            None => unknown(),
+        }),
+    }
+}
+
+/// Reads by how much a limit may be exceeded, above zero.
+///
+/// # Errors
+/// A [`Fault`] where it is no such percentage.
+pub fn margin(text: &str) -> Result<Percent, Fault> {
+    match percent(text)? {
+        margin if margin.hundredths() == 0 => {
+            Err(Fault::new(format!("must be above 0%, got {}", quoted(text)))
+                .hint("`hard` is without a margin"))
+        }
+        margin if margin > LARGEST_MARGIN => {
+            Err(Fault::new(format!("above {LARGEST_MARGIN}, got {}", quoted(text))).hint("raise the limit"))
+        }
+        margin => Ok(margin),
+    }
+}
+
+/// Reads a share, from `0%` to `100%`.
+///
+/// # Errors
+/// A [`Fault`] where it is no such percentage.
+pub fn share(text: &str) -> Result<Percent, Fault> {
+    match percent(text)? {
+        share if share > Percent::WHOLE => Err(Fault::new(format!("above 100%, got {}", quoted(text)))),
+        share => Ok(share),
+    }
+}
+
+/// Reads how long requests may be held back, above zero.
+///
+/// # Errors
+/// A [`Fault`] where it is no such duration.
+pub fn delay(text: &str) -> Result<Duration, Fault> {
+    match duration(text)? {
+        Duration::ZERO => Err("must be longer than nothing, got 0".into()),
+        delay if delay > LONGEST_DELAY => {
+            Err(Fault::new(format!("longer than an hour, got {}", quoted(text))))
+        }
+        delay => Ok(delay),
+    }
+}
+
+/// Reads how many times as much, e.g. `3x`, above one.
+///
+/// # Errors
+/// A [`Fault`] where it is no such factor.
+pub fn factor(text: &str) -> Result<Stretch, Fault> {
+    let number = text.trim().strip_suffix('x');
+    let Some(hundredths) = number.and_then(hundredths) else {
+        let fault = Fault::new(format!("expected a factor such as `3x`, got {}", quoted(text)));
+        return Err(match hundredths_of(text) {
+            Some(_) => fault.hint(format!("write `{}x`", text.trim())),
+            None => fault,
+        });
+    };
+    Stretch::from_hundredths(hundredths)
+        .ok_or_else(|| Fault::new(format!("must be above 1x and at most 100x, got {}", quoted(text))))
+}
+
+fn percent(text: &str) -> Result<Percent, Fault> {
+    let number = text.trim().strip_suffix('%');
+    let Some(hundredths) = number.and_then(|number| hundredths(number.trim_end())) else {
+        let fault = Fault::new(format!("expected a percentage such as `10%`, got {}", quoted(text)));
+        return Err(match hundredths_of(text) {
+            Some(_) => fault.hint(format!("write `{}%`", text.trim())),
+            None => fault,
+        });
+    };
+    Ok(Percent::from_hundredths(hundredths))
+}
+
+fn hundredths_of(text: &str) -> Option<u32> {
+    hundredths(text.trim())
+}
+
+/// A number with at most two decimals, in hundredths; the largest there is where it is larger.
+fn hundredths(text: &str) -> Option<u32> {
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    if !is_digits(whole) || !is_digits(decimals) || decimals.len() > 2 {
+        return None;
+    }
+    let decimals: u32 = format!("{decimals:0<2}").parse().ok()?;
+    let whole: u32 = whole.parse().unwrap_or(u32::MAX);
+    Some(whole.saturating_mul(100).saturating_add(decimals))
+}
+
+fn incomplete(given: &str, whole: &str) -> Fault {
+    Fault::new(format!("missing value after {}", quoted(given.trim()))).hint(format!("write `{whole}`"))
+}
