@@ -36,7 +36,7 @@ fn deny(pattern: &str) -> Rule {
     rule("deny", &[pattern], Action::Deny)
 }
 
-fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -> Action {
+pub(super) fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -> Action {
     let quota = |count: &u32| {
         let limit = Limit::new(NonZeroU32::new(*count).unwrap(), Period::one(Unit::Hour));
         RuleLimit::from(Quota::new(Algorithm::Gcra, limit, None).unwrap())
