@@ -22,6 +22,7 @@ use weir::clock::Clock;
 use weir::limiter::algorithm::Algorithm;
 use weir::limiter::decision::Enforcement;
 use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::reservation::Charging;
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{Check, Limiter, Lineage, Meter, MeterSpec, Settings};
 
@@ -82,7 +83,13 @@ impl Contender for Weir {
         encoded[..4].copy_from_slice(&4_u32.to_be_bytes());
         encoded[4..].copy_from_slice(&address.to_be_bytes());
         let key = self.limiter.hasher().hash(&encoded);
-        let check = Check { meter: self.meter, key, cost: 1, enforcement: Enforcement::Enforced };
+        let check = Check {
+            meter: self.meter,
+            key,
+            cost: 1,
+            enforcement: Enforcement::Enforced,
+            charging: Charging::OnArrival,
+        };
         !self.limiter.check(&[check], now).is_refused()
     }
 }

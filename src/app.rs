@@ -9,7 +9,6 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::thread::JoinHandle;
 
 use self::admin_port::AdminPort;
 use self::ending::Signals;
@@ -19,12 +18,13 @@ use crate::config::reload::{Handle, Reloader};
 use crate::config::{Config, Problem};
 use crate::drain::Drain;
 use crate::limiter::{self, Limiter};
+use crate::listener;
 use crate::proxy::elastic::Elastic;
 use crate::proxy::{self, Shared};
 use crate::telemetry::access_log::{self, AccessLog};
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::Metrics;
-use crate::{listener, worker};
+use crate::worker::Crew;
 
 /// Why the process cannot serve.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ pub enum Error {
     Configuration(Vec<Problem>),
     /// The system's: what we wanted to do, and what it said.
     System(String, std::io::Error),
+    /// Ours: this thread has failed. The others have been drained.
+    Thread(Box<str>),
 }
 
 impl Error {
@@ -55,8 +57,8 @@ struct Running {
 /// Runs the proxy by the configuration at `path` until it is told to end, then drains.
 ///
 /// # Errors
-/// [`Error`] if the configuration is invalid, or a socket, a file or a thread cannot be had. Nothing has been
-/// served then.
+/// [`Error`] if the configuration is invalid, or a socket, a file or a thread cannot be had; nothing has been
+/// served then. Or if a thread has failed while serving.
 pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
     let clock = Arc::new(Clock::start());
     let (config, reloader) = Reloader::start(path).map_err(Error::Configuration)?;
@@ -74,19 +76,20 @@ pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
     let running = compose(&config, clock, reloader.handle())?;
     let addresses = announce(&bound);
     let workers = start_workers(config.workers.get(), &mut bound, &running.shared)?;
-    admin.serve(&config, addresses, levels, &running)?;
+    let admin = admin.serve(&config, addresses, levels, &running)?;
     reloading::start(reloader, &running)?;
-    main.block_on(async {
-        let serving = ending::serve_and_drain(&running.shared.drain, config.drain, signals, workers);
+    let ended = main.block_on(async {
+        let crews = (&*workers, &*admin);
+        let serving = ending::serve_and_drain(&running.shared.drain, config.drain, signals, crews);
         tokio::select! {
-            () = serving => {}
-            () = ending::keep_clock(&running.shared.clock) => {}
-            () = reloading::on_signals(&running) => {}
+            ended = serving => ended,
+            () = ending::keep_clock(&running.shared.clock) => Ok(()),
+            () = reloading::on_signals(&running) => Ok(()),
         }
     });
     running.reload.stop();
     drop(running.log_guard);
-    Ok(())
+    ended.map_err(Error::Thread)
 }
 
 /// Binds every listener, so that a port that is taken is found before anything is served.
@@ -136,17 +139,15 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
     Ok(Running { shared, generations, reload, log_guard })
 }
 
-fn start_workers(
-    workers: usize,
-    bound: &mut [Bound],
-    shared: &Arc<Shared>,
-) -> Result<Vec<JoinHandle<()>>, Error> {
+fn start_workers(workers: usize, bound: &mut [Bound], shared: &Arc<Shared>) -> Result<Arc<Crew>, Error> {
+    let crew = Arc::new(Crew::default());
     let start = |index: usize| {
         let mine =
             bound.iter_mut().filter_map(|(settings, sockets)| Some((settings.clone(), sockets.pop()?)));
         let (mine, shared) = (mine.collect(), Arc::clone(shared));
-        worker::spawn(format!("worker-{index}"), move || proxy::run(shared, mine))
+        crew.spawn(format!("worker-{index}"), move || proxy::run(shared, mine))
             .map_err(Error::system("cannot start a worker"))
     };
-    (0..workers).map(start).collect()
+    (0..workers).try_for_each(start)?;
+    Ok(crew)
 }

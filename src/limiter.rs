@@ -10,6 +10,7 @@ pub mod elastic;
 pub mod key;
 pub mod percent;
 pub mod quota;
+pub mod reservation;
 pub mod terms;
 pub mod timestamp;
 
@@ -26,6 +27,7 @@ use self::decision::{Decision, Enforcement, Verdict, Verdicts};
 use self::key::{Fingerprint, KeyHash, KeyHasher};
 use self::meters::Meters;
 pub use self::meters::{Lineage, Meter, MeterSpec};
+use self::reservation::Charging;
 pub use self::store::MeterId;
 use self::store::{Kept, Place, Shard, Store};
 use self::timestamp::Timestamp;
@@ -50,6 +52,8 @@ pub struct Check {
     pub cost: u32,
     /// Whether the limit refuses.
     pub enforcement: Enforcement,
+    /// When it is charged.
+    pub charging: Charging,
 }
 
 /// The counters of this process and the quotas they are held against.
@@ -148,8 +152,8 @@ impl Limiter {
         let key = check.key.salted(check.meter.salt);
         let mut shard = self.store.lock(self.store.shard_of(key));
         let place = shard.find(key);
-        let (verdict, next) = evaluate(&shard, check, place, now);
-        let kept = next.map(|state| shard.keep(place, key, check.meter.id, state, now));
+        let (verdict, next) = evaluate(&shard, check, (key, place), now);
+        let kept = next.map(|state| commit(&mut shard, check, (key, place), state, now));
         drop(shard);
         Decision { verdicts: Verdicts::One(verdict), overflowed: kept.is_some_and(|kept| self.note(kept)) }
     }
@@ -167,7 +171,7 @@ impl Limiter {
         let mut next: SmallVec<[Option<State>; 4]> = SmallVec::new();
         for (check, key) in checks.iter().zip(&keys) {
             let shard = &held[guard(*key)].1;
-            let (verdict, state) = evaluate(shard, check, shard.find(*key), now);
+            let (verdict, state) = evaluate(shard, check, (*key, shard.find(*key)), now);
             verdicts.push(verdict);
             next.push(state);
         }
@@ -185,7 +189,7 @@ impl Limiter {
             let Some(state) = state else { continue };
             let shard = &mut held[guard(*key)].1;
             let place = shard.find(*key);
-            let kept = shard.keep(place, *key, check.meter.id, state, now);
+            let kept = commit(shard, check, (*key, place), state, now);
             overflowed |= self.note(kept);
         }
         Decision { verdicts: Verdicts::Several(verdicts), overflowed }
@@ -200,15 +204,40 @@ impl Limiter {
 }
 
 /// The verdict of one check and, if it conforms, the state to keep.
-fn evaluate(shard: &Shard, check: &Check, place: Place, now: Timestamp) -> (Verdict, Option<State>) {
+fn evaluate(
+    shard: &Shard,
+    check: &Check,
+    (key, place): (Fingerprint, Place),
+    now: Timestamp,
+) -> (Verdict, Option<State>) {
     let enforcement = check.enforcement;
     let Some(quota) = shard.quota(check.meter.id) else {
         return (Verdict { outcome: Outcome::Conform, enforcement, counter: None }, None);
     };
     let state = shard.state(place, check.meter.id);
-    let (next, outcome) = algorithm::evaluate(state, quota, check.cost, now);
+    let (next, outcome) = match check.charging {
+        Charging::OnArrival => algorithm::evaluate(state, quota, check.cost, now),
+        Charging::OnAnswer => reservation::evaluate(state, quota, (check.cost, shard.held().of(key)), now),
+    };
     let verdict = Verdict { outcome, enforcement, counter: Some((*quota, Some(next))) };
     (verdict, (outcome == Outcome::Conform).then_some(next))
+}
+
+/// Charges a request that passes, or holds its cost until the answer is known.
+fn commit(
+    shard: &mut Shard,
+    check: &Check,
+    (key, place): (Fingerprint, Place),
+    state: State,
+    now: Timestamp,
+) -> Kept {
+    match check.charging {
+        Charging::OnArrival => shard.keep(place, key, check.meter.id, state, now),
+        Charging::OnAnswer => {
+            shard.held_mut().hold(key, check.cost);
+            Kept::Own
+        }
+    }
 }
 
 #[cfg(test)]

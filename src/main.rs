@@ -50,6 +50,7 @@ fn run(path: &Path, cli: &Cli) -> ExitCode {
             let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
             fail(&format!("{doing}: {error}{cause}"))
         }
+        Err(app::Error::Thread(name)) => fail(&format!("thread {name} has failed")),
     }
 }
 

@@ -14,6 +14,7 @@ mod forward;
 mod headers;
 mod limits;
 mod service;
+mod settle;
 mod stream;
 
 use std::borrow::Cow;
@@ -26,6 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
 use http::HeaderMap;
+use tokio::task::{JoinError, JoinSet};
 
 use self::activity::{Patience, SlowClock, TICK};
 use self::body::RequestBody;
@@ -46,6 +48,7 @@ use crate::rules::selection::Selected;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::{DecisionOutcome, Metrics, RuleMetrics, WorkerMetrics};
 use crate::upstream::{self, Upstream};
+use crate::worker::Unfinished;
 
 /// Slow-clock ticks in a second.
 const TICKS_PER_SECOND: u32 = 10;
@@ -108,28 +111,48 @@ struct View {
 }
 
 /// Serves `sockets` (beside their settings) on this thread until the drain is over.
-pub async fn run(shared: Arc<Shared>, sockets: Vec<(listener::Settings, std::net::TcpListener)>) {
+///
+/// # Errors
+/// If it has to stop before that. A panic of what keeps time or accepts goes on here: without either, the
+/// thread would look alive and serve nobody.
+pub async fn run(
+    shared: Arc<Shared>,
+    sockets: Vec<(listener::Settings, std::net::TcpListener)>,
+) -> Result<(), Unfinished> {
     let worker = Rc::new(Worker::new(Arc::clone(&shared)));
-    let ticking = tokio::task::spawn_local(keep_time(Rc::clone(&worker)));
-    let accepting: Vec<_> = sockets
-        .into_iter()
-        .enumerate()
-        .map(|(index, (settings, socket))| {
-            let patience = Patience::new(settings.idle_timeout, settings.header_timeout);
-            let (worker, shared) = (Rc::clone(&worker), Arc::clone(&shared));
-            tokio::task::spawn_local(async move {
-                let handle = |accepted: Accepted| {
-                    // Watched from now on, not from its first turn: the drain must know of it.
-                    let activity = worker.slow_clock.watch(patience);
-                    let serving = connection::serve(Rc::clone(&worker), index, activity, accepted);
-                    drop(tokio::task::spawn_local(serving));
-                };
-                listener::serve(socket, shared.drain.reached(Phase::Draining), handle).await;
-            })
-        })
-        .collect();
-    for accepting in accepting {
-        let _ = accepting.await;
+    let mut ticking = tokio::task::spawn_local(keep_time(Rc::clone(&worker)));
+    let served = tokio::select! {
+        served = serve(&worker, sockets) => served,
+        ended = &mut ticking => pass_on(ended).and(Err(Unfinished("time stands still"))),
+    };
+    ticking.abort();
+    served
+}
+
+async fn serve(
+    worker: &Rc<Worker>,
+    sockets: Vec<(listener::Settings, std::net::TcpListener)>,
+) -> Result<(), Unfinished> {
+    let shared = &worker.shared;
+    let mut accepting = JoinSet::new();
+    for (index, (settings, socket)) in sockets.into_iter().enumerate() {
+        let patience = Patience::new(settings.idle_timeout, settings.header_timeout);
+        let (worker, shared) = (Rc::clone(worker), Arc::clone(shared));
+        accepting.spawn_local(async move {
+            let handle = |accepted: Accepted| {
+                // Watched from now on, not from its first turn: the drain must know of it.
+                let activity = worker.slow_clock.watch(patience);
+                let serving = connection::serve(Rc::clone(&worker), index, activity, accepted);
+                drop(tokio::task::spawn_local(serving));
+            };
+            listener::serve(socket, shared.drain.reached(Phase::Draining), handle).await;
+        });
+    }
+    while let Some(ended) = accepting.join_next().await {
+        pass_on(ended)?;
+        if shared.drain.phase() < Phase::Draining {
+            return Err(Unfinished("a listener has stopped"));
+        }
     }
     worker.slow_clock.drain();
     let ended = shared.drain.reached(Phase::Ended);
@@ -137,7 +160,16 @@ pub async fn run(shared: Arc<Shared>, sockets: Vec<(listener::Settings, std::net
         () = worker.slow_clock.until_all_closed() => {}
         () = ended => {}
     }
-    ticking.abort();
+    Ok(())
+}
+
+/// A panic of a task becomes one of whoever needs it.
+fn pass_on(ended: Result<(), JoinError>) -> Result<(), Unfinished> {
+    match ended.map_err(JoinError::try_into_panic) {
+        Ok(()) => Ok(()),
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(_)) => Err(Unfinished("a task was cancelled")),
+    }
 }
 
 /// Moves the slow clock on, and what depends on it.

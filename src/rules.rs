@@ -10,12 +10,16 @@ pub mod pattern;
 pub mod rule;
 pub mod schedule;
 pub mod selection;
+pub mod tariff;
+
+mod index;
 
 use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
-use self::rule::{Action, OnMissing, Rule, Throttle};
+use self::index::Index;
+use self::rule::{Action, Limiting, OnMissing, Rule, Throttle};
 use self::selection::{Selected, Selection};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
@@ -31,13 +35,21 @@ pub struct RuleIndex(pub usize);
 #[derive(Debug)]
 pub struct RuleSet {
     rules: Box<[Rule]>,
-    allowing: Box<[usize]>,
-    denying: Box<[usize]>,
-    limiting: Box<[usize]>,
+    index: Index,
+    /// What each rule does, beside `rules`: looked at before the rule is.
+    kinds: Box<[Kind]>,
     /// The meters of each rule's limits, beside `rules`.
     meters: Box<[Box<[Meter]>]>,
     elastic: bool,
     hasher: KeyHasher,
+}
+
+/// An [`Action`] in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Allow,
+    Deny,
+    Limit,
 }
 
 /// The meters that `rules` need, rule by rule and limit by limit, in the order [`RuleSet::bind`] expects.
@@ -57,19 +69,15 @@ pub fn meter_specs(rules: &[Rule]) -> Vec<MeterSpec> {
 impl RuleSet {
     /// `rules` in file order, counted by `meters` as the limiter answered for [`meter_specs`].
     pub fn bind(rules: Vec<Rule>, meters: &[Meter], hasher: KeyHasher) -> Self {
-        let by_action = |wanted: fn(&Action) -> bool| -> Box<[usize]> {
-            rules
-                .iter()
-                .enumerate()
-                .filter(|(_, rule)| wanted(&rule.action))
-                .map(|(index, _)| index)
-                .collect()
+        let kind = |rule: &Rule| match rule.action {
+            Action::Allow => Kind::Allow,
+            Action::Deny => Kind::Deny,
+            Action::Limit(_) => Kind::Limit,
         };
         let mut meters = meters.iter().copied();
         Self {
-            allowing: by_action(|action| matches!(action, Action::Allow)),
-            denying: by_action(|action| matches!(action, Action::Deny)),
-            limiting: by_action(|action| matches!(action, Action::Limit(_))),
+            index: Index::new(&rules),
+            kinds: rules.iter().map(kind).collect(),
             meters: rules.iter().map(|rule| meters.by_ref().take(rule.limits().len()).collect()).collect(),
             elastic: rules.iter().any(Rule::is_elastic),
             rules: rules.into(),
@@ -99,17 +107,25 @@ impl RuleSet {
 
     /// What the rules say about a request, with this much headroom for elastic limits.
     pub fn select(&self, request: &Attributes<'_>, headroom: Headroom) -> Selection {
-        let first_of = |indices: &[usize]| {
-            indices.iter().copied().find(|&index| self.rules[index].applies_to(request).is_some())
+        self.select_among(&self.index.candidates(request), request, headroom)
+    }
+
+    /// What the rules at `candidates` say, which are ascending.
+    fn select_among(&self, candidates: &[u32], request: &Attributes<'_>, headroom: Headroom) -> Selection {
+        let of_kind = |wanted| {
+            let indices = candidates.iter().map(|candidate| *candidate as usize);
+            indices.filter(move |index| self.kinds[*index] == wanted)
         };
-        if let Some(index) = first_of(&self.allowing) {
+        let first_of =
+            |wanted| of_kind(wanted).find(|index| self.rules[*index].applies_to(request).is_some());
+        if let Some(index) = first_of(Kind::Allow) {
             return Selection::Exempt(RuleIndex(index));
         }
-        if let Some(index) = first_of(&self.denying) {
+        if let Some(index) = first_of(Kind::Deny) {
             return Selection::Denied(RuleIndex(index));
         }
         let mut selected = SmallVec::new();
-        for &index in &self.limiting {
+        for index in of_kind(Kind::Limit) {
             if let Some(denied) = self.select_limits(index, request, headroom, &mut selected) {
                 return denied;
             }
@@ -142,7 +158,9 @@ impl RuleSet {
             Throttle::Shadow => Enforcement::Shadow,
             _ => Enforcement::Enforced,
         };
-        for (ordinal, (meter, limit)) in self.meters[index].iter().zip(&limiting.limits).enumerate() {
+        let Limiting { tariff, limits, .. } = limiting;
+        let units = tariff.on_arrival(request.headers);
+        for (ordinal, (meter, limit)) in self.meters[index].iter().zip(limits).enumerate() {
             let key = match &limit.nested {
                 Some(nested) if nested.is_wider() && request.client.ip.is_ipv4() => continue,
                 Some(nested) if is_whole => {
@@ -152,9 +170,10 @@ impl RuleSet {
                 _ => key,
             };
             let price = limit.prices.map_or(NonZeroU32::MIN, |prices| prices.at(headroom));
-            let cost = limiting.cost.saturating_mul(price.get());
-            let check = Check { meter: *meter, key, cost, enforcement };
-            selected.push(Selected { rule: RuleIndex(index), limit: ordinal, price, check });
+            let cost = units.saturating_mul(price.get());
+            let check = Check { meter: *meter, key, cost, enforcement, charging: tariff.charging() };
+            let settles = tariff.settles();
+            selected.push(Selected { rule: RuleIndex(index), limit: ordinal, price, check, settles });
         }
         None
     }

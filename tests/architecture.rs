@@ -35,6 +35,7 @@ const TABLE: [(&str, &[&str]); 18] = [
             "clock",
             "drain",
             "listener",
+            "worker",
         ],
     ),
     ("worker", &["listener", "drain"]),

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use weir::limiter::algorithm::{self, Algorithm, Outcome, State};
 use weir::limiter::decision::Enforcement;
 use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::reservation::Charging;
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{Check, Limiter, Lineage, Meter, MeterSpec, Settings};
 
@@ -258,7 +259,13 @@ fn checks(limiter: &Limiter, meters: &[Meter], key: &[u8], cost: u32) -> Vec<Che
     let key = limiter.hasher().hash(key);
     meters
         .iter()
-        .map(|meter| Check { meter: *meter, key, cost, enforcement: Enforcement::Enforced })
+        .map(|meter| Check {
+            meter: *meter,
+            key,
+            cost,
+            enforcement: Enforcement::Enforced,
+            charging: Charging::OnArrival,
+        })
         .collect()
 }
 

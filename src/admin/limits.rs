@@ -11,6 +11,7 @@ use crate::limiter::percent::Percent;
 use crate::limiter::quota::{Ban, Quota};
 use crate::limiter::terms::OnDenied;
 use crate::rules::rule::{Action, Limiting, OnMissing, Rule, RuleLimit};
+use crate::rules::tariff::Cost;
 use crate::telemetry::metrics::Decisions;
 
 /// `GET /limits`
@@ -63,7 +64,7 @@ fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
     let limits: Vec<Value> = limiting.limits.iter().map(limit).collect();
     shown.insert("key".to_owned(), limiting.key.to_string().into());
     shown.insert("on_missing".to_owned(), on_missing.into());
-    shown.insert("cost".to_owned(), limiting.cost.into());
+    shown.insert("cost".to_owned(), cost(&limiting.tariff.cost));
     shown.insert("throttle".to_owned(), limiting.throttle.to_string().into());
     shown.insert("limits".to_owned(), limits.into());
     if limiting.enforce < Percent::WHOLE {
@@ -87,6 +88,13 @@ fn limit(limit: &RuleLimit) -> Value {
         shown.insert("ipv6_prefix".to_owned(), nested.prefix.into());
     }
     shown
+}
+
+fn cost(cost: &Cost) -> Value {
+    match cost {
+        Cost::Fixed(units) => (*units).into(),
+        told => told.to_string().into(),
+    }
 }
 
 fn quota(quota: &Quota) -> Value {

@@ -14,6 +14,7 @@ use crate::identify;
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::{Limit, Period, Quota, Unit};
+use crate::limiter::reservation::Charging;
 use crate::limiter::{Check, Settings as LimiterSettings};
 use crate::response::refusal::Refusal;
 use crate::rules::key::{KeyPart, KeyTemplate};
@@ -66,8 +67,13 @@ fn state() -> State {
     let limiter = Arc::new(Limiter::new(LimiterSettings { max_keys: 100, secret: [1, 2] }));
     let policy = policy(&limiter);
     let meter = policy.rules.meters(RuleIndex(1))[0];
-    let check =
-        Check { meter, key: limiter.hasher().hash(b"a"), cost: 1, enforcement: Enforcement::Enforced };
+    let check = Check {
+        meter,
+        key: limiter.hasher().hash(b"a"),
+        cost: 1,
+        enforcement: Enforcement::Enforced,
+        charging: Charging::OnArrival,
+    };
     limiter.check(&[check], NOW);
     let metrics = Metrics::new(&["inbound"]);
     metrics.rule("health");

@@ -7,8 +7,9 @@ use super::{Error, Running};
 use crate::admin::{self, KeyCounts, ReloadView, State, Surface};
 use crate::config::reload::Status;
 use crate::config::{AdminSettings, Config};
+use crate::listener;
 use crate::telemetry::logging::LevelHandle;
-use crate::{listener, worker};
+use crate::worker::Crew;
 
 /// The sockets of the admin port.
 pub(super) struct AdminPort {
@@ -43,7 +44,7 @@ impl AdminPort {
         listeners: Vec<(Box<str>, SocketAddr)>,
         levels: LevelHandle,
         running: &Running,
-    ) -> Result<(), Error> {
+    ) -> Result<Arc<Crew>, Error> {
         let shared = &running.shared;
         let clock = Arc::clone(&shared.clock);
         let state = Arc::new(State {
@@ -72,7 +73,8 @@ impl AdminPort {
             upstream: config.upstream.address.to_string().into(),
             keys: KeyCounts::default(),
         });
-        let spawned = worker::spawn("admin".to_owned(), move || async move {
+        let crew = Arc::new(Crew::default());
+        let spawned = crew.spawn("admin".to_owned(), move || async move {
             let serving: Vec<_> = self
                 .sockets
                 .into_iter()
@@ -81,8 +83,10 @@ impl AdminPort {
             for serving in serving {
                 let _ = serving.await;
             }
+            Ok(())
         });
-        spawned.map(drop).map_err(Error::system("cannot start the admin port"))
+        spawned.map_err(Error::system("cannot start the admin port"))?;
+        Ok(crew)
     }
 }
 

@@ -10,6 +10,7 @@ mod nested;
 mod networks;
 mod refusal;
 mod rules;
+mod tariff;
 mod throttle;
 
 use std::num::NonZeroUsize;

@@ -6,6 +6,7 @@
 mod address;
 mod network;
 mod schedule;
+mod status;
 mod throttle;
 mod zone;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 pub use self::address::{listen_address, upstream_address};
 pub use self::network::network;
 pub use self::schedule::schedule;
+pub use self::status::statuses;
 pub use self::throttle::{delay, factor, margin, share, throttle};
 pub use self::zone::zone;
 use super::problem::{Fault, quoted};

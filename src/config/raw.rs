@@ -6,6 +6,7 @@
 //! that the rest can be looked at all the same.
 
 mod rules;
+mod tariff;
 mod values;
 
 use schemars::JsonSchema;
@@ -15,9 +16,11 @@ pub use self::rules::{
     Action, Body, ClientNetworks, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnDenied, OnLimit, OnMissing,
     PlainKey, Rule, Throttle, ThrottleMap, Wait,
 };
+pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
 pub use self::values::{
     Address, Algorithm, Duration, Factor, FileName, HeaderPattern, HostPattern, Json, List, Method, Network,
-    Networks, OneOrMany, PathPattern, Percentage, Rate, Schedule, ThrottleWords, UpstreamAddress, ZeroOrMany,
+    Networks, OneOrMany, PathPattern, Percentage, Rate, Schedule, Size, ThrottleWords, UpstreamAddress,
+    ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;

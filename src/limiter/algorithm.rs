@@ -138,6 +138,22 @@ pub fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) 
     }
 }
 
+/// Gives back `amount` units charged at the first of two moments, at the second: as much as time has not given
+/// back already, so that nothing is given back twice. Never more than an unused quota.
+pub fn refund(
+    state: Option<State>,
+    quota: &Quota,
+    amount: u32,
+    (charged, now): (Timestamp, Timestamp),
+) -> State {
+    match quota.algorithm() {
+        Algorithm::Gcra => gcra::refund(state, quota, amount, (charged, now)),
+        Algorithm::TokenBucket => token_bucket::refund(state, quota, amount, (charged, now)),
+        Algorithm::FixedWindow => fixed_window::refund(state, quota, amount, (charged, now)),
+        Algorithm::InFlight | Algorithm::Ban => charge(state, quota, -i64::from(amount), now),
+    }
+}
+
 /// How much of the quota is used, left, and when it is whole again.
 pub fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
     match quota.algorithm() {

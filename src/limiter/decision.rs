@@ -90,6 +90,13 @@ impl Decision {
         }
     }
 
+    pub(super) fn verdicts_mut(&mut self) -> &mut [Verdict] {
+        match &mut self.verdicts {
+            Verdicts::One(verdict) => std::slice::from_mut(verdict),
+            Verdicts::Several(verdicts) => verdicts,
+        }
+    }
+
     /// Whether any enforced limit refuses; then no limit has been charged.
     pub fn is_refused(&self) -> bool {
         self.verdicts().iter().any(Verdict::refuses)

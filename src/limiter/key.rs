@@ -45,7 +45,7 @@ impl KeyHash {
 }
 
 /// The identity of one counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fingerprint([u64; 2]);
 
 impl Fingerprint {

@@ -27,7 +27,13 @@ fn installed(limiter: &Limiter, per_hour: &[u32]) -> Vec<Meter> {
 }
 
 fn check(limiter: &Limiter, meter: Meter, cost: u32) -> Check {
-    Check { meter, key: limiter.hasher().hash(b"client"), cost, enforcement: Enforcement::Enforced }
+    Check {
+        meter,
+        key: limiter.hasher().hash(b"client"),
+        cost,
+        enforcement: Enforcement::Enforced,
+        charging: Charging::OnArrival,
+    }
 }
 
 fn shadow(limiter: &Limiter, meter: Meter, cost: u32) -> Check {

@@ -18,6 +18,7 @@ use super::exchange::{Exchange, Flag};
 use super::forward::Failure;
 use super::headers::{self, Expectation, Unacceptable};
 use super::limits::Limits;
+use super::settle;
 use super::stream::MOST_DISCARDED;
 use crate::response::refusal::Refusal;
 use crate::upstream::answer::Answer;
@@ -78,11 +79,13 @@ pub(super) fn limited(
 pub(super) fn upstream(
     mut exchange: Exchange,
     view: &View,
+    limits: &mut Limits,
     answered: Result<Response<Answer<RequestBody>>, Failure>,
 ) -> Response<ResponseBody> {
     match answered {
         Ok(response) => {
             let (mut head, body) = response.into_parts();
+            exchange.settle(&settle::ending_by(head.status, &head.headers), limits);
             headers::prepare_response(&mut head.headers);
             head.headers.reserve(ADDED);
             head.version = Version::HTTP_11;
@@ -98,12 +101,17 @@ pub(super) fn upstream(
             let response = Response::from_parts(head, ResponseBody::upstream(body, exchange));
             if draining { closing(response) } else { response }
         }
-        Err(failure) => failed(exchange, view, &failure),
+        Err(failure) => failed(exchange, view, limits, &failure),
     }
 }
 
 /// Whose fault it was decides what the client is told; nothing of our insides is.
-fn failed(mut exchange: Exchange, view: &View, failure: &Failure) -> Response<ResponseBody> {
+fn failed(
+    mut exchange: Exchange,
+    view: &View,
+    limits: &mut Limits,
+    failure: &Failure,
+) -> Response<ResponseBody> {
     let (status, flag, text) = match failure {
         Failure::Upstream(error) => {
             view.note_upstream_failure(error);
@@ -124,6 +132,7 @@ fn failed(mut exchange: Exchange, view: &View, failure: &Failure) -> Response<Re
         Failure::Stalled => (StatusCode::REQUEST_TIMEOUT, Flag::IdleTimeout, "request timed out\n"),
         Failure::BrokenRequest => (StatusCode::BAD_REQUEST, Flag::DownstreamProtocol, "bad request\n"),
     };
+    exchange.settle(&settle::ending_of(failure, status), limits);
     exchange.answers(status, flag);
     exchange.activity().answered();
     let whole = exchange.request_is_whole();

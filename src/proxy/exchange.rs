@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{EXPECT, HOST, USER_AGENT};
@@ -14,8 +15,12 @@ use super::activity::Activity;
 use super::body::Progress;
 use super::connection::Connection;
 use super::headers::{self, Hop, X_REQUEST_ID};
+use super::limits::Limits;
+use super::settle::Settlement;
 use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::limiter::timestamp::Timestamp;
+use crate::policy::Policy;
+use crate::rules::tariff::Ending;
 use crate::telemetry::access_log::Entry;
 
 /// Envoy's response flags: why an answer is what it is.
@@ -73,6 +78,8 @@ pub(super) struct Exchange {
     flag: Flag,
     /// How the request's body goes; `None` for a request without one.
     upload: Option<Rc<Progress>>,
+    /// What is to be settled when the end is known.
+    settlement: Option<Box<Settlement>>,
     record: Option<Box<Record>>,
 }
 
@@ -118,6 +125,7 @@ impl Exchange {
             whole: false,
             flag: Flag::None,
             upload: None,
+            settlement: None,
             record,
         }
     }
@@ -191,6 +199,23 @@ impl Exchange {
         }
     }
 
+    /// The request has passed its limits: what they reserved is settled when the end is known.
+    pub(super) fn reserve(&mut self, limits: &Limits, policy: &Arc<Policy>) {
+        self.settlement = Settlement::of(limits, policy);
+    }
+
+    /// Settles what the request reserved, and notes in `limits` how the client stands now.
+    pub(super) fn settle(&mut self, ending: &Ending<'_>, limits: &mut Limits) {
+        let received = self.received();
+        if let Some(settlement) = &mut self.settlement {
+            let shared = &self.connection.worker.shared;
+            let now = shared.clock.now();
+            let mut note = |position, settled| limits.note_settled(position, settled, now);
+            settlement.settle(ending, (&shared.limiter, now), &mut note);
+            settlement.octets(received, 0, (&shared.limiter, now), &mut note);
+        }
+    }
+
     /// The answer's status is decided, and why.
     pub(super) fn answers(&mut self, status: StatusCode, flag: Flag) {
         self.status = Some(status);
@@ -213,6 +238,11 @@ impl Exchange {
         self.whole = true;
     }
 
+    /// Octets of the request's body.
+    fn received(&self) -> u64 {
+        self.upload.as_ref().map_or(0, |upload| upload.received.get())
+    }
+
     fn log(&self, duration: Duration) {
         let Some((log, record)) = self.connection.worker.shared.access_log.as_ref().zip(self.record.as_ref())
         else {
@@ -226,7 +256,7 @@ impl Exchange {
             protocol: record.protocol,
             status: self.status,
             flags: flag.as_str(),
-            bytes_received: self.upload.as_ref().map_or(0, |upload| upload.received.get()),
+            bytes_received: self.received(),
             bytes_sent: self.sent,
             duration,
             upstream_time: record.upstream_time,
@@ -244,7 +274,11 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let worker = &self.connection.worker;
-        let duration = worker.shared.clock.now().since(self.started);
+        let now = worker.shared.clock.now();
+        let duration = now.since(self.started);
+        if let Some(mut settlement) = self.settlement.take() {
+            settlement.end(self.received(), self.sent, (&worker.shared.limiter, now));
+        }
         match self.status {
             Some(status) if self.whole => {
                 worker.metrics.request_finished(self.connection.listener, status, duration);

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::View;
 use crate::limiter::Limiter;
 use crate::limiter::decision::{Decision, Enforcement, Verdict};
+use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
 use crate::response::rate_limit_headers::{self, Standing};
 use crate::response::{Settings, Visibility};
@@ -43,6 +44,21 @@ impl Limits {
     /// The rule of the check at `position`.
     pub(super) fn rule(&self, position: usize) -> RuleIndex {
         self.selected[position].rule
+    }
+
+    /// What the request reserved that is to be settled, with the place of the check. Only what
+    /// conformed has been charged or held, and only if the request passed.
+    pub(super) fn reservations(&self) -> impl Iterator<Item = (usize, &Selected, Reservation)> + '_ {
+        let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
+        checked
+            .filter(|(_, (selected, verdict))| selected.settles && !verdict.exceeds())
+            .map(|(position, (selected, _))| (position, selected, Reservation::new(&selected.check, self.at)))
+    }
+
+    /// The check at `position` was settled at `now`: that is how the client stands.
+    pub(super) fn note_settled(&mut self, position: usize, settled: Settled, now: Timestamp) {
+        self.decision.note_settled(position, settled);
+        self.at = now;
     }
 
     /// Counts one decision per rule: what its strictest limit said. A request that another rule refused was

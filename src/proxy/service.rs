@@ -51,7 +51,7 @@ pub(super) fn handle(
     exchange.note_client(attributes.client.ip);
     worker.warn_of_untrusted_proxy(&hop, &head.headers);
 
-    let limits = match policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
+    let mut limits = match policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
             view.record(rule, DecisionOutcome::Exempt);
             Limits::none(now)
@@ -70,13 +70,14 @@ pub(super) fn handle(
         return answered(answers::limited(exchange, &view, (&limits, by), retry_after, unread));
     }
 
+    exchange.reserve(&limits, policy);
     headers::prepare_request(&mut head, &hop);
     exchange.note_headers(&head.headers);
     let body = RequestBody::new(body, &mut exchange, view.upstream.settings().timeout);
     let request = Request::from_parts(head, body);
     Handling::Forwarding(Box::pin(async move {
         let answer = forward(&view, &mut exchange, request).await;
-        let mut response = answers::upstream(exchange, &view, answer);
+        let mut response = answers::upstream(exchange, &view, &mut limits, answer);
         limits.write_headers(response.headers_mut(), &view);
         response
     }))

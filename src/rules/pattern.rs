@@ -39,20 +39,24 @@ pub struct PathPattern {
 }
 
 #[derive(Clone, Debug)]
-enum PathKind {
+pub(super) enum PathKind {
     Exact(Box<str>),
     /// Everything below; ends in `/`.
     Prefix(Box<str>),
+    /// Segment by segment; an open one is everything below.
     Template {
         segments: Box<[Segment]>,
         open: bool,
     },
+    /// Finds a match anywhere in the path.
     Regex(Regex),
 }
 
+/// What one segment of a template holds for.
 #[derive(Clone, Debug)]
-enum Segment {
+pub(super) enum Segment {
     Literal(Box<str>),
+    /// Any that is not empty.
     Any,
 }
 
@@ -103,6 +107,10 @@ impl PathPattern {
     /// The pattern as written: the name of the route.
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    pub(super) fn kind(&self) -> &PathKind {
+        &self.kind
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::key::KeyTemplate;
 use super::matcher::{Matcher, Route};
+use super::tariff::Tariff;
 use crate::identify::Attributes;
 use crate::limiter::elastic::{Prices, Stretch};
 use crate::limiter::percent::Percent;
@@ -45,8 +46,8 @@ pub struct Limiting {
     pub on_missing: OnMissing,
     /// All of them must have room.
     pub limits: Box<[RuleLimit]>,
-    /// Units each request costs.
-    pub cost: u32,
+    /// What each request costs.
+    pub tariff: Tariff,
     /// What becomes of requests that are over.
     pub throttle: Throttle,
     /// The share of keys for which it is in force; for the others it only looks on.
@@ -66,7 +67,7 @@ impl Default for Limiting {
             key: KeyTemplate::default(),
             on_missing: OnMissing::default(),
             limits: Box::default(),
-            cost: 1,
+            tariff: Tariff::fixed(1),
             throttle: Throttle::default(),
             enforce: Percent::WHOLE,
             in_flight: None,

@@ -19,6 +19,8 @@ pub struct Selected {
     pub price: NonZeroU32,
     /// What to ask the limiter; its cost is in units of the limit.
     pub check: Check,
+    /// Whether the end of the request can change what it is charged.
+    pub settles: bool,
 }
 
 /// The outcome of matching.

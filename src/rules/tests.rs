@@ -6,6 +6,7 @@ use super::key::{KeyPart, KeyTemplate};
 use super::matcher::Matcher;
 use super::pattern::PathPattern;
 use super::rule::{Limiting, RuleLimit};
+
 use super::*;
 use crate::identify::{Settings, identify};
 use crate::limiter::algorithm::Algorithm;
@@ -35,7 +36,7 @@ fn deny(pattern: &str) -> Rule {
     rule("deny", &[pattern], Action::Deny)
 }
 
-fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -> Action {
+pub(super) fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -> Action {
     let quota = |count: &u32| {
         let limit = Limit::new(NonZeroU32::new(*count).unwrap(), Period::one(Unit::Hour));
         RuleLimit::from(Quota::new(Algorithm::Gcra, limit, None).unwrap())

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::{each, limits, matching, nested, refusal, throttle};
+use super::{each, limits, matching, nested, refusal, tariff, throttle};
 use crate::config::at::At;
-use crate::config::defaults::{COST, LONGEST_NAME};
+use crate::config::defaults::LONGEST_NAME;
 use crate::config::files::Files;
 use crate::config::problem::{Fault, Report, named, quoted};
 use crate::config::raw;
@@ -84,7 +84,6 @@ fn rule(
 fn limiting(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<'_>) -> Limiting {
     let key =
         raw.key.as_ref().map_or_else(KeyTemplate::default, |key| matching::key(key, matcher, at, report));
-    let cost = raw.cost.and_then(|cost| u32::try_from(cost).ok()).unwrap_or(COST);
     let nested = nested::limits(raw, &key, at, report);
     let is_nested = nested.is_some();
     let mut limits = nested.unwrap_or_else(|| limits::compile(raw, at, report));
@@ -93,7 +92,7 @@ fn limiting(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<
     if !is_nested && raw.limit.is_none() && raw.limits.is_none() && raw.in_flight.is_some() {
         throttle::without_limit(raw, at, report);
     }
-    limits::check_cost(cost, &limits, at.key("cost"), report);
+    let tariff = tariff::compile(raw, &limits, at, report);
     Limiting {
         key,
         on_missing: match raw.on_missing {
@@ -102,7 +101,7 @@ fn limiting(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<
             Some(raw::OnMissing::Deny) => OnMissing::Deny,
         },
         limits: limits.into(),
-        cost,
+        tariff,
         throttle,
         enforce: throttle::enforce(raw, throttle, at, report),
         in_flight: throttle::in_flight(raw),
@@ -123,6 +122,8 @@ fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Repo
         ("burst", raw.burst.is_some()),
         ("algorithm", raw.algorithm.is_some()),
         ("cost", raw.cost.is_some()),
+        ("count", raw.count.is_some()),
+        ("refund_on", raw.refund_on.is_some()),
         ("in_flight", raw.in_flight.is_some()),
         ("throttle", raw.throttle.is_some()),
         ("enforce", raw.enforce.is_some()),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::tariff::{Cost, Count, Refund};
 use super::values::{
     Algorithm, Duration, Factor, HeaderPattern, HostPattern, Json, Method, Networks, OneOrMany, PathPattern,
     Percentage, Rate, Schedule, ThrottleWords, ZeroOrMany,
@@ -39,9 +40,12 @@ pub struct Rule {
     /// How it is counted.
     #[schemars(extend("default" = "gcra"))]
     pub algorithm: Option<Algorithm>,
-    /// Units each request costs.
-    #[schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::COST))]
-    pub cost: Option<u64>,
+    /// What each request costs.
+    pub cost: Option<Cost>,
+    /// Which requests count; all unless given. What is over is refused on arrival all the same.
+    pub count: Option<Count>,
+    /// Ends of requests for which the charge is given back.
+    pub refund_on: Option<OneOrMany<Refund>>,
     /// How many requests of a key may be under way at once: beside a limit, or alone.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
     pub in_flight: Option<u64>,

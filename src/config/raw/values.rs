@@ -70,6 +70,12 @@ fn indexed<'a, T>(many: &'a [Option<T>], one: Option<&'a T>) -> impl Iterator<It
 #[schemars(extend("title" = "duration", "examples" = ["5s", "250ms"]))]
 pub struct Duration(pub String);
 
+/// So many bytes, with their unit: B, KiB, MiB or GiB.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "size", "examples" = ["64KiB", "1MiB"]))]
+pub struct Size(pub String);
+
 /// So many per time, `N/PERIOD`. Periods: ms, s, m or min, h, d, w, month, year, or the word in full, with a
 /// count before it if need be.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]

@@ -33,6 +33,18 @@ pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Time
     State { extra: u32::try_from(used).unwrap_or(u32::MAX), ..window }
 }
 
+/// What was charged to a window that is over is gone with it.
+pub(super) fn refund(
+    state: Option<State>,
+    quota: &Quota,
+    amount: u32,
+    (charged, now): (Timestamp, Timestamp),
+) -> State {
+    let window = current(state, quota, now);
+    let is_of_it = window_end(quota.window(), charged) > now.as_nanos();
+    State { extra: window.extra.saturating_sub(if is_of_it { amount } else { 0 }), ..window }
+}
+
 pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
     let window = current(state, quota, now);
     Usage {

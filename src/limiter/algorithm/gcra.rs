@@ -32,8 +32,30 @@ pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Time
     if amount >= 0 {
         return pack(advance(arrival, quota, units));
     }
+    give_back(arrival, advance(Span { whole: 0, part: 0 }, quota, units), quota, now)
+}
+
+/// Every nanosecond since the charge has earned one back for whoever came; what remains of the time the units
+/// stand for is taken off.
+pub(super) fn refund(
+    state: Option<State>,
+    quota: &Quota,
+    amount: u32,
+    (charged, now): (Timestamp, Timestamp),
+) -> State {
+    let arrival = arrival(state, quota, now);
+    let mut back = advance(Span { whole: 0, part: 0 }, quota, amount);
+    let elapsed = now.as_nanos().saturating_sub(charged.as_nanos());
+    if elapsed > back.whole {
+        return pack(arrival);
+    }
+    back.whole -= elapsed;
+    give_back(arrival, back, quota, now)
+}
+
+/// `arrival` moved back, at most to `now`.
+fn give_back(arrival: Span, back: Span, quota: &Quota, now: Timestamp) -> State {
     let count = quota.count();
-    let back = advance(Span { whole: 0, part: 0 }, quota, units);
     let borrow = u64::from(back.part > arrival.part);
     let whole = arrival.whole.saturating_sub(back.whole).saturating_sub(borrow);
     if whole < now.as_nanos() {

@@ -37,6 +37,28 @@ pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Time
     pack(Bucket { missing: u32::try_from(missing).unwrap_or(u32::MAX), ..bucket })
 }
 
+/// Every nanosecond since the charge has earned one back for whoever came; what remains of the time the tokens
+/// stand for is taken off the time until the bucket is full.
+pub(super) fn refund(
+    state: Option<State>,
+    quota: &Quota,
+    amount: u32,
+    (charged, now): (Timestamp, Timestamp),
+) -> State {
+    let bucket = credited(state, quota, now);
+    let interval = quota.interval();
+    let whole = interval.whole.saturating_mul(amount.into());
+    let worth = whole.saturating_add(u64::from(interval.part).saturating_mul(amount.into()) / quota.count());
+    let back = worth.saturating_sub(now.as_nanos().saturating_sub(charged.as_nanos()));
+    let full = bucket.since.saturating_add(time_for(bucket.missing, quota)).saturating_sub(back);
+    let left = u128::from(full.saturating_sub(now.as_nanos())) * u128::from(quota.count());
+    let missing = u32::try_from(left.div_ceil(u128::from(quota.period()))).unwrap_or(u32::MAX);
+    match missing.min(bucket.missing) {
+        0 => pack(Bucket { since: now.as_nanos(), missing: 0 }),
+        missing => pack(Bucket { since: full.saturating_sub(time_for(missing, quota)), missing }),
+    }
+}
+
 pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
     let bucket = credited(state, quota, now);
     let full = bucket.since.saturating_add(time_for(bucket.missing, quota));

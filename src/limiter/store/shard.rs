@@ -15,6 +15,7 @@ use super::{MeterId, Quotas};
 use crate::limiter::algorithm::{self, State};
 use crate::limiter::key::Fingerprint;
 use crate::limiter::quota::Quota;
+use crate::limiter::reservation::Held;
 use crate::limiter::timestamp::Timestamp;
 
 /// Slots the clock hand looks at per insertion, so that expiry keeps ahead of arrival.
@@ -48,6 +49,7 @@ pub(in crate::limiter) struct Shard {
     most: usize,
     quotas: Quotas,
     overflow: BTreeMap<MeterId, State>,
+    held: Held,
 }
 
 /// Where a counter is.
@@ -80,6 +82,7 @@ impl Shard {
             most: most.min(slots),
             quotas: Quotas::new(&[]),
             overflow: BTreeMap::new(),
+            held: Held::default(),
         };
         let mut groups = shard.full_groups;
         while groups >= FEWEST_GROUPS * GROWTH {
@@ -91,6 +94,15 @@ impl Shard {
 
     pub(in crate::limiter) fn quota(&self, meter: MeterId) -> Option<&Quota> {
         self.quotas.get(meter)
+    }
+
+    /// What is held of its counters.
+    pub(in crate::limiter) fn held(&self) -> &Held {
+        &self.held
+    }
+
+    pub(in crate::limiter) fn held_mut(&mut self) -> &mut Held {
+        &mut self.held
     }
 
     /// Finds the counter of `key`, if there is one.
@@ -148,6 +160,11 @@ impl Shard {
             }
             Place::Absent => self.insert(key, meter, state, now),
         }
+    }
+
+    /// Replaces what the overflow counter of `meter` remembers.
+    pub(in crate::limiter) fn keep_shared(&mut self, meter: MeterId, state: State) {
+        self.overflow.insert(meter, state);
     }
 
     /// Takes over another generation's quotas, converting every counter whose quota changed and dropping

@@ -1,0 +1,159 @@
+//! What it costs to find the rules of a request, by how many rules there are.
+//!
+//! Every rule is on a route, or host, of its own, and each request matches exactly one: what is measured is
+//! `RuleSet::select` alone, with the key hashed. Run with
+//! `cargo bench --bench rules -- [--rules 1,10,1000,10000] [--rounds 5]`.
+#![expect(clippy::print_stdout, reason = "prints its results")]
+
+use std::env;
+use std::hint::black_box;
+
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Method, Uri};
+use weir::identify::{Settings, identify};
+use weir::limiter::elastic::Headroom;
+use weir::limiter::timestamp::Timestamp;
+use weir::limiter::{self, Limiter};
+use weir::rules::selection::Selection;
+use weir::rules::{RuleSet, meter_specs};
+
+/// The program's allocator.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// 2026-11-21T08:00:00Z.
+const NOW: Timestamp = Timestamp::from_secs(1_795_248_000);
+
+/// How rules are told apart.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Exact,
+    Prefix,
+    Template,
+    Host,
+    Header,
+    Regex,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [Self::Exact, Self::Prefix, Self::Template, Self::Host, Self::Header, Self::Regex];
+
+    /// The `match` of the rule with this number.
+    fn matcher(self, n: usize) -> String {
+        match self {
+            Self::Exact => format!("path: /api/v1/things-{n}"),
+            Self::Prefix => format!("path: /api/v1/things-{n}/*"),
+            Self::Template => format!("path: '/api/{{tenant}}/things-{n}/{{id}}'"),
+            Self::Host => format!("host: tenant-{n}.example.com"),
+            Self::Header => format!("path: /api/*,header: {{x-tenant: tenant-{n}}}"),
+            Self::Regex => format!("path: '~^/api/v[0-9]+/things-{n}/'"),
+        }
+    }
+
+    fn request(self, n: usize) -> (Uri, HeaderMap) {
+        let path = match self {
+            Self::Exact => format!("/api/v1/things-{n}"),
+            Self::Prefix | Self::Regex => format!("/api/v1/things-{n}/7"),
+            Self::Template => format!("/api/acme/things-{n}/7"),
+            Self::Host | Self::Header => "/api/v1/things/7".to_owned(),
+        };
+        let mut headers = HeaderMap::new();
+        let host = match self {
+            Self::Host => format!("tenant-{n}.example.com"),
+            _ => "www.example.com".to_owned(),
+        };
+        headers.insert(HOST, HeaderValue::try_from(host).expect("a value"));
+        headers.insert("x-tenant", HeaderValue::try_from(format!("tenant-{n}")).expect("a value"));
+        headers.insert("accept", HeaderValue::from_static("*/*"));
+        (path.parse().expect("a target"), headers)
+    }
+}
+
+/// As many rules as a file says, through the file.
+fn bound(kind: Kind, count: usize) -> RuleSet {
+    let rule = |n| {
+        let matcher = kind.matcher(n);
+        // Short, for ten thousand of them must fit into the largest file that is read.
+        format!("- {{name: r{n},match: {{{matcher}}},key: client_ip,limit: 9/s}}\n")
+    };
+    let rules: String = (0..count).map(rule).collect();
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let text = format!("listeners: 127.0.0.1:8080\nupstream: echo\nrules:\n{rules}");
+    std::fs::write(file.path(), text).expect("written");
+    let rules = weir::config::load(file.path()).expect("valid").rules;
+    let limiter = Limiter::new(limiter::Settings { max_keys: 1000, secret: [fastrand::u64(..), 7] });
+    let meters = limiter.install(&meter_specs(&rules), NOW);
+    RuleSet::bind(rules, &meters, limiter.hasher())
+}
+
+/// Nanoseconds per selection.
+fn measure(set: &RuleSet, requests: &[(Uri, HeaderMap)], selections: usize) -> f64 {
+    let settings = Settings::default();
+    let peer = [192, 0, 2, 1].into();
+    let identified: Vec<_> = requests
+        .iter()
+        .map(|(uri, headers)| identify(&Method::GET, uri, headers, peer, &settings, NOW).expect("a request"))
+        .collect();
+    let started = on_cpu();
+    for request in identified.iter().cycle().take(selections) {
+        match black_box(set.select(black_box(request), Headroom::default())) {
+            Selection::Limited(selected) => assert_eq!(selected.len(), 1, "each request matches one rule"),
+            other => panic!("{other:?}"),
+        }
+    }
+    (on_cpu() - started) as f64 / selections as f64
+}
+
+/// Nanoseconds this thread has run.
+fn on_cpu() -> u64 {
+    // Yielding brings the kernel's account up to date, which otherwise lags by up to a timer tick.
+    std::thread::yield_now();
+    let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    account.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("the kernel accounts for threads")
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn numbers(arguments: &[String], name: &str) -> Option<Vec<usize>> {
+    let position = arguments.iter().position(|argument| argument == name)?;
+    let text = arguments.get(position + 1)?;
+    Some(text.split(',').map(|number| number.parse().expect("numbers, separated by commas")).collect())
+}
+
+fn main() {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    // A test runner asks what there is to run: nothing by name.
+    if arguments.iter().any(|argument| argument == "--list") {
+        return;
+    }
+    // Cargo passes `--bench` when it measures; without it this is a test that the benchmark still works.
+    let measuring = arguments.iter().any(|argument| argument == "--bench");
+    let (counts, selections) =
+        if measuring { (vec![1, 10, 1000, 10_000], 1_000_000) } else { (vec![1, 10], 1000) };
+    let counts = numbers(&arguments, "--rules").unwrap_or(counts);
+    let rounds = numbers(&arguments, "--rounds").map_or(5, |rounds| rounds[0]);
+    println!("Nanoseconds per selection, medians of {rounds} rounds. Warm: ten rules are asked for in turn;");
+    println!("all: a thousand.");
+    println!("  told apart by    rules      warm       all");
+    for kind in Kind::ALL {
+        for &count in &counts {
+            let set = bound(kind, count);
+            let figure = |asked: usize| {
+                // Spread over the file, in an order without a pattern.
+                let mut random = fastrand::Rng::with_seed(7);
+                let requests: Vec<_> = (0..asked).map(|_| kind.request(random.usize(..count))).collect();
+                let runs = if matches!(kind, Kind::Regex) { selections / 100 } else { selections };
+                median((0..rounds).map(|_| measure(&set, &requests, runs.max(100))).collect())
+            };
+            println!(
+                "  {:<12} {count:>9} {:>9.1} {:>9.1}",
+                format!("{kind:?}").to_lowercase(),
+                figure(10),
+                figure(1000)
+            );
+        }
+    }
+}

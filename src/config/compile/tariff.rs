@@ -1,0 +1,137 @@
+//! What requests cost and which of them count.
+
+use std::num::NonZeroU64;
+
+use super::each;
+use super::limits::check_cost;
+use super::matching::header_name;
+use crate::config::at::At;
+use crate::config::defaults::COST;
+use crate::config::parse::{self, nearest};
+use crate::config::problem::{Fault, Report, listed, quoted};
+use crate::config::raw;
+use crate::rules::rule::RuleLimit;
+use crate::rules::tariff::{Cost, Measure, Refunds, Statuses, Tariff, Told};
+
+/// Failures that a refund can name beside statuses.
+const FAILURES: [&str; 3] = ["timeout", "connect_failure", "reset"];
+
+pub(super) fn compile(raw: &raw::Rule, limits: &[RuleLimit], at: At<'_>, report: &mut Report<'_>) -> Tariff {
+    let cost = match &raw.cost {
+        None => Cost::Fixed(COST),
+        Some(raw::Cost::Units(units)) => Cost::Fixed(number(Some(*units)).unwrap_or(COST)),
+        Some(raw::Cost::Told(told)) => told_cost(told, at.key("cost"), report).unwrap_or(Cost::Fixed(COST)),
+    };
+    check_arrival(&cost, limits, at, report);
+    let counted = raw.count.as_ref().and_then(|count| count.response_status.as_ref());
+    let refunds = raw.refund_on.as_ref();
+    Tariff {
+        cost,
+        counts: counted.map(|counted| {
+            let count = at.key("count");
+            let statuses = each(counted, count.key("response_status"), |status, at| match status {
+                raw::Status::Code(code) => report.take(at, parse::statuses(&code.to_string())),
+                raw::Status::Pattern(text) => report.take(at, parse::statuses(text)),
+            });
+            statuses.into_iter().collect()
+        }),
+        refunds: refunds.map_or_else(Refunds::default, |raw| compile_refunds(raw, at, report)),
+    }
+}
+
+/// Where a cost is told, by its key.
+fn told_cost(raw: &raw::ToldCost, at: At<'_>, report: &mut Report<'_>) -> Option<Cost> {
+    let sources = [
+        ("header", raw.header.is_some()),
+        ("request_bytes", raw.request_bytes.is_some()),
+        ("response_header", raw.response_header.is_some()),
+        ("response_bytes", raw.response_bytes.is_some()),
+    ];
+    if sources.iter().any(|(source, _)| report.is_faulty(at.key(source))) {
+        return None;
+    }
+    let given: Vec<_> = sources.iter().filter(|(_, is_given)| *is_given).map(|(source, _)| *source).collect();
+    let [source] = given[..] else {
+        let known = listed(sources.map(|(source, _)| source));
+        report.value(at, format!("expected exactly one of {known}, got {}", given.len()));
+        return None;
+    };
+    let beside = [("default", raw.default, "header"), ("estimate", raw.estimate, "response_header")];
+    for (key, _, owner) in beside.iter().filter(|(_, given, owner)| given.is_some() && *owner != source) {
+        report.key(
+            at.key(key),
+            Fault::new(format!("`{key}` has no meaning with `{source}`"))
+                .hint(format!("it belongs to `{owner}`")),
+        );
+    }
+    let most = number(raw.max).unwrap_or(u32::MAX);
+    let told = |name: &str, given: Option<u64>, key: &str, report: &mut Report<'_>| {
+        let otherwise = number(given).unwrap_or(COST);
+        if otherwise > most {
+            report.value(at.key(key), format!("more than `max`, got {otherwise} and {most}"));
+        }
+        Some(Told { name: report.take(at.key(source), header_name(name))?, otherwise, most })
+    };
+    let measure = |size: &raw::Size, report: &mut Report<'_>| {
+        let octets = report.take(at.key(source), parse::size(&size.0))?;
+        let unit = NonZeroU64::new(octets).ok_or("must be at least 1B, got 0");
+        Some(Measure { unit: report.take(at.key(source), unit)?, most })
+    };
+    if let Some(name) = &raw.header {
+        return told(name, raw.default, "default", report).map(Cost::Header);
+    }
+    if let Some(name) = &raw.response_header {
+        return told(name, raw.estimate, "estimate", report).map(Cost::ResponseHeader);
+    }
+    if let Some(size) = &raw.request_bytes {
+        return measure(size, report).map(Cost::RequestBytes);
+    }
+    measure(raw.response_bytes.as_ref()?, report).map(Cost::ResponseBytes)
+}
+
+/// What is surely reserved must fit.
+fn check_arrival(cost: &Cost, limits: &[RuleLimit], at: At<'_>, report: &mut Report<'_>) {
+    let cost_at = at.key("cost");
+    match cost {
+        Cost::Fixed(units) => check_cost(*units, limits, cost_at, report),
+        Cost::Header(told) => check_cost(told.otherwise, limits, cost_at.key("default"), report),
+        Cost::ResponseHeader(told) => check_cost(told.otherwise, limits, cost_at.key("estimate"), report),
+        Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {}
+    }
+}
+
+fn compile_refunds(raw: &raw::OneOrMany<raw::Refund>, at: At<'_>, report: &mut Report<'_>) -> Refunds {
+    let mut refunds = Refunds::default();
+    let statuses = each(raw, at.key("refund_on"), |refund, at| {
+        let text = match refund {
+            raw::Refund::Code(code) => code.to_string(),
+            raw::Refund::Pattern(text) => text.clone(),
+        };
+        match text.as_str() {
+            "timeout" => refunds.timeout = true,
+            "connect_failure" => refunds.connect_failure = true,
+            "reset" => refunds.reset = true,
+            _ => return report.take(at, parse::statuses(&text).map_err(|fault| no_refund(&text, fault))),
+        }
+        None
+    });
+    Refunds { statuses: Statuses::from_iter(statuses), ..refunds }
+}
+
+/// A word is misspelt, a number is no status.
+fn no_refund(text: &str, fault: Fault) -> Fault {
+    if text.starts_with(|first: char| first.is_ascii_digit()) {
+        return fault;
+    }
+    let known = listed(FAILURES);
+    let fault = Fault::new(format!("expected {known} or statuses such as `5xx`, got {}", quoted(text)));
+    match nearest(text, FAILURES) {
+        Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+        None => fault,
+    }
+}
+
+/// The schema lets only numbers through that fit.
+fn number(raw: Option<u64>) -> Option<u32> {
+    raw.and_then(|number| u32::try_from(number).ok())
+}

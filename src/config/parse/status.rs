@@ -1,0 +1,58 @@
+//! Statuses of answers.
+
+use std::ops::RangeInclusive;
+
+use crate::config::problem::{Fault, quoted};
+
+/// What may be looked for: answers begin at 200, and what stands above 599 is no status.
+const CODES: RangeInclusive<u16> = 100..=599;
+
+/// Reads a status (`401`), a class (`4xx`) or a range (`500-504`).
+///
+/// # Errors
+/// A [`Fault`] that says what would be right.
+pub fn statuses(text: &str) -> Result<RangeInclusive<u16>, Fault> {
+    let expected = || format!("expected a status such as `401`, `4xx` or `500-504`, got {}", quoted(text));
+    let trimmed = text.trim();
+    if let Some(class) = trimmed.strip_suffix("xx").or_else(|| trimmed.strip_suffix("XX")) {
+        return match class.parse::<u16>() {
+            Ok(class @ 1..=5) => Ok(class * 100..=class * 100 + 99),
+            _ => Err(Fault::new(expected()).hint("classes are `1xx` to `5xx`")),
+        };
+    }
+    let (first, last) = trimmed.split_once('-').unwrap_or((trimmed, trimmed));
+    let code = |text: &str| match text.trim().parse::<u16>() {
+        Ok(code) if CODES.contains(&code) => Ok(code),
+        Ok(_) => Err(Fault::new(expected()).hint("statuses are 100 to 599")),
+        Err(_) => Err(Fault::new(expected())),
+    };
+    let (first, last) = (code(first)?, code(last)?);
+    if first > last {
+        return Err(Fault::new(format!("a range from low to high, got {}", quoted(text)))
+            .hint(format!("write `{last}-{first}`")));
+    }
+    Ok(first..=last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_classes_and_ranges_are_read() {
+        assert_eq!(statuses("401"), Ok(401..=401));
+        assert_eq!(statuses("4xx"), Ok(400..=499));
+        assert_eq!(statuses(" 5XX "), Ok(500..=599));
+        assert_eq!(statuses("500-504"), Ok(500..=504));
+        assert_eq!(statuses("500 - 504"), Ok(500..=504));
+    }
+
+    #[test]
+    fn what_is_no_status_is_said_to_be_none() {
+        for text in ["", "xx", "6xx", "0xx", "40", "99", "600", "4x", "-", "500-", "-504", "504-500", "+401x"]
+        {
+            assert!(statuses(text).is_err(), "{text:?}");
+        }
+        assert_eq!(statuses("504-500").unwrap_err().hint.as_deref(), Some("write `500-504`"));
+    }
+}

@@ -1,0 +1,159 @@
+//! Charges whose amount the answer decides: reserved on arrival, settled once, never forgotten.
+//!
+//! Two kinds, told apart by [`Charging`]. A charge *on arrival* is a charge like any other that may be raised or
+//! given back later. A charge *on the answer* is only held: it takes room from everybody who comes meanwhile,
+//! and becomes a charge when the answer says that it counts. So what counts is charged at the moment it is known
+//! to count, nothing is ever taken off a counter that others have been judged by, and what does not count
+//! leaves no trace. Holds are kept beside the counters, under the same lock; there are never more of them
+//! than requests being served.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::algorithm::{self, Outcome, State};
+use super::decision::Decision;
+use super::key::{Fingerprint, KeyHash};
+use super::meters::Meter;
+use super::quota::Quota;
+use super::store::Place;
+use super::timestamp::Timestamp;
+use super::{Check, Limiter};
+
+/// When a request that passes is charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Charging {
+    /// At once.
+    #[default]
+    OnArrival,
+    /// When the answer shows whether it counts; until then its cost is held.
+    OnAnswer,
+}
+
+/// Units that one request was admitted with, to be settled when its true cost is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Reservation {
+    meter: Meter,
+    key: KeyHash,
+    charging: Charging,
+    units: u32,
+    at: Timestamp,
+}
+
+/// What a counter says after a settlement, for whoever tells the client.
+#[derive(Clone, Copy, Debug)]
+pub struct Settled(pub(super) Quota, pub(super) State);
+
+impl Reservation {
+    /// What `check` reserved at `at`, provided that it conformed and the request passed.
+    pub fn new(check: &Check, at: Timestamp) -> Self {
+        Self { meter: check.meter, key: check.key, charging: check.charging, units: check.cost, at }
+    }
+
+    /// Units reserved, or charged by the last settlement.
+    pub fn units(&self) -> u32 {
+        self.units
+    }
+}
+
+impl Limiter {
+    /// Settles a reservation for `due` units, even past the limit; `None` if the meter is gone.
+    ///
+    /// A hold ends here. Of a charge on arrival, what `due` falls short of is given back as far as time has not
+    /// given it back already. What has been settled is from now on a charge on arrival of `due` units.
+    pub fn settle(&self, reservation: &mut Reservation, due: u32, now: Timestamp) -> Option<Settled> {
+        let Reservation { meter, key, charging, units, at } = *reservation;
+        let charged = match charging {
+            Charging::OnAnswer => now,
+            Charging::OnArrival => at,
+        };
+        *reservation = Reservation { charging: Charging::OnArrival, units: due, at: charged, ..*reservation };
+        let key = key.salted(meter.salt);
+        let mut shard = self.store.lock(self.store.shard_of(key));
+        let charge = match charging {
+            Charging::OnAnswer => {
+                shard.held_mut().release(key, units);
+                i64::from(due)
+            }
+            Charging::OnArrival => i64::from(due) - i64::from(units),
+        };
+        let quota = *shard.quota(meter.id)?;
+        let place = shard.find(key);
+        let state = shard.state(place, meter.id);
+        let held = shard.held().of(key);
+        let next = match (charge, state) {
+            (0, state) => return Some(Settled(quota, shown(state, &quota, held, now))),
+            // Forgotten, and so whole again.
+            (..0, None) => return Some(Settled(quota, shown(None, &quota, held, now))),
+            (..0, state) => algorithm::refund(state, &quota, units - due, (at, now)),
+            (_, state) => algorithm::charge(state, &quota, charge, now),
+        };
+        match place {
+            // What was counted together is given back together.
+            Place::Absent if charge < 0 => shard.keep_shared(meter.id, next),
+            place => drop(self.note(shard.keep(place, key, meter.id, next, now))),
+        }
+        Some(Settled(quota, shown(Some(next), &quota, held, now)))
+    }
+}
+
+impl Decision {
+    /// Notes what became of the charge of the check at `position`.
+    pub fn note_settled(&mut self, position: usize, Settled(quota, state): Settled) {
+        if let Some(verdict) = self.verdicts_mut().get_mut(position) {
+            verdict.counter = Some((quota, Some(state)));
+        }
+    }
+}
+
+/// Units held per key, as long as there are any.
+#[derive(Debug, Default)]
+pub(super) struct Held(BTreeMap<Fingerprint, u64>);
+
+impl Held {
+    /// Units held for `key`.
+    pub(super) fn of(&self, key: Fingerprint) -> u64 {
+        self.0.get(&key).copied().unwrap_or(0)
+    }
+
+    pub(super) fn hold(&mut self, key: Fingerprint, units: u32) {
+        let held = self.0.entry(key).or_default();
+        *held = held.saturating_add(units.into());
+    }
+
+    fn release(&mut self, key: Fingerprint, units: u32) {
+        if let Some(held) = self.0.get_mut(&key) {
+            *held = held.saturating_sub(units.into());
+            if *held == 0 {
+                self.0.remove(&key);
+            }
+        }
+    }
+}
+
+/// Decides a cost that would be held beside what is `held` already: all of it may turn out to count.
+pub(super) fn evaluate(
+    state: Option<State>,
+    quota: &Quota,
+    (cost, held): (u32, u64),
+    now: Timestamp,
+) -> (State, Outcome) {
+    let together = u32::try_from(held.saturating_add(cost.into())).unwrap_or(u32::MAX);
+    let (next, outcome) = algorithm::evaluate(state, quota, together, now);
+    if outcome == Outcome::Conform {
+        return (next, outcome);
+    }
+    let outcome = match algorithm::evaluate(state, quota, cost, now).1 {
+        // In the way are only those whose answers have not come; nobody knows how long they take.
+        Outcome::Conform => Outcome::Exceed { retry_after: Some(Duration::ZERO) },
+        exceeds @ Outcome::Exceed { .. } => exceeds,
+    };
+    (shown(state, quota, held, now), outcome)
+}
+
+/// A counter with what is held of it, as clients are told.
+pub(super) fn shown(state: Option<State>, quota: &Quota, held: u64, now: Timestamp) -> State {
+    algorithm::charge(state, quota, i64::try_from(held).unwrap_or(i64::MAX), now)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! What a request is charged once it is known how it ended.
+//!
+//! A [`Settlement`] travels with the exchange of a request that has something to settle, and every way an exchange
+//! can end comes by here: the head of an answer, a failure that we answer for, and the drop of the exchange,
+//! which is the last byte, a client that left, a body that broke off, or a panic. Nothing exists for requests
+//! whose rules know their price on arrival.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use http::{HeaderMap, StatusCode};
+use smallvec::SmallVec;
+
+use super::forward::Failure;
+use super::limits::Limits;
+use crate::limiter::Limiter;
+use crate::limiter::reservation::{Reservation, Settled};
+use crate::limiter::timestamp::Timestamp;
+use crate::policy::Policy;
+use crate::rules::RuleIndex;
+use crate::rules::rule::Action;
+use crate::rules::tariff::{self, Due, Ending, Tariff};
+use crate::upstream::error::Error as UpstreamError;
+
+/// The open reservations of one request.
+#[derive(Debug)]
+pub(super) struct Settlement {
+    policy: Arc<Policy>,
+    open: SmallVec<[Open; 2]>,
+    /// How the request ended is known; only the octets of its bodies are not.
+    ended: bool,
+}
+
+/// One reservation.
+#[derive(Debug)]
+struct Open {
+    rule: RuleIndex,
+    /// Units of the limit in each unit of the cost.
+    price: NonZeroU32,
+    /// Among the checks of the request.
+    position: usize,
+    reservation: Reservation,
+    /// Nothing is charged, so octets are not either.
+    free: bool,
+}
+
+impl Settlement {
+    /// What the request that `limits` let pass has to settle; `None` if nothing.
+    pub(super) fn of(limits: &Limits, policy: &Arc<Policy>) -> Option<Box<Self>> {
+        let open: SmallVec<[Open; 2]> = limits
+            .reservations()
+            .map(|(position, selected, reservation)| Open {
+                rule: selected.rule,
+                price: selected.price,
+                position,
+                reservation,
+                free: false,
+            })
+            .collect();
+        (!open.is_empty()).then(|| Box::new(Self { policy: Arc::clone(policy), open, ended: false }))
+    }
+
+    /// The end of the request is known, its bodies' octets apart; tells `note` what became of which check.
+    pub(super) fn settle(
+        &mut self,
+        ending: &Ending<'_>,
+        (limiter, now): (&Limiter, Timestamp),
+        mut note: impl FnMut(usize, Settled),
+    ) {
+        self.ended = true;
+        for open in &mut self.open {
+            let Some(tariff) = tariff_of(&self.policy, open.rule) else { continue };
+            let due = match tariff.due(ending) {
+                Due::Nothing => 0,
+                Due::AsReserved => open.reservation.units(),
+                Due::Units(units) => units.saturating_mul(open.price.get()),
+            };
+            open.free = due == 0;
+            if let Some(settled) = limiter.settle(&mut open.reservation, due, now) {
+                note(open.position, settled);
+            }
+        }
+    }
+
+    /// The exchange is over: so many octets were received and sent, and nothing more can become known.
+    pub(super) fn end(&mut self, received: u64, sent: u64, (limiter, now): (&Limiter, Timestamp)) {
+        if !self.ended {
+            // There was no answer; who leaves early is not better off than who waits.
+            self.settle(&Ending::Abandoned, (limiter, now), |_, _| {});
+        }
+        self.octets(received, sent, (limiter, now), |_, _| {});
+    }
+
+    /// At least so many octets have been received and sent; what they cost beyond what is charged already is
+    /// charged.
+    pub(super) fn octets(
+        &mut self,
+        received: u64,
+        sent: u64,
+        (limiter, now): (&Limiter, Timestamp),
+        mut note: impl FnMut(usize, Settled),
+    ) {
+        for open in self.open.iter_mut().filter(|open| !open.free) {
+            let by_octets =
+                tariff_of(&self.policy, open.rule).and_then(|tariff| tariff.by_octets(received, sent));
+            let due = by_octets.map(|units| units.saturating_mul(open.price.get()));
+            let due = due.filter(|due| *due > open.reservation.units());
+            let settled = due.and_then(|due| limiter.settle(&mut open.reservation, due, now));
+            if let Some(settled) = settled {
+                note(open.position, settled);
+            }
+        }
+    }
+}
+
+/// How a request ended that the upstream did not answer, and that was answered `status` in its place.
+pub(super) fn ending_of(failure: &Failure, status: StatusCode) -> Ending<'static> {
+    let failure = match failure {
+        // The client's doing: the upstream may be at work all the same.
+        Failure::Stalled | Failure::BrokenRequest => return Ending::Abandoned,
+        Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout) => {
+            tariff::Failure::Connect
+        }
+        Failure::Upstream(UpstreamError::Reset(_)) => tariff::Failure::Reset,
+        Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable => tariff::Failure::Malformed,
+        Failure::Late => tariff::Failure::Timeout,
+    };
+    Ending::Failed { status, failure }
+}
+
+/// How a request ended that the upstream answered.
+pub(super) fn ending_by(status: StatusCode, headers: &HeaderMap) -> Ending<'_> {
+    Ending::Answered { status, headers }
+}
+
+fn tariff_of(policy: &Policy, rule: RuleIndex) -> Option<&Tariff> {
+    match &policy.rules.get(rule)?.action {
+        Action::Limit(limiting) => Some(&limiting.tariff),
+        Action::Allow | Action::Deny => None,
+    }
+}

@@ -1,0 +1,257 @@
+//! What a request costs, and what its answer changes about that.
+//!
+//! A tariff is asked twice: on arrival, when only the request's head is known, and when the request has ended one
+//! way or another. Every ending has an answer here. What somebody else wrote is read so that nobody gains by
+//! writing it oddly: of several values the highest counts, and numbers saturate.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::ops::RangeInclusive;
+
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use crate::limiter::reservation::Charging;
+
+/// A rule's tariff.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tariff {
+    /// What a request costs that counts.
+    pub cost: Cost,
+    /// Answers that count; `None` if all do, and those that never came.
+    pub counts: Option<Statuses>,
+    /// Ends for which nothing is charged.
+    pub refunds: Refunds,
+}
+
+/// Units of a request that counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// Always as many.
+    Fixed(u32),
+    /// What a header of the request says, at least 1.
+    Header(Told),
+    /// One for every so many octets of the request's body, at least 1.
+    RequestBytes(Measure),
+    /// What a header of the answer says; `otherwise` is held until then.
+    ResponseHeader(Told),
+    /// One for every so many octets of the answer's body, at least 1.
+    ResponseBytes(Measure),
+}
+
+/// A number in a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The header.
+    pub name: HeaderName,
+    /// In place of a header that is absent or no number.
+    pub otherwise: u32,
+    /// What is told beyond that counts as that.
+    pub most: u32,
+}
+
+/// Units by octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measure {
+    /// Octets to a unit.
+    pub unit: NonZeroU64,
+    /// Units at the most.
+    pub most: u32,
+}
+
+/// Statuses of answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statuses(Box<[RangeInclusive<u16>]>);
+
+/// Ends for which the whole charge is given back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refunds {
+    /// Answered so, by the upstream or by us in its place.
+    pub statuses: Statuses,
+    /// No connection to the upstream.
+    pub connect_failure: bool,
+    /// The upstream closed the connection instead of answering.
+    pub reset: bool,
+    /// The upstream took too long.
+    pub timeout: bool,
+}
+
+/// How a request ended, as far as its tariff may depend on it.
+#[derive(Clone, Copy, Debug)]
+pub enum Ending<'a> {
+    /// The upstream has answered; its body may still come.
+    Answered {
+        /// With this status.
+        status: StatusCode,
+        /// With these headers.
+        headers: &'a HeaderMap,
+    },
+    /// The upstream failed and we answered in its place.
+    Failed {
+        /// With this status.
+        status: StatusCode,
+        /// This way.
+        failure: Failure,
+    },
+    /// The client left, or its request broke off: the upstream may have done all of the work.
+    Abandoned,
+}
+
+/// How an upstream fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// No connection.
+    Connect,
+    /// Closed instead of answering.
+    Reset,
+    /// Too late.
+    Timeout,
+    /// What came was no answer.
+    Malformed,
+}
+
+/// What an ended request is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing: it does not count.
+    Nothing,
+    /// What was reserved.
+    AsReserved,
+    /// So many units.
+    Units(u32),
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(units) => units.fmt(f),
+            Self::Header(told) => write!(f, "header {}", told.name),
+            Self::RequestBytes(measure) => write!(f, "request_bytes {}", measure.unit),
+            Self::ResponseHeader(told) => write!(f, "response_header {}", told.name),
+            Self::ResponseBytes(measure) => write!(f, "response_bytes {}", measure.unit),
+        }
+    }
+}
+
+impl Tariff {
+    /// The same for all requests, whatever becomes of them.
+    pub fn fixed(units: u32) -> Self {
+        Self { cost: Cost::Fixed(units), counts: None, refunds: Refunds::default() }
+    }
+
+    /// Units to reserve for a request with these headers.
+    pub fn on_arrival(&self, headers: &HeaderMap) -> u32 {
+        match &self.cost {
+            Cost::Fixed(units) => *units,
+            Cost::Header(told) => told.by(headers).max(1),
+            Cost::RequestBytes(measure) => length(headers).map_or(1, |octets| measure.units(octets)),
+            Cost::ResponseHeader(told) => told.otherwise,
+            Cost::ResponseBytes(_) => 1,
+        }
+    }
+
+    /// Whether units are charged on arrival or only held until the answer says that they count.
+    pub fn charging(&self) -> Charging {
+        match self.cost {
+            _ if self.counts.is_some() => Charging::OnAnswer,
+            Cost::ResponseHeader(_) => Charging::OnAnswer,
+            Cost::Fixed(_) | Cost::Header(_) | Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {
+                Charging::OnArrival
+            }
+        }
+    }
+
+    /// Whether the end of a request can change what it is charged.
+    pub fn settles(&self) -> bool {
+        let on_arrival = matches!(self.cost, Cost::Fixed(_) | Cost::Header(_));
+        !on_arrival || self.counts.is_some() || self.refunds != Refunds::default()
+    }
+
+    /// What a request is charged that ended so, its body's octets apart.
+    pub fn due(&self, ending: &Ending<'_>) -> Due {
+        let status = match *ending {
+            Ending::Abandoned => return Due::AsReserved,
+            Ending::Failed { failure, .. } if self.refunds.cover(failure) => return Due::Nothing,
+            Ending::Answered { status, .. } | Ending::Failed { status, .. } => status,
+        };
+        let counts = self.counts.as_ref().is_none_or(|counts| counts.contain(status));
+        if !counts || self.refunds.statuses.contain(status) {
+            return Due::Nothing;
+        }
+        match (&self.cost, ending) {
+            (Cost::ResponseHeader(told), Ending::Answered { headers, .. }) => Due::Units(told.by(headers)),
+            _ => Due::AsReserved,
+        }
+    }
+
+    /// Units for so many octets of the bodies, where they make the cost.
+    pub fn by_octets(&self, received: u64, sent: u64) -> Option<u32> {
+        match &self.cost {
+            Cost::RequestBytes(measure) => Some(measure.units(received)),
+            Cost::ResponseBytes(measure) => Some(measure.units(sent)),
+            Cost::Fixed(_) | Cost::Header(_) | Cost::ResponseHeader(_) => None,
+        }
+    }
+}
+
+impl Told {
+    /// The highest number among all lines and their items. An item that is no number is worth `otherwise`, so
+    /// that adding one never makes a request cheaper.
+    fn by(&self, headers: &HeaderMap) -> u32 {
+        let lines = headers.get_all(&self.name).into_iter();
+        let items = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+        let told = items.map(|item| number(item.trim_ascii()).unwrap_or(self.otherwise)).max();
+        told.unwrap_or(self.otherwise).min(self.most)
+    }
+}
+
+impl Measure {
+    fn units(&self, octets: u64) -> u32 {
+        let units = u32::try_from(octets.div_ceil(self.unit.get())).unwrap_or(u32::MAX);
+        units.min(self.most).max(1)
+    }
+}
+
+impl Statuses {
+    /// Whether `status` is one of them.
+    pub fn contain(&self, status: StatusCode) -> bool {
+        self.0.iter().any(|range| range.contains(&status.as_u16()))
+    }
+}
+
+impl FromIterator<RangeInclusive<u16>> for Statuses {
+    fn from_iter<I: IntoIterator<Item = RangeInclusive<u16>>>(ranges: I) -> Self {
+        Self(ranges.into_iter().collect())
+    }
+}
+
+impl Refunds {
+    const fn cover(&self, failure: Failure) -> bool {
+        match failure {
+            Failure::Connect => self.connect_failure,
+            Failure::Reset => self.reset,
+            Failure::Timeout => self.timeout,
+            Failure::Malformed => false,
+        }
+    }
+}
+
+/// Digits and nothing else; a number of any length saturates.
+fn number(digits: &[u8]) -> Option<u32> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let add = |number: u32, digit: &u8| number.saturating_mul(10).saturating_add((digit - b'0').into());
+    Some(digits.iter().fold(0, add))
+}
+
+/// The length of a request's body, where its head says so: a request that says nothing has none.
+fn length(headers: &HeaderMap) -> Option<u64> {
+    if headers.contains_key(TRANSFER_ENCODING) {
+        return None;
+    }
+    headers.get(CONTENT_LENGTH).map(HeaderValue::to_str)?.ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

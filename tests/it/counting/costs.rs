@@ -1,0 +1,131 @@
+//! Costs that the request or its answer tells.
+
+use super::{obedient, remaining, statuses, with_rule};
+use crate::support::{Client, Request, get, wait};
+
+#[test]
+fn two_hundred_dollars_of_purchases_a_day() {
+    let origin = obedient();
+    let weir = with_rule(
+        &origin,
+        "{ name: purchases, key: { header: x-account }, limit: 200/year, algorithm: fixed_window, cost: { header: x-amount } }",
+    );
+    let buy = |account: &str, amount: &str| {
+        let request = Request::get("/200").header("x-account", account).header("x-amount", amount);
+        Client::connect(weir.address()).ask(&request).status
+    };
+    assert_eq!([buy("a", "150"), buy("a", "60"), buy("a", "50"), buy("a", "1")], [200, 429, 200, 429]);
+    assert_eq!(buy("b", "200"), 200, "another account");
+    assert_eq!(buy("c", "201"), 429, "more than there can ever be");
+}
+
+#[test]
+fn a_purchase_is_charged_what_the_shop_says() {
+    let origin = obedient();
+    let weir = with_rule(
+        &origin,
+        "{ name: purchases, key: [], limit: 200/year, algorithm: fixed_window, cost: { response_header: x-amount } }",
+    );
+    let buy = |amount: u32| Request::get("/200").header("x-answer", &format!("x-amount: {amount}"));
+    assert_eq!(remaining(&weir, &buy(150)), 50);
+    assert_eq!(remaining(&weir, &buy(0)), 50);
+    let answer = Client::connect(weir.address()).ask(&buy(120));
+    assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (200, 0), "past the limit");
+    assert_eq!(answer.header("x-amount"), "120", "the client sees it, too");
+    assert_eq!(get(weir.address(), "/200").status, 429);
+}
+
+#[test]
+fn no_header_makes_a_request_free() {
+    let origin = obedient();
+    let weir = with_rule(
+        &origin,
+        "{ name: a, key: [], limit: 1000/year, algorithm: fixed_window, cost: { header: x-cost, default: 5, max: 100 } }",
+    );
+    let cost = |value: &str| {
+        let before = remaining(&weir, &Request::get("/200").header("x-cost", "1"));
+        before - remaining(&weir, &Request::get("/200").header("x-cost", value))
+    };
+    let costs = ["0", "-7", "none", "7", "99999999999999999999"].map(cost);
+    assert_eq!(costs, [1, 5, 5, 7, 100]);
+}
+
+#[test]
+fn an_upload_is_charged_by_its_bytes() {
+    let origin = obedient();
+    let weir = with_rule(
+        &origin,
+        "{ name: a, key: [], limit: 100/year, algorithm: fixed_window, cost: { request_bytes: 1KiB } }",
+    );
+    assert_eq!(remaining(&weir, &Request::post("/200", "x")), 99);
+    assert_eq!(remaining(&weir, &Request::post("/200", vec![b'x'; 10 * 1024])), 89);
+    assert_eq!(remaining(&weir, &Request::get("/200")), 88);
+    let refused = Client::connect(weir.address()).ask(&Request::post("/200", vec![b'x'; 90 * 1024]));
+    assert_eq!(refused.status, 429, "known on arrival to be too large");
+}
+
+#[test]
+fn a_chunked_upload_is_charged_when_it_has_been_read() {
+    let origin = obedient();
+    let weir = with_rule(
+        &origin,
+        "{ name: a, key: [], limit: 100/year, algorithm: fixed_window, cost: { request_bytes: 1KiB } }",
+    );
+    let mut client = Client::connect(weir.address());
+    client.send("POST /200 HTTP/1.1\r\nhost: test.local\r\ntransfer-encoding: chunked\r\n\r\n");
+    for _ in 0..20 {
+        client.send(format!("400\r\n{}\r\n", "x".repeat(1024)));
+    }
+    client.send("0\r\n\r\n");
+    let answer = client.answer("POST");
+    assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (200, 80));
+}
+
+#[test]
+fn a_broken_off_chunked_upload_is_charged_as_far_as_it_came() {
+    let origin = obedient();
+    let weir = with_rule(
+        &origin,
+        "{ name: a, key: [], limit: 100/year, algorithm: fixed_window, cost: { request_bytes: 1KiB } }",
+    );
+    let client = Client::connect(weir.address());
+    client.send("POST /200 HTTP/1.1\r\nhost: test.local\r\ntransfer-encoding: chunked\r\n\r\n");
+    for _ in 0..10 {
+        client.send(format!("400\r\n{}\r\n", "x".repeat(1024)));
+    }
+    origin.until("ten kibibytes", |seen| seen.body.length == 10 * 1024);
+    drop(client);
+    wait::until_true("the end of it", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
+    assert_eq!(remaining(&weir, &Request::get("/200")), 89);
+}
+
+#[test]
+fn a_download_is_charged_by_its_bytes() {
+    let origin = crate::support::Origin::answering(format!(
+        "HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n{}",
+        "x".repeat(5000)
+    ));
+    let weir = with_rule(
+        &origin,
+        "{ name: a, key: [], limit: 10/year, algorithm: fixed_window, cost: { response_bytes: 1KiB } }",
+    );
+    let ask = || Client::connect(weir.address()).get("/").status;
+    assert_eq!(ask(), 200);
+    wait::until_true("the end of it", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
+    assert_eq!(ask(), 200);
+    wait::until_true("the end of it", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
+    assert_eq!(ask(), 429);
+}
+
+#[test]
+fn an_estimate_is_reserved_until_the_answer_tells() {
+    let origin = obedient();
+    let weir = with_rule(
+        &origin,
+        "{ name: a, key: [], limit: 100/year, algorithm: fixed_window, cost: { response_header: x-tokens, estimate: 60 } }",
+    );
+    let tokens = |header: &str| remaining(&weir, &Request::get("/200").header("x-answer", header));
+    assert_eq!(tokens("x-tokens: 30"), 70);
+    assert_eq!(tokens("x-tokens: 20"), 50);
+    assert_eq!(statuses(&weir, &["/200"]), [429], "less is left than the estimate");
+}

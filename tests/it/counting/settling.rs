@@ -1,0 +1,153 @@
+//! Reservations are settled by whatever ends a request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::{impatient, obedient, remaining, statuses, with_rule};
+use crate::support::{Client, Origin, Request, Then, get, wait};
+
+const FAILURES: &str = "{ name: login, key: [], limit: 10/year, algorithm: fixed_window, count: { response_status: [401, 403] } }";
+
+#[test]
+fn ten_failed_logins_and_no_more() {
+    let origin = obedient();
+    let weir = with_rule(&origin, FAILURES);
+    for _ in 0..10 {
+        assert_eq!(statuses(&weir, &["/200", "/200", "/500", "/401"]), [200, 200, 500, 401]);
+    }
+    assert_eq!(statuses(&weir, &["/200", "/401", "/200"]), [429, 429, 429]);
+    assert_eq!(origin.seen().len(), 40);
+}
+
+#[test]
+fn a_login_that_does_not_count_is_not_seen_in_what_remains() {
+    let origin = obedient();
+    let weir = with_rule(&origin, FAILURES);
+    assert_eq!(remaining(&weir, &Request::get("/200")), 10);
+    assert_eq!(remaining(&weir, &Request::get("/403")), 9);
+    assert_eq!(remaining(&weir, &Request::get("/200")), 9);
+}
+
+#[test]
+fn of_many_logins_at_once_no_more_get_through_than_may_fail() {
+    const AT_ONCE: usize = 300;
+    let go = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&go);
+    let origin = Origin::start(move |turn| {
+        wait::until_true("the word to go", || gate.load(Ordering::SeqCst));
+        turn.send("HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(Then::Keep)
+    });
+    let weir = with_rule(&origin, FAILURES);
+    let mut clients: Vec<_> = (0..AT_ONCE).map(|_| Client::connect(weir.address())).collect();
+    for _ in 0..3 {
+        clients.iter().for_each(|client| client.send(Request::get("/login").bytes()));
+    }
+    wait::until_true("ten to get through", || origin.seen().len() == 10);
+    wait::throughout(Duration::from_millis(300), || assert_eq!(origin.seen().len(), 10));
+    go.store(true, Ordering::SeqCst);
+    let mut answers: Vec<u16> = Vec::new();
+    for client in &mut clients {
+        answers.extend((0..3).map(|_| client.answer("GET").status));
+    }
+    assert_eq!(answers.iter().filter(|status| **status == 401).count(), 10);
+    assert_eq!(answers.iter().filter(|status| **status == 429).count(), 3 * AT_ONCE - 10);
+    assert_eq!(get(weir.address(), "/login").status, 429);
+}
+
+#[test]
+fn who_leaves_before_the_answer_has_used_a_try() {
+    let origin = Origin::start(|turn| {
+        wait::pause(Duration::from_millis(500));
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(Then::Keep)
+    });
+    let weir = with_rule(&origin, "{ name: login, key: [], limit: 3/d, count: { response_status: 401 } }");
+    for tries in 1..=3 {
+        let client = Client::connect(weir.address());
+        client.send(Request::get("/login").bytes());
+        wait::until_true("the try", || origin.seen().len() == tries);
+        drop(client);
+        wait::until_true("the client to be gone", || {
+            weir.metric("weir_requests_reset_total", &[]) == tries as f64
+        });
+    }
+    assert_eq!(get(weir.address(), "/login").status, 429);
+}
+
+#[test]
+fn who_breaks_off_a_request_has_used_a_try() {
+    let origin = obedient();
+    let weir = with_rule(&origin, "{ name: login, key: [], limit: 2/d, count: { response_status: 401 } }");
+    for tries in 1..=2 {
+        let client = Client::connect(weir.address());
+        client.send("POST /200 HTTP/1.1\r\nhost: test.local\r\ncontent-length: 10\r\n\r\nhalf");
+        wait::until_true("the try", || origin.seen().len() == tries);
+        drop(client);
+        wait::until_true("the end of it", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
+    }
+    assert_eq!(get(weir.address(), "/200").status, 429);
+}
+
+#[test]
+fn what_the_upstream_failed_to_do_is_given_back() {
+    let origin = obedient();
+    let weir = impatient(
+        &origin,
+        "{ name: a, key: [], limit: 2/year, algorithm: fixed_window, refund_on: [5xx, timeout] }",
+    );
+    let failing = ["/500", "/late", "/503", "/close", "/500"];
+    assert_eq!(statuses(&weir, &failing), [500, 504, 503, 503, 500]);
+    assert_eq!(statuses(&weir, &["/200", "/404", "/200"]), [200, 404, 429]);
+}
+
+#[test]
+fn a_failure_that_is_not_named_is_charged() {
+    let origin = obedient();
+    let weir = impatient(&origin, "{ name: a, key: [], limit: 2/d, refund_on: timeout }");
+    assert_eq!(statuses(&weir, &["/late", "/500", "/close", "/200"]), [504, 500, 503, 429]);
+}
+
+#[test]
+fn a_refund_gives_back_no_more_than_was_charged() {
+    let origin = obedient();
+    let weir = with_rule(&origin, "{ name: a, key: [], limit: 5/d, cost: 2, refund_on: 5xx }");
+    for _ in 0..5 {
+        assert_eq!(remaining(&weir, &Request::get("/500")), 5);
+    }
+    assert_eq!(remaining(&weir, &Request::get("/200")), 3);
+}
+
+#[test]
+fn shadow_counts_by_the_answer_too() {
+    let origin = obedient();
+    let weir = with_rule(
+        &origin,
+        "{ name: a, key: [], limit: 1/d, throttle: shadow, count: { response_status: 4xx } }",
+    );
+    assert_eq!(statuses(&weir, &["/200", "/404", "/404", "/200"]), [200, 404, 404, 200]);
+    assert_eq!(weir.metric("weir_decisions_total", &[("rule", "a"), ("outcome", "shadow")]), 2.0);
+}
+
+#[test]
+fn a_reload_in_the_middle_loses_no_reservation() {
+    let origin = Origin::start(|turn| {
+        if turn.head.word(1) == "/slow" {
+            wait::pause(Duration::from_millis(700));
+        }
+        turn.send("HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(Then::Keep)
+    });
+    let rule = |limit: u32| {
+        let rule = format!("{{ name: a, key: [], limit: {limit}/d, count: {{ response_status: 401 }} }}");
+        crate::support::config(origin.address(), &format!("rules:\n  - {rule}\n"))
+    };
+    let weir = crate::support::Weir::start(&rule(1));
+    let mut slow = Client::connect(weir.address());
+    slow.send(Request::get("/slow").bytes());
+    wait::until_true("the request", || origin.seen().len() == 1);
+    weir.reload(&rule(2));
+    assert_eq!(slow.answer("GET").status, 401);
+    assert_eq!(statuses(&weir, &["/", "/"]), [401, 429]);
+}
