@@ -10,6 +10,7 @@ mod nested;
 mod networks;
 mod refusal;
 mod rules;
+mod state;
 mod tariff;
 mod throttle;
 
@@ -41,6 +42,7 @@ pub(super) fn compile(
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
     let identify = identify(raw.client_ip.as_ref(), root.key("client_ip"), files, report);
     let response = response(raw, report);
+    let state = state::compile(raw.state.as_ref(), file, root.key("state"), report);
     let rules =
         raw.rules.as_ref().map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), files, report));
     let (rules, refusals) = rules.into_iter().unzip();
@@ -53,6 +55,7 @@ pub(super) fn compile(
         access_log,
         drain,
         max_keys: max_keys(raw.limiter.as_ref()),
+        state,
         identify,
         response,
         rules,

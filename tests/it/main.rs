@@ -16,5 +16,6 @@ mod identity;
 mod limiting;
 mod malformed;
 mod reload;
+mod state;
 mod support;
 mod timeouts;
