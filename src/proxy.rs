@@ -30,7 +30,6 @@ use http::HeaderMap;
 use tokio::task::{JoinError, JoinSet};
 
 use self::activity::{Patience, SlowClock, TICK};
-use self::body::RequestBody;
 use self::elastic::Elastic;
 use self::headers::Hop;
 use crate::clock::Clock;
@@ -103,7 +102,7 @@ struct View {
     notations: Box<[Box<[Notation]>]>,
     /// The headers of each rule's refusals, where they can be had ready.
     prepared: Box<[Option<Prepared>]>,
-    upstream: Rc<Upstream<RequestBody>>,
+    upstream: Rc<Upstream>,
     metrics: Rc<WorkerMetrics>,
     default_refusal: Refusal,
     /// Whether the upstream has failed since it last answered: its failure is logged once.
@@ -241,12 +240,7 @@ impl Worker {
 }
 
 impl View {
-    fn new(
-        policy: &Arc<Policy>,
-        upstream: Rc<Upstream<RequestBody>>,
-        all: &Metrics,
-        metrics: &Rc<WorkerMetrics>,
-    ) -> Self {
+    fn new(policy: &Arc<Policy>, upstream: Rc<Upstream>, all: &Metrics, metrics: &Rc<WorkerMetrics>) -> Self {
         let rules = policy.rules.rules();
         let notations: Box<[_]> = rules.iter().map(notations).collect();
         let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
