@@ -85,7 +85,9 @@ impl Connection {
                     Err(malformed) => Error::Malformed(malformed),
                 },
                 Ok(0) if !self.inbox.is_empty() => Error::Malformed(Malformed::CutOff),
-                Ok(0) => Error::Reset(waiting.unsent.take().unwrap_or(io::ErrorKind::UnexpectedEof.into())),
+                Ok(0) => {
+                    Error::Reset(waiting.unsent.take().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()))
+                }
                 Err(error) => Error::Reset(error),
             };
             return Poll::Ready(Err(error));

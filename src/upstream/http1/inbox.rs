@@ -40,10 +40,8 @@ impl Inbox {
         }
         let room = self.bytes.capacity() - self.bytes.len();
         let polled = pin!(stream.read_buf(&mut self.bytes)).poll(cx);
-        if let Poll::Ready(Ok(read)) = &polled {
-            if *read == room {
-                self.room = (self.room * 2).min(MOST_ROOM);
-            }
+        if matches!(&polled, Poll::Ready(Ok(read)) if *read == room) {
+            self.room = (self.room * 2).min(MOST_ROOM);
         }
         polled
     }
