@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::limiter::{Limiter, Meter};
 use crate::policy::Policy;
 use crate::proxy::Generation;
+use crate::proxy::fallback::Fallbacks;
 use crate::response::refusal::Refusal;
 use crate::rules::{self, RuleSet};
 
@@ -30,8 +31,10 @@ impl Generations {
         // What an earlier process had and this one has not.
         limiter.retire_others(&meters, clock.now());
         let upstream = Arc::new(config.upstream.clone());
+        let fallbacks = Arc::new(Fallbacks::of(&policy, &Fallbacks::default()));
+        let generation = Generation { policy: Arc::new(policy), upstream, fallbacks };
         Self {
-            current: Arc::new(ArcSwap::from_pointee(Generation { policy: Arc::new(policy), upstream })),
+            current: Arc::new(ArcSwap::from_pointee(generation)),
             limiter: Arc::clone(limiter),
             clock: Arc::clone(clock),
         }
@@ -47,7 +50,8 @@ impl Generations {
         } else {
             Arc::new(config.upstream.clone())
         };
-        self.current.store(Arc::new(Generation { policy: Arc::new(policy), upstream }));
+        let fallbacks = Arc::new(Fallbacks::of(&policy, &current.fallbacks));
+        self.current.store(Arc::new(Generation { policy: Arc::new(policy), upstream, fallbacks }));
         self.limiter.retire_others(&meters, self.clock.now());
         generation
     }
