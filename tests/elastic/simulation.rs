@@ -106,6 +106,8 @@ fn it_recovers_with_the_upstream() {
         let (soon, later) = (mean(&factors(&moments, 95.0, 100.0)), mean(&factors(&moments, 140.0, 180.0)));
         assert!(soon > before * 0.85, "{before}, then {soon}");
         assert!(later > before * 0.93, "{before}, at last {later}");
+        let late = moments.iter().filter(|moment| moment.at > 80.0 && moment.latency > Some(0.25));
+        assert_eq!(late.count(), 0, "the queue is gone and does not come back");
     }
 }
 
@@ -161,4 +163,5 @@ fn requests_under_way_alone_tell_of_a_standstill() {
     let signals: Signals = [Signal::InFlight].into_iter().collect();
     let moments = run(&Scenario { slowness, signals, seconds: 70, ..Scenario::greedy(2) });
     assert!(time_to_base(&moments, 60.0).is_some_and(|time| time <= 2.0));
+    assert!(moments.last().is_some_and(|last| last.in_flight > 1000), "nobody has been answered");
 }

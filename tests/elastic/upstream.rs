@@ -25,35 +25,35 @@ const TIMEOUT: u64 = 15_000_000_000;
 
 /// What happens to whom.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     /// Of the random numbers.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Requests at once that the upstream works on.
-    pub servers: usize,
+    pub(crate) servers: usize,
     /// The median time it works on one, in seconds.
-    pub service: f64,
+    pub(crate) service: f64,
     /// How much these times vary: the standard deviation of their logarithm.
-    pub spread: f64,
+    pub(crate) spread: f64,
     /// How many times as long they take at a second of the simulation.
-    pub slowness: fn(f64) -> f64,
+    pub(crate) slowness: fn(f64) -> f64,
     /// Whether the upstream reports its load.
-    pub reports: bool,
+    pub(crate) reports: bool,
     /// The written limit of each client, per second.
-    pub limit: u32,
+    pub(crate) limit: u32,
     /// How many times that it may become.
-    pub stretch: u32,
+    pub(crate) stretch: u32,
     /// What each client asks for: requests per second at a second of the simulation.
-    pub clients: Vec<fn(f64) -> f64>,
+    pub(crate) clients: Vec<fn(f64) -> f64>,
     /// How long it goes on, in seconds.
-    pub seconds: u32,
+    pub(crate) seconds: u32,
     /// What the controller goes by.
-    pub signals: Signals,
+    pub(crate) signals: Signals,
 }
 
 impl Scenario {
     /// An upstream of sixteen servers that can do 800 requests a second, and four clients who may have 100 each
     /// and want 500.
-    pub fn greedy(seed: u64) -> Self {
+    pub(crate) fn greedy(seed: u64) -> Self {
         Self {
             seed,
             servers: 16,
@@ -72,19 +72,19 @@ impl Scenario {
 
 /// One tick of a simulation.
 #[derive(Clone, Debug)]
-pub struct Moment {
+pub(crate) struct Moment {
     /// Seconds since the beginning.
-    pub at: f64,
+    pub(crate) at: f64,
     /// How many times the written limit is in force.
-    pub factor: f64,
+    pub(crate) factor: f64,
     /// What the controller said.
-    pub assessment: Assessment,
+    pub(crate) assessment: Assessment,
     /// Requests in the upstream.
-    pub in_flight: usize,
+    pub(crate) in_flight: usize,
     /// The mean time until an answer, in seconds; of those that came in this tick.
-    pub latency: Option<f64>,
+    pub(crate) latency: Option<f64>,
     /// Requests that passed in this tick, by client.
-    pub passed: Vec<u32>,
+    pub(crate) passed: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,12 +126,13 @@ struct Tally {
 }
 
 /// Runs `scenario` to its end.
-pub fn run(scenario: &Scenario) -> Vec<Moment> {
-    let limit = Limit::new(NonZeroU32::new(scenario.limit).unwrap(), Period::one(Unit::Second));
+pub(crate) fn run(scenario: &Scenario) -> Vec<Moment> {
+    let limit = NonZeroU32::new(scenario.limit).expect("a limit above 0");
+    let limit = Limit::new(limit, Period::one(Unit::Second));
     let burst = NonZeroU32::new(scenario.limit.div_ceil(10));
-    let written = Quota::new(Algorithm::Gcra, limit, burst).unwrap();
-    let (quota, prices) =
-        written.stretched(Stretch::from_hundredths(scenario.stretch * 100).unwrap()).unwrap();
+    let written = Quota::new(Algorithm::Gcra, limit, burst).expect("a limit that can be");
+    let stretch = Stretch::from_hundredths(scenario.stretch * 100).expect("above 1x");
+    let (quota, prices) = written.stretched(stretch).expect("a limit that stretches");
     let client = |rate: &fn(f64) -> f64| Client { rate: *rate, state: None, passed: 0 };
     let mut simulation = Simulation {
         random: fastrand::Rng::with_seed(scenario.seed),
