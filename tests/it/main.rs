@@ -12,6 +12,7 @@ mod config_mistakes;
 mod counting;
 mod drain;
 mod forwarding;
+mod geo;
 mod identity;
 mod limiting;
 mod malformed;
