@@ -32,7 +32,8 @@ impl Generations {
         limiter.retire_others(&meters, clock.now());
         let upstream = Arc::new(config.upstream.clone());
         let fallbacks = Arc::new(Fallbacks::of(&policy, &Fallbacks::default()));
-        let generation = Generation { policy: Arc::new(policy), upstream, fallbacks };
+        let generation =
+            Generation { policy: Arc::new(policy), upstream, fallbacks, elastic: config.elastic };
         Self {
             current: Arc::new(ArcSwap::from_pointee(generation)),
             limiter: Arc::clone(limiter),
@@ -51,7 +52,12 @@ impl Generations {
             Arc::new(config.upstream.clone())
         };
         let fallbacks = Arc::new(Fallbacks::of(&policy, &current.fallbacks));
-        self.current.store(Arc::new(Generation { policy: Arc::new(policy), upstream, fallbacks }));
+        self.current.store(Arc::new(Generation {
+            policy: Arc::new(policy),
+            upstream,
+            fallbacks,
+            elastic: config.elastic,
+        }));
         self.limiter.retire_others(&meters, self.clock.now());
         generation
     }
