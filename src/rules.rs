@@ -175,7 +175,7 @@ impl RuleSet {
                     continue;
                 }
             };
-            let limit = &limiting.limits[limit];
+            let limit = &limiting.limits[usize::from(limit)];
             let key = match &limit.nested {
                 Some(nested) if nested.is_wider() && request.client.ip.is_ipv4() => continue,
                 Some(nested) if is_whole => {

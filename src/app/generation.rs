@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::limiter::{Limiter, Meter};
 use crate::policy::Policy;
 use crate::proxy::Generation;
+use crate::proxy::fallback::Fallbacks;
 use crate::response::refusal::Refusal;
 use crate::rules::{self, RuleSet};
 
@@ -32,8 +33,10 @@ impl Generations {
     pub(super) fn first(config: &Config, limiter: &Arc<Limiter>, clock: &Arc<Clock>) -> Self {
         let (policy, meters) = compile(config, 1, limiter, clock);
         let upstream = Arc::new(config.upstream.clone());
+        let fallbacks = Arc::new(Fallbacks::of(&policy, &Fallbacks::default()));
+        let generation = Generation { policy: Arc::new(policy), upstream, fallbacks };
         Self {
-            current: Arc::new(ArcSwap::from_pointee(Generation { policy: Arc::new(policy), upstream })),
+            current: Arc::new(ArcSwap::from_pointee(generation)),
             meters: Mutex::new(meters),
             limiter: Arc::clone(limiter),
             clock: Arc::clone(clock),
@@ -50,7 +53,8 @@ impl Generations {
         } else {
             Arc::new(config.upstream.clone())
         };
-        self.current.store(Arc::new(Generation { policy: Arc::new(policy), upstream }));
+        let fallbacks = Arc::new(Fallbacks::of(&policy, &current.fallbacks));
+        self.current.store(Arc::new(Generation { policy: Arc::new(policy), upstream, fallbacks }));
         let before = std::mem::replace(&mut *self.meters.lock(), meters.clone());
         self.limiter.retire_others(&[meters, before].concat(), self.clock.now());
         generation

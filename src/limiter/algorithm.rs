@@ -5,6 +5,7 @@
 //! under `algorithm/` and an arm in each `match` below, which the compiler asks for.
 
 pub(super) mod ban;
+pub(super) mod saved;
 
 mod fixed_window;
 mod gcra;

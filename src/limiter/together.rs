@@ -34,10 +34,9 @@ pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Deci
     let mut trial = Trial::begin(&limiter.store, checks);
     let mut verdicts: SmallVec<[Verdict; 2]> = SmallVec::new();
     let mut next: SmallVec<[Option<State>; 4]> = SmallVec::new();
-    for position in 0..checks.len() {
+    for (position, check) in checks.iter().enumerate() {
         let before = trial.before(position, &next);
-        let shard = trial.shard(position);
-        let (verdict, state) = judging::evaluate(shard, &checks[position], before, now);
+        let (verdict, state) = judging::evaluate(trial.shard(position), check, before, now);
         verdicts.push(verdict);
         next.push(state);
     }

@@ -47,7 +47,7 @@ fn parts(limiting: &Limiting) -> Vec<Part> {
     let mut parts = Vec::new();
     parts.extend(limiting.ban.map(|_| Part::Ban));
     parts.extend(limiting.in_flight.map(|_| Part::Permit));
-    for (position, limit) in limiting.limits.iter().enumerate() {
+    for (position, limit) in (0..).zip(&limiting.limits) {
         match limit.raised {
             None => parts.push(Part::Limit(position)),
             Some(_) => parts.extend([Part::Margin(position), Part::Mark(position)]),
@@ -59,7 +59,7 @@ fn parts(limiting: &Limiting) -> Vec<Part> {
 fn limit(limiting: &Limiting, part: Part) -> Option<&RuleLimit> {
     match part {
         Part::Limit(position) | Part::Margin(position) | Part::Mark(position) => {
-            limiting.limits.get(position)
+            limiting.limits.get(usize::from(position))
         }
         Part::Ban | Part::Permit => None,
     }

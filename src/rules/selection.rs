@@ -15,18 +15,18 @@ pub enum Part {
     /// Counts what is under way.
     Permit,
     /// This limit, as written.
-    Limit(usize),
+    Limit(u16),
     /// This limit with its soft margin.
-    Margin(usize),
+    Margin(u16),
     /// This limit as written, which marks what is over.
-    Mark(usize),
+    Mark(u16),
 }
 
 impl Part {
     /// The limit that clients are told about by this check: where there is a margin, the limit as written.
     pub const fn told(self) -> Option<usize> {
         match self {
-            Self::Limit(limit) | Self::Mark(limit) => Some(limit),
+            Self::Limit(limit) | Self::Mark(limit) => Some(limit as usize),
             Self::Ban | Self::Permit | Self::Margin(_) => None,
         }
     }

@@ -64,7 +64,7 @@ fn rule(
 ) -> (Rule, Refusal) {
     let matcher = matching::matcher(raw.matching.as_ref(), at.key("match"), files, report);
     let except = raw.except.as_ref().map(|except| matching::except(except, at.key("except"), files, report));
-    let refusal = refusal::compile(raw.on_limit.as_ref(), name, at.key("on_limit"), report);
+    let refusal = refusal::compile(raw.on_limit.as_ref(), name, at.key("on_limit"), files, report);
     let action = match raw.action.unwrap_or_default() {
         raw::Action::Limit if report.is_faulty(at.key("action")) => Action::Deny,
         raw::Action::Limit => Action::Limit(limiting(raw, &matcher, at, report)),
