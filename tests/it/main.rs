@@ -18,4 +18,5 @@ mod limiting;
 mod malformed;
 mod reload;
 mod support;
+mod throttling;
 mod timeouts;
