@@ -84,10 +84,10 @@ fn rule(
 fn limiting(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<'_>) -> Limiting {
     let key =
         raw.key.as_ref().map_or_else(KeyTemplate::default, |key| matching::key(key, matcher, at, report));
-    let nested = nested::limits(raw, &key, at, report);
-    let is_nested = nested.is_some();
-    let mut limits = nested.unwrap_or_else(|| limits::compile(raw, at, report));
     let throttle = throttle::compile(raw.throttle.as_ref(), at.key("throttle"), report);
+    let nested = nested::limits(raw, (&key, throttle), at, report);
+    let is_nested = nested.is_some();
+    let mut limits = nested.unwrap_or_else(|| limits::compile(raw, throttle, at, report));
     throttle::fit(throttle, &mut limits, at.key("throttle"), report);
     if !is_nested && raw.limit.is_none() && raw.limits.is_none() && raw.in_flight.is_some() {
         throttle::without_limit(raw, at, report);
