@@ -7,16 +7,21 @@ pub mod cidr;
 pub mod client_ip;
 pub mod forwarded;
 pub mod host;
+pub mod jwt;
+pub mod lookup;
 pub mod path;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
 
 use self::cidr::CidrSet;
 use self::client_ip::ClientAddress;
 use self::host::Host;
+use self::jwt::Verifier;
+use self::jwt::claim::Claim;
 use crate::limiter::timestamp::Timestamp;
 
 /// Whom to believe, and how widely an address counts.
@@ -26,11 +31,13 @@ pub struct Settings {
     pub trusted_proxies: CidrSet,
     /// Leading bits of an IPv6 address that make one client, 1 to 128.
     pub ipv6_prefix: u8,
+    /// Who reads tokens, if rules ask for claims.
+    pub jwt: Option<Arc<Verifier>>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { trusted_proxies: CidrSet::default(), ipv6_prefix: 64 }
+        Self { trusted_proxies: CidrSet::default(), ipv6_prefix: 64, jwt: None }
     }
 }
 
@@ -53,6 +60,14 @@ pub struct Attributes<'a> {
     pub client_network: IpAddr,
     /// When the request came.
     pub now: Timestamp,
+    token: jwt::Token<'a>,
+}
+
+impl Attributes<'_> {
+    /// What the client's token says, if that holds: the value of `claim` as text.
+    pub fn claim(&self, claim: &Claim) -> Option<&str> {
+        self.token.claim(claim, self.headers, self.now)
+    }
 }
 
 /// A request that no rule can be asked about.
@@ -69,7 +84,7 @@ pub fn identify<'a>(
     uri: &'a Uri,
     headers: &'a HeaderMap,
     peer: IpAddr,
-    settings: &Settings,
+    settings: &'a Settings,
     now: Timestamp,
 ) -> Result<Attributes<'a>, Malformed> {
     let client = client_ip::resolve(peer, headers, &settings.trusted_proxies);
@@ -82,5 +97,6 @@ pub fn identify<'a>(
         client_network: client_ip::network(client.ip, 32, settings.ipv6_prefix),
         client,
         now,
+        token: jwt::Token::unread(settings.jwt.as_ref()),
     })
 }

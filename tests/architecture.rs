@@ -19,7 +19,19 @@ const TABLE: [(&str, &[&str]); 18] = [
     // Of the modules below only their settings: see `the_configuration_takes_only_settings_from_the_shell`.
     (
         "config",
-        &["policy", "rules", "limiter", "identify", "response", "listener", "upstream", "drain", "telemetry"],
+        &[
+            "policy",
+            "rules",
+            "limiter",
+            "identify",
+            "response",
+            "listener",
+            "upstream",
+            "drain",
+            "telemetry",
+            // Keys say how long they hold.
+            "clock",
+        ],
     ),
     (
         "proxy",

@@ -4,6 +4,7 @@
 //! counts only if nothing was reported.
 
 mod addresses;
+mod jwt;
 mod limits;
 mod matching;
 mod nested;
@@ -15,6 +16,7 @@ mod throttle;
 
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -39,11 +41,12 @@ pub(super) fn compile(
     let addresses = addresses::compile(raw, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
-    let identify = identify(raw.client_ip.as_ref(), root.key("client_ip"), files, report);
+    let mut identify = identify(raw.client_ip.as_ref(), root.key("client_ip"), files, report);
     let response = response(raw, report);
     let rules =
         raw.rules.as_ref().map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), files, report));
-    let (rules, refusals) = rules.into_iter().unzip();
+    let (rules, refusals): (Vec<_>, _) = rules.into_iter().unzip();
+    identify.jwt = jwt::compile(raw, &rules, files, report).map(Arc::new);
     let upstream = addresses.upstream.filter(|_| report.is_clean())?;
     Some(Config {
         listeners: addresses.listeners,
@@ -99,7 +102,7 @@ fn identify(
         set
     });
     let prefix = raw.and_then(|raw| raw.ipv6_prefix).and_then(|prefix| u8::try_from(prefix).ok());
-    identify::Settings { trusted_proxies, ipv6_prefix: prefix.unwrap_or(defaults::IPV6_PREFIX) }
+    identify::Settings { trusted_proxies, ipv6_prefix: prefix.unwrap_or(defaults::IPV6_PREFIX), jwt: None }
 }
 
 fn response(raw: &raw::Root, report: &mut Report<'_>) -> response::Settings {

@@ -66,7 +66,8 @@ impl<'a> Alternatives<'a> {
 
     /// What to say to a value of a kind that is not allowed.
     pub(super) fn mismatch(&self, value: &Value) -> Fault {
-        let fault = Fault::new(format!("expected {}, got {}", self.nouns(), describe(value)));
+        let got = if self.is_secret() { "something else".to_owned() } else { describe(value) };
+        let fault = Fault::new(format!("expected {}, got {got}", self.nouns()));
         match self.advice(value) {
             Some(hint) => fault.hint(hint),
             None => fault,
@@ -94,6 +95,11 @@ impl<'a> Alternatives<'a> {
             }
             _ => None,
         }
+    }
+
+    /// Whether what stands here is not to be repeated.
+    fn is_secret(&self) -> bool {
+        self.0.iter().any(|schema| schema.get("writeOnly") == Some(&Schema::Bool(true)))
     }
 
     fn takes_text(&self) -> bool {
