@@ -90,6 +90,7 @@ impl<'a> Alternatives<'a> {
                 Some("put it in quotes if the word is meant".to_owned())
             }
             (Value::String(text), _) if self.plain(text).is_some() => Some(WITHOUT_QUOTES.to_owned()),
+            (Value::String(_), None) if self.names_a_file() => Some("write `{ file: NAME }`".to_owned()),
             (Value::Null, _) if self.one("array").is_some_and(|list| list.get("minItems").is_none()) => {
                 Some("write `[]` for none".to_owned())
             }
@@ -100,6 +101,11 @@ impl<'a> Alternatives<'a> {
     /// Whether what stands here is not to be repeated.
     fn is_secret(&self) -> bool {
         self.0.iter().any(|schema| schema.get("writeOnly") == Some(&Schema::Bool(true)))
+    }
+
+    fn names_a_file(&self) -> bool {
+        let properties = self.one("object").and_then(|map| map.get("properties")).and_then(Schema::as_object);
+        properties.is_some_and(|known| known.len() == 1 && known.contains_key("file"))
     }
 
     fn takes_text(&self) -> bool {
