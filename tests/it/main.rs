@@ -13,6 +13,7 @@ mod counting;
 mod drain;
 mod forwarding;
 mod identity;
+mod jwt;
 mod limiting;
 mod malformed;
 mod reload;
