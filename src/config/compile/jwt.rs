@@ -63,11 +63,8 @@ fn each_claim(raw: &raw::Root, mut visit: impl FnMut(At<'_>)) {
     let Some(rules) = &raw.rules else { return };
     each(rules, root.key("rules"), |rule, at| {
         each(rule.key.as_ref()?, at.key("key"), |part, at| match part {
-            raw::KeyPart::Named(raw::NamedKey { jwt: Some(_), .. }) => {
-                visit(at.key("jwt"));
-                Some(())
-            }
-            raw::KeyPart::Named(_) | raw::KeyPart::Plain(_) => None,
+            raw::KeyPart::Named(named) => named.jwt.as_ref().map(|_| visit(at.key("jwt"))),
+            raw::KeyPart::Plain(_) => None,
         });
         Some(())
     });

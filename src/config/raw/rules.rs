@@ -90,7 +90,7 @@ pub enum KeyPart {
     /// By its kind alone.
     Plain(PlainKey),
     /// With a name.
-    Named(NamedKey),
+    Named(Box<NamedKey>),
 }
 
 /// A part of a key that needs no name.
