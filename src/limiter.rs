@@ -11,6 +11,7 @@ pub mod key;
 pub mod percent;
 pub mod quota;
 pub mod reservation;
+pub mod saved;
 pub mod terms;
 pub mod timestamp;
 

@@ -5,6 +5,7 @@
 
 pub mod activity;
 pub mod elastic;
+pub mod fallback;
 
 mod answers;
 mod body;
@@ -30,8 +31,8 @@ use http::HeaderMap;
 use tokio::task::{JoinError, JoinSet};
 
 use self::activity::{Patience, SlowClock, TICK};
-use self::body::RequestBody;
 use self::elastic::Elastic;
+use self::fallback::Fallbacks;
 use self::headers::Hop;
 use crate::clock::Clock;
 use crate::drain::{Drain, Phase};
@@ -81,6 +82,8 @@ pub struct Generation {
     pub policy: Arc<Policy>,
     /// Where they go. Settings that stay the same keep their place, and with it the connections made by them.
     pub upstream: Arc<upstream::Settings>,
+    /// What is kept for those who are refused.
+    pub fallbacks: Arc<Fallbacks>,
 }
 
 /// One worker's part: everything a request touches without crossing threads.
@@ -103,7 +106,8 @@ struct View {
     notations: Box<[Box<[Notation]>]>,
     /// The headers of each rule's refusals, where they can be had ready.
     prepared: Box<[Option<Prepared>]>,
-    upstream: Rc<Upstream<RequestBody>>,
+    upstream: Rc<Upstream>,
+    fallbacks: Arc<Fallbacks>,
     metrics: Rc<WorkerMetrics>,
     default_refusal: Refusal,
     /// Whether the upstream has failed since it last answered: its failure is logged once.
@@ -189,9 +193,9 @@ impl Worker {
     fn new(shared: Arc<Shared>) -> Self {
         let metrics = Rc::new(shared.metrics.worker());
         let mut generation = Cache::new(Arc::clone(&shared.generation));
-        let Generation { policy, upstream } = &**generation.load();
-        let upstream = Rc::new(Upstream::new(Arc::clone(upstream), Rc::clone(&metrics)));
-        let view = View::new(policy, upstream, &shared.metrics, &metrics);
+        let now = generation.load();
+        let upstream = Rc::new(Upstream::new(Arc::clone(&now.upstream), Rc::clone(&metrics)));
+        let view = View::new(now, upstream, &shared.metrics, &metrics);
         Self {
             slow_clock: Rc::default(),
             metrics,
@@ -205,7 +209,8 @@ impl Worker {
     /// The generation in force.
     fn view(&self) -> Rc<View> {
         let mut generation = self.generation.borrow_mut();
-        let Generation { policy, upstream } = &**generation.load();
+        let now = generation.load();
+        let Generation { policy, upstream, .. } = &**now;
         let mut view = self.view.borrow_mut();
         let same_upstream = Arc::ptr_eq(view.upstream.settings(), upstream);
         if !Arc::ptr_eq(&view.policy, policy) {
@@ -215,7 +220,7 @@ impl Worker {
             } else {
                 Rc::new(Upstream::new(Arc::clone(upstream), Rc::clone(&self.metrics)))
             };
-            *view = Rc::new(View::new(policy, upstream, &self.shared.metrics, &self.metrics));
+            *view = Rc::new(View::new(now, upstream, &self.shared.metrics, &self.metrics));
         }
         Rc::clone(&view)
     }
@@ -242,11 +247,12 @@ impl Worker {
 
 impl View {
     fn new(
-        policy: &Arc<Policy>,
-        upstream: Rc<Upstream<RequestBody>>,
+        generation: &Generation,
+        upstream: Rc<Upstream>,
         all: &Metrics,
         metrics: &Rc<WorkerMetrics>,
     ) -> Self {
+        let policy = &generation.policy;
         let rules = policy.rules.rules();
         let notations: Box<[_]> = rules.iter().map(notations).collect();
         let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
@@ -262,6 +268,7 @@ impl View {
             rules: rules.iter().map(|rule| all.rule(&rule.name)).collect(),
             notations,
             upstream,
+            fallbacks: Arc::clone(&generation.fallbacks),
             metrics: Rc::clone(metrics),
             default_refusal: Refusal::default(),
             upstream_fails: Cell::new(false),

@@ -1,5 +1,6 @@
 //! The answers Weir gives itself, and the headers it adds to others' answers.
 
+pub mod fallback;
 pub mod rate_limit_headers;
 pub mod refusal;
 

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::limiter::{Limiter, Meter};
 use crate::policy::Policy;
 use crate::proxy::Generation;
+use crate::proxy::fallback::Fallbacks;
 use crate::response::refusal::Refusal;
 use crate::rules::{self, RuleSet};
 
@@ -28,8 +29,10 @@ impl Generations {
     pub(super) fn first(config: &Config, limiter: &Arc<Limiter>, clock: &Arc<Clock>) -> Self {
         let (policy, _) = compile(config, 1, limiter, clock);
         let upstream = Arc::new(config.upstream.clone());
+        let fallbacks = Arc::new(Fallbacks::of(&policy, &Fallbacks::default()));
+        let generation = Generation { policy: Arc::new(policy), upstream, fallbacks };
         Self {
-            current: Arc::new(ArcSwap::from_pointee(Generation { policy: Arc::new(policy), upstream })),
+            current: Arc::new(ArcSwap::from_pointee(generation)),
             limiter: Arc::clone(limiter),
             clock: Arc::clone(clock),
         }
@@ -45,7 +48,8 @@ impl Generations {
         } else {
             Arc::new(config.upstream.clone())
         };
-        self.current.store(Arc::new(Generation { policy: Arc::new(policy), upstream }));
+        let fallbacks = Arc::new(Fallbacks::of(&policy, &current.fallbacks));
+        self.current.store(Arc::new(Generation { policy: Arc::new(policy), upstream, fallbacks }));
         self.limiter.retire_others(&meters, self.clock.now());
         generation
     }

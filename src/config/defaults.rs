@@ -48,6 +48,21 @@ pub const BAN_MAX: Duration = Duration::from_secs(86_400);
 /// What a refused request is answered with (RFC 6585 section 4).
 pub const REFUSAL_STATUS: u16 = 429;
 
+/// What a degraded answer from a file is sent with: it stands in for the upstream's.
+pub const FALLBACK_STATUS: u16 = 200;
+
+/// Older answers are not given in place of a refusal.
+pub const OLDEST_KEPT: Duration = Duration::from_secs(86_400);
+
+/// The largest answer that is kept, in bytes; pages and documents, not downloads.
+pub const LARGEST_KEPT: u64 = 1 << 20;
+
+/// A budget holds at least so many answers of the largest size, so that one does not drive out all others.
+pub const FEWEST_KEPT: u64 = 4;
+
+/// Largest file that is sent as a body, in bytes: it is held in memory.
+pub const LARGEST_BODY: u64 = 1 << 20;
+
 /// Longest duration: more is surely a slip of the pen, and timers far away cost nothing but sense.
 pub const LONGEST_DURATION: Duration = Duration::from_secs(365 * 86_400);
 

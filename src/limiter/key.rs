@@ -18,6 +18,10 @@ impl KeyHasher {
         Self { secret }
     }
 
+    pub(super) const fn secret(&self) -> [u64; 2] {
+        self.secret
+    }
+
     /// The hash of an injective encoding of a key.
     #[inline]
     pub fn hash(&self, encoded: &[u8]) -> KeyHash {
@@ -51,6 +55,11 @@ pub(super) struct Fingerprint([u64; 2]);
 impl Fingerprint {
     pub(super) const fn words(self) -> [u64; 2] {
         self.0
+    }
+
+    /// The fingerprint of which these are the words; `None` where they are none.
+    pub(super) const fn from_words(words: [u64; 2]) -> Option<Self> {
+        if words[0] >> 63 == 1 { Some(Self(words)) } else { None }
     }
 
     /// Spreads counters over `shards`, a power of two.

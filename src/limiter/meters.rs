@@ -40,6 +40,16 @@ struct Known {
     serial: u16,
 }
 
+/// A limit as another process would have to know it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named<'a> {
+    pub(super) id: MeterId,
+    pub(super) rule: &'a str,
+    pub(super) key: &'a str,
+    pub(super) serial: u16,
+    pub(super) quota: Quota,
+}
+
 /// The limits known, by rule and key.
 #[derive(Debug, Default)]
 pub(super) struct Meters {
@@ -105,6 +115,34 @@ impl Meters {
             }
         }
         retired
+    }
+
+    /// Every limit that there is; those of a rule in their order.
+    pub(super) fn all(&self) -> impl Iterator<Item = Named<'_>> {
+        let limits = self.known.iter().flat_map(|(name, known)| known.iter().map(move |known| (name, known)));
+        limits.filter_map(|((rule, key), known)| {
+            let quota = self.quotas.get(known.meter.id.0 as usize)?.as_ref()?;
+            Some(Named { id: known.meter.id, rule, key, serial: known.serial, quota: *quota })
+        })
+    }
+
+    /// Takes over a limit that another process had; `None` if it is known already.
+    pub(super) fn put_back(
+        &mut self,
+        (rule, key): (&str, &str),
+        serial: u16,
+        quota: Quota,
+        hasher: KeyHasher,
+    ) -> Option<MeterId> {
+        let name = (rule.into(), key.into());
+        if self.known.get(&name).is_some_and(|known| known.iter().any(|known| known.serial == serial)) {
+            return None;
+        }
+        let known = self.add(&name, serial, hasher);
+        let id = known.meter.id;
+        self.quotas[id.0 as usize] = Some(quota);
+        self.known.entry(name).or_default().push(known);
+        Some(id)
     }
 
     /// The quotas as a table for the shards.

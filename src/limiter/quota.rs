@@ -7,6 +7,8 @@
 //! Algorithms count in units. A unit is a request (or what a request is said to cost), except in an elastic
 //! quota, which counts in shares of one. What people wrote is always in requests.
 
+mod parts;
+
 use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-pub(super) use self::shard::{Kept, Place, Shard};
+pub(super) use self::shard::{Copied, Kept, Place, Shard};
 use super::key::Fingerprint;
 use super::quota::Quota;
 use super::timestamp::Timestamp;
@@ -48,6 +48,11 @@ impl Quotas {
     }
 
     /// Whether nothing that counters were written under has changed or gone.
+    /// Whether this is the same table, and not just an equal one.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     fn all_kept_in(&self, next: &Self) -> bool {
         self.0
             .iter()
@@ -90,6 +95,17 @@ impl Store {
 
     pub(super) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         self.shards[shard].0.lock()
+    }
+
+    pub(super) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Copies the counters of one shard, which is locked for no longer than that takes.
+    pub(super) fn copy(&self, shard: usize, copied: &mut Copied) {
+        let live = self.lock(shard).live();
+        copied.reserve(live);
+        self.lock(shard).copy_to(copied);
     }
 
     /// Locks each of `wanted` once, in ascending order.

@@ -20,7 +20,8 @@ use super::headers::{self, Expectation, Unacceptable};
 use super::limits::Limits;
 use super::settle;
 use super::stream::MOST_DISCARDED;
-use crate::response::refusal::Refusal;
+use crate::limiter::timestamp::Timestamp;
+use crate::response::fallback::Kept;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
 
@@ -58,7 +59,7 @@ pub(super) fn malformed(mut exchange: Exchange, unacceptable: Unacceptable) -> R
 pub(super) fn denied(mut exchange: Exchange, view: &View, unread: Unread) -> Response<ResponseBody> {
     let refusal = &view.policy.denied;
     exchange.answers(refusal.status, Flag::Denied);
-    refused(exchange, refusal, refusal.headers.clone(), unread)
+    refused(exchange, (refusal.status, &refusal.body), refusal.headers.clone(), unread)
 }
 
 /// A request that the limit at position `by` refuses.
@@ -72,7 +73,20 @@ pub(super) fn limited(
     let refusal = view.refusal(limits.rule(by));
     exchange.answers(refusal.status, Flag::RateLimited);
     let headers = limits.refusal_headers(view, by, retry_after);
-    refused(exchange, refusal, headers, unread)
+    refused(exchange, (refusal.status, &refusal.body), headers, unread)
+}
+
+/// The same request, answered with what it was answered before.
+pub(super) fn remembered(
+    mut exchange: Exchange,
+    kept: &Kept,
+    mut headers: HeaderMap,
+    now: Timestamp,
+    unread: Unread,
+) -> Response<ResponseBody> {
+    kept.extend(&mut headers, now);
+    exchange.answers(StatusCode::OK, Flag::RateLimited);
+    refused(exchange, (StatusCode::OK, kept.body()), headers, unread)
 }
 
 /// The upstream's answer, or ours in its place.
@@ -87,6 +101,7 @@ pub(super) fn upstream(
             let (mut head, body) = response.into_parts();
             exchange.settle(&settle::ending_by(head.status, &head.headers), limits);
             headers::prepare_response(&mut head.headers);
+            exchange.note_answer(head.status, &head.headers);
             head.headers.reserve(ADDED);
             head.version = Version::HTTP_11;
             head.extensions.clear();
@@ -146,14 +161,14 @@ fn failed(
 
 fn refused(
     exchange: Exchange,
-    refusal: &Refusal,
+    (status, body): (StatusCode, &Bytes),
     headers: HeaderMap,
     unread: Unread,
 ) -> Response<ResponseBody> {
     exchange.activity().answered();
     let close = exchange.is_draining() | dispose(unread, &exchange);
-    let mut response = Response::new(ResponseBody::ours(refusal.body.clone(), exchange));
-    *response.status_mut() = refusal.status;
+    let mut response = Response::new(ResponseBody::ours(body.clone(), exchange));
+    *response.status_mut() = status;
     *response.headers_mut() = headers;
     if close { closing(response) } else { response }
 }

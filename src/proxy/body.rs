@@ -149,7 +149,7 @@ impl Body for ResponseBody {
         };
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                self.exchange.sent(frame.data_ref().map_or(0, |data| data.len() as u64));
+                self.exchange.sent(frame.data_ref());
             }
             Poll::Ready(Some(Err(_))) => self.exchange.broke_off(),
             Poll::Ready(None) => self.exchange.note_whole(),

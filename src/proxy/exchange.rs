@@ -8,12 +8,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{EXPECT, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, request};
 
 use super::activity::Activity;
 use super::body::Progress;
 use super::connection::Connection;
+use super::fallback::Capture;
 use super::headers::{self, Hop, X_REQUEST_ID};
 use super::limits::Limits;
 use super::settle::Settlement;
@@ -80,6 +82,8 @@ pub(super) struct Exchange {
     upload: Option<Rc<Progress>>,
     /// What is to be settled when the end is known.
     settlement: Option<Box<Settlement>>,
+    /// The answer is taken down for others.
+    capture: Option<Box<Capture>>,
     record: Option<Box<Record>>,
 }
 
@@ -126,6 +130,7 @@ impl Exchange {
             flag: Flag::None,
             upload: None,
             settlement: None,
+            capture: None,
             record,
         }
     }
@@ -222,20 +227,35 @@ impl Exchange {
         self.flag = flag;
     }
 
-    /// So many octets of the answer's body have been handed over.
-    pub(super) fn sent(&mut self, octets: u64) {
-        self.sent = self.sent.saturating_add(octets);
+    /// The upstream's answer is to be taken down.
+    pub(super) fn listen(&mut self, capture: Option<Box<Capture>>) {
+        self.capture = capture;
+    }
+
+    /// The head of the upstream's answer as it is passed on.
+    pub(super) fn note_answer(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.capture.take_if(|capture| !capture.head(status, headers));
+    }
+
+    /// A part of the answer's body has been handed over; `None` for its trailers.
+    pub(super) fn sent(&mut self, data: Option<&Bytes>) {
+        self.sent = self.sent.saturating_add(data.map_or(0, |data| data.len() as u64));
+        self.capture.take_if(|capture| !data.is_some_and(|data| capture.data(data)));
     }
 
     /// The answer's body has been handed over whole.
     pub(super) fn note_whole(&mut self) {
         self.whole = true;
+        if let Some(capture) = self.capture.take() {
+            capture.keep();
+        }
     }
 
     /// The answer's body broke off.
     pub(super) fn broke_off(&mut self) {
         self.flag = Flag::UpstreamClosed;
         self.whole = true;
+        self.capture = None;
     }
 
     /// Octets of the request's body.

@@ -46,6 +46,11 @@ impl Limits {
         self.selected[position].rule
     }
 
+    /// The rules that limit it, each as often as it has limits.
+    pub(super) fn rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
+        self.selected.iter().map(|selected| selected.rule)
+    }
+
     /// What the request reserved that is to be settled, with the place of the check. Only what
     /// conformed has been charged or held, and only if the request passed.
     pub(super) fn reservations(&self) -> impl Iterator<Item = (usize, &Selected, Reservation)> + '_ {

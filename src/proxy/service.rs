@@ -67,10 +67,15 @@ pub(super) fn handle(
     if let Action::Refuse { by, retry_after } = throttle::resolve(limits.decision()) {
         exchange.note_refused(view.rule_name(limits.rule(by)), &mut head, &hop);
         let unread = Unread::new(&head, body);
+        if let Some(kept) = view.fallbacks.recall(limits.rule(by), &head, now) {
+            let headers = limits.refusal_headers(&view, by, retry_after);
+            return answered(answers::remembered(exchange, &kept, headers, now, unread));
+        }
         return answered(answers::limited(exchange, &view, (&limits, by), retry_after, unread));
     }
 
     exchange.reserve(&limits, policy);
+    exchange.listen(view.fallbacks.listen(limits.rules(), &head, now));
     headers::prepare_request(&mut head, &hop);
     exchange.note_headers(&head.headers);
     let body = RequestBody::new(body, &mut exchange, view.upstream.settings().timeout);

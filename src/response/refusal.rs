@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
+use super::fallback::Keeping;
 use super::rate_limit_headers::{
     Notation, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, number, whole_seconds,
 };
@@ -27,6 +28,8 @@ pub struct Refusal {
     pub body: Bytes,
     /// `content-type` and the configured headers, with `{rule}` filled in.
     pub headers: HeaderMap,
+    /// Whether good answers are kept, to be given in its place.
+    pub keeping: Option<Keeping>,
 }
 
 impl Default for Refusal {
@@ -39,7 +42,7 @@ impl Refusal {
     /// An answer with a fixed text.
     pub fn plain(status: StatusCode, body: &'static str) -> Self {
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, TEXT)]);
-        Self { status, body: Bytes::from_static(body.as_bytes()), headers }
+        Self { status, body: Bytes::from_static(body.as_bytes()), headers, keeping: None }
     }
 
     /// What `action: deny` answers.

@@ -11,6 +11,7 @@ mod cli;
 mod config_mistakes;
 mod counting;
 mod drain;
+mod fallback;
 mod forwarding;
 mod identity;
 mod jwt;

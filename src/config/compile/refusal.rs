@@ -2,14 +2,17 @@
 
 use bytes::Bytes;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WARNING,
 };
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use super::matching::header_name;
 use crate::config::at::At;
+use crate::config::files::Files;
+use crate::config::files::content::{CONTENT, media_type};
 use crate::config::problem::{Fault, Report, quoted};
-use crate::config::{defaults, raw};
+use crate::config::{defaults, parse, raw};
+use crate::response::fallback::{DEGRADED, Keeping};
 use crate::response::refusal::{Refusal, X_ENVOY_RATELIMITED};
 
 /// What Weir says itself, and what belongs to the connection.
@@ -29,14 +32,17 @@ pub(super) fn compile(
     raw: Option<&raw::OnLimit>,
     rule: &str,
     at: At<'_>,
+    files: &mut Files,
     report: &mut Report<'_>,
 ) -> Refusal {
     let mut refusal = Refusal::default();
     let Some(raw) = raw else { return refusal };
-    let status = raw.status.and_then(|status| u16::try_from(status).ok()).unwrap_or(defaults::REFUSAL_STATUS);
-    refusal.status = StatusCode::from_u16(status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+    refusal.status = status(raw.status, defaults::REFUSAL_STATUS);
     if let Some(body) = &raw.body {
-        set_body(body, &mut refusal);
+        set_body(body, &mut refusal, at.key("body"), files, report);
+    }
+    if let Some(fallback) = &raw.fallback {
+        set_fallback(raw, fallback, &mut refusal, at.key("fallback"), files, report);
     }
     for (name, value) in raw.headers.iter().flatten() {
         let at = at.key("headers");
@@ -49,13 +55,96 @@ pub(super) fn compile(
     refusal
 }
 
-fn set_body(raw: &raw::Body, refusal: &mut Refusal) {
+/// A number that the schema lets through is a status.
+fn status(raw: Option<u64>, default: u16) -> StatusCode {
+    let status = raw.and_then(|status| u16::try_from(status).ok()).unwrap_or(default);
+    StatusCode::from_u16(status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
+}
+
+fn set_body(raw: &raw::Body, refusal: &mut Refusal, at: At<'_>, files: &mut Files, report: &mut Report<'_>) {
     if let Some(text) = &raw.text {
         refusal.body = Bytes::copy_from_slice(text.as_bytes());
     } else if let Some(json) = &raw.json {
         refusal.body = Bytes::from(json.0.to_string());
         refusal.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    } else if let Some(name) = &raw.file {
+        set_file(name, refusal, at.key("file"), files, report);
+    } else if let Some(name) = &raw.fallback {
+        set_degraded(name, None, refusal, at.key("fallback"), files, report);
     }
+}
+
+fn set_file(name: &str, refusal: &mut Refusal, at: At<'_>, files: &mut Files, report: &mut Report<'_>) {
+    if let Some(content) = files.load(name, &CONTENT, at, report) {
+        refusal.body = Bytes::clone(&content);
+        refusal.headers.insert(CONTENT_TYPE, media_type(name));
+    }
+}
+
+/// A file that stands in for the upstream's answer.
+fn set_degraded(
+    name: &str,
+    status: Option<u64>,
+    refusal: &mut Refusal,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) {
+    set_file(name, refusal, at, files, report);
+    refusal.status = self::status(status, defaults::FALLBACK_STATUS);
+    refusal.headers.insert(WARNING, DEGRADED);
+}
+
+fn set_fallback(
+    on_limit: &raw::OnLimit,
+    raw: &raw::Fallback,
+    refusal: &mut Refusal,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) {
+    refusal.keeping = raw.cached.as_ref().and_then(|cached| keeping(raw, cached, at.same(), report));
+    if raw.cached.is_none() {
+        let given = [("largest", raw.largest.is_some()), ("max_age", raw.max_age.is_some())];
+        for (key, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+            report.key(at.key(key), format!("`{key}` has no meaning without `cached`"));
+        }
+    }
+    match &raw.file {
+        Some(name) => {
+            set_degraded(name, raw.status, refusal, at.key("file"), files, report);
+            if on_limit.body.is_some() || on_limit.status.is_some() {
+                let fault =
+                    Fault::new("beside `file` neither `body` nor `status` of `on_limit` is ever sent");
+                report.key(at.key("file"), fault.hint("leave them away, or `file`"));
+            }
+        }
+        None if raw.status.is_some() => {
+            report.key(at.key("status"), "`status` has no meaning without `file`");
+        }
+        None if raw.cached.is_none() && !report.is_faulty(at.key("cached")) => {
+            report.value(at, "says nothing, expected `cached` or `file`")
+        }
+        None => {}
+    }
+}
+
+fn keeping(raw: &raw::Fallback, cached: &raw::Size, at: At<'_>, report: &mut Report<'_>) -> Option<Keeping> {
+    let budget = report.take(at.key("cached"), parse::size(&cached.0))?;
+    let most = budget / defaults::FEWEST_KEPT;
+    let largest = match &raw.largest {
+        Some(largest) => report.take(at.key("largest"), parse::size(&largest.0))?,
+        None => most.min(defaults::LARGEST_KEPT),
+    };
+    if largest > most {
+        let fault = Fault::new(format!("more than a quarter of `cached`, got {largest} bytes of {budget}"));
+        report.value(at.key("largest"), fault.hint("few answers would drive each other out"));
+    }
+    let max_age = match &raw.max_age {
+        Some(max_age) => report.take(at.key("max_age"), parse::duration(&max_age.0))?,
+        None => defaults::OLDEST_KEPT,
+    };
+    Some(Keeping { budget, largest, max_age })
 }
 
 fn header(name: &str, value: &str, rule: &str) -> Result<(HeaderName, HeaderValue), Fault> {

@@ -64,7 +64,7 @@ fn rule(
 ) -> (Rule, Refusal) {
     let matcher = matching::matcher(raw.matching.as_ref(), at.key("match"), files, report);
     let except = raw.except.as_ref().map(|except| matching::except(except, at.key("except"), files, report));
-    let refusal = refusal::compile(raw.on_limit.as_ref(), name, at.key("on_limit"), report);
+    let refusal = refusal::compile(raw.on_limit.as_ref(), name, at.key("on_limit"), files, report);
     let action = match raw.action.unwrap_or_default() {
         raw::Action::Limit if report.is_faulty(at.key("action")) => Action::Deny,
         raw::Action::Limit => Action::Limit(limiting(raw, &matcher, at, report)),
@@ -84,10 +84,10 @@ fn rule(
 fn limiting(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<'_>) -> Limiting {
     let key =
         raw.key.as_ref().map_or_else(KeyTemplate::default, |key| matching::key(key, matcher, at, report));
-    let nested = nested::limits(raw, &key, at, report);
-    let is_nested = nested.is_some();
-    let mut limits = nested.unwrap_or_else(|| limits::compile(raw, at, report));
     let throttle = throttle::compile(raw.throttle.as_ref(), at.key("throttle"), report);
+    let nested = nested::limits(raw, (&key, throttle), at, report);
+    let is_nested = nested.is_some();
+    let mut limits = nested.unwrap_or_else(|| limits::compile(raw, throttle, at, report));
     throttle::fit(throttle, &mut limits, at.key("throttle"), report);
     if !is_nested && raw.limit.is_none() && raw.limits.is_none() && raw.in_flight.is_some() {
         throttle::without_limit(raw, at, report);

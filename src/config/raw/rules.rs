@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::tariff::{Cost, Count, Refund};
 use super::values::{
     Algorithm, Duration, Factor, HeaderPattern, HostPattern, Json, Method, Networks, OneOrMany, PathPattern,
-    Percentage, Rate, Schedule, ThrottleWords, ZeroOrMany,
+    Percentage, Rate, Schedule, Size, ThrottleWords, ZeroOrMany,
 };
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
@@ -253,6 +253,8 @@ pub struct OnLimit {
     pub body: Option<Body>,
     /// Headers by name; `{rule}` in a value is the rule's name.
     pub headers: Option<BTreeMap<String, String>>,
+    /// A degraded answer in place of a refusal.
+    pub fallback: Option<Fallback>,
     /// Once the rule has refused a key, refuse it everything for so long; twice as long each time again.
     pub ban: Option<Duration>,
     /// The longest ban, and how long one is remembered after its end.
@@ -269,4 +271,26 @@ pub struct Body {
     pub text: Option<String>,
     /// A JSON value.
     pub json: Option<Json>,
+    /// A file, relative to the one that names it.
+    pub file: Option<String>,
+    /// A file that is a degraded answer: short for `fallback: { file: ... }`.
+    pub fallback: Option<String>,
+}
+
+/// A degraded answer in place of a refusal: the last good one, or a file.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Fallback {
+    /// The last good answer to the same GET, out of so many bytes kept in all.
+    pub cached: Option<Size>,
+    /// The largest answer that is kept; 1MiB unless given, or a quarter of `cached` where that is less.
+    pub largest: Option<Size>,
+    /// Older ones are not given.
+    #[schemars(extend("default" = shown(defaults::OLDEST_KEPT)))]
+    pub max_age: Option<Duration>,
+    /// A file, relative to the one that names it; where an answer is kept, only for want of one.
+    pub file: Option<String>,
+    /// The status with which the file is sent.
+    #[schemars(range(min = 200, max = 599), extend("default" = defaults::FALLBACK_STATUS))]
+    pub status: Option<u64>,
 }

@@ -9,8 +9,11 @@
 //! Nothing is ever evicted that is still in use: where no unused counter can be reclaimed, new keys share an
 //! overflow counter.
 
+mod saved;
+
 use std::collections::BTreeMap;
 
+pub(in crate::limiter) use self::saved::Copied;
 use super::{MeterId, Quotas};
 use crate::limiter::algorithm::{self, State};
 use crate::limiter::key::Fingerprint;
@@ -94,6 +97,10 @@ impl Shard {
 
     pub(in crate::limiter) fn quota(&self, meter: MeterId) -> Option<&Quota> {
         self.quotas.get(meter)
+    }
+
+    pub(in crate::limiter) fn quotas(&self) -> &Quotas {
+        &self.quotas
     }
 
     /// What is held of its counters.

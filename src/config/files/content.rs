@@ -1,0 +1,38 @@
+//! Files that are sent as they are.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use http::HeaderValue;
+
+use super::Kind;
+use crate::config::defaults::LARGEST_BODY;
+
+/// A body, whatever it holds.
+pub(in crate::config) const CONTENT: Kind<Bytes> =
+    Kind { name: "body", largest: LARGEST_BODY, parse: |content| Ok(Bytes::from(content)) };
+
+/// What a file of this name holds: the types of pages and of what interfaces answer.
+pub(in crate::config) fn media_type(name: &str) -> HeaderValue {
+    let extension = Path::new(name).extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    HeaderValue::from_static(match extension.to_ascii_lowercase().as_str() {
+        "html" | "htm" => "text/html; charset=utf-8",
+        "json" => "application/json",
+        "xml" => "application/xml",
+        "txt" => "text/plain; charset=utf-8",
+        "svg" => "image/svg+xml",
+        _ => "application/octet-stream",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_tells_what_is_in_a_file() {
+        assert_eq!(media_type("pages/busy.HTML"), "text/html; charset=utf-8");
+        assert_eq!(media_type("busy.json"), "application/json");
+        assert_eq!(media_type("busy"), "application/octet-stream");
+    }
+}

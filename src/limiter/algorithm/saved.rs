@@ -1,0 +1,101 @@
+//! What counters remember, as bytes that mean the same to another process.
+
+use super::{Algorithm, State, charge, usage};
+use crate::limiter::quota::Quota;
+use crate::limiter::saved::bytes::{Input, Output};
+use crate::limiter::timestamp::Timestamp;
+
+/// Appends what the counter remembers to `out`; at most 255 bytes.
+pub(in crate::limiter) fn export(state: State, out: &mut Vec<u8>) {
+    let mut out = Output(out);
+    out.u64(state.word);
+    out.u32(state.extra);
+}
+
+/// The counter that [`export`] wrote under this quota; nothing where it could not have.
+pub(in crate::limiter) fn import(bytes: &[u8], quota: &Quota) -> Option<State> {
+    let mut input = Input(bytes);
+    let state = State { word: input.u64()?, extra: input.u32()? };
+    let is_whole = input.is_empty();
+    let is_valid = match quota.algorithm() {
+        // A remainder is smaller than the count it was taken by.
+        Algorithm::Gcra | Algorithm::LeakyBucket => u64::from(state.extra) < quota.count(),
+        Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::Ban => true,
+        Algorithm::InFlight => false,
+    };
+    (is_whole && is_valid).then_some(state)
+}
+
+/// As much in use at `now` as there was `then`, for a clock that has gone back in between: nobody knows how
+/// much time has passed, and what lies in the future would be in use for as long as the clock is wrong.
+pub(in crate::limiter) fn rebase(
+    state: State,
+    quota: &Quota,
+    (then, now): (Timestamp, Timestamp),
+) -> Option<State> {
+    match quota.algorithm() {
+        Algorithm::Ban => {
+            let back = then.as_nanos().saturating_sub(now.as_nanos());
+            Some(State { word: state.word.saturating_sub(back), ..state })
+        }
+        _ => match usage(Some(state), quota, then).used {
+            0 => None,
+            used => Some(charge(None, quota, used.into(), now)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limiter::algorithm::ban;
+    use crate::limiter::quota::{Ban, Limit, Period, Unit};
+
+    const THEN: Timestamp = Timestamp::from_secs(4_000_000_000);
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    fn ten_an_hour(algorithm: Algorithm) -> Quota {
+        let limit = Limit::new(NonZeroU32::new(10).unwrap(), Period::one(Unit::Hour));
+        Quota::new(algorithm, limit, None).unwrap()
+    }
+
+    #[test]
+    fn counters_from_the_future_are_as_full_as_they_were_and_no_longer_blocked_than_that() {
+        for algorithm in Algorithm::ALL {
+            let quota = ten_an_hour(algorithm);
+            let state = charge(None, &quota, 10, THEN);
+            let rebased = usage(rebase(state, &quota, (THEN, NOW)), &quota, NOW);
+            assert_eq!(rebased.used, 10, "{algorithm}");
+            // What a sliding window has seen leaves with the end of the next one at the latest.
+            let windows = if algorithm == Algorithm::SlidingWindow { 2 } else { 1 };
+            assert!(rebased.reset <= windows * Duration::from_secs(3600), "{algorithm}: {:?}", rebased.reset);
+            let unused = charge(None, &quota, 0, THEN);
+            assert_eq!(rebase(unused, &quota, (THEN, NOW)), None);
+        }
+    }
+
+    #[test]
+    fn a_ban_from_the_future_has_as_long_to_run_as_it_had() {
+        let quota = Quota::ban(Ban { first: Duration::from_secs(600), most: Duration::from_secs(86_400) });
+        let (running, length) = ban::begin(None, &quota, THEN);
+        let rebased = rebase(running, &quota, (THEN, NOW));
+        assert_eq!(usage(rebased, &quota, NOW).reset, length);
+    }
+
+    #[test]
+    fn a_remainder_that_cannot_be_is_no_state() {
+        let quota = ten_an_hour(Algorithm::Gcra);
+        let bytes = |extra| {
+            let mut bytes = Vec::new();
+            export(State { word: 1, extra }, &mut bytes);
+            bytes
+        };
+        assert!(import(&bytes(9), &quota).is_some());
+        assert_eq!(import(&bytes(10), &quota), None);
+        assert_eq!(import(&bytes(9)[..11], &quota), None);
+        assert_eq!(import(&[bytes(9), vec![0]].concat(), &quota), None);
+    }
+}

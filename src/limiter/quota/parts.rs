@@ -1,0 +1,155 @@
+//! A quota as bytes, beside the counters that were written under it. What comes back is checked like what people
+//! write, for a quota that exists is valid.
+
+use std::num::{NonZeroU16, NonZeroU32};
+use std::time::Duration;
+
+use super::{Ban, LONGEST_REFILL, Period, Quota, Unit, span};
+use crate::limiter::algorithm::Algorithm;
+use crate::limiter::saved::bytes::{Input, Output};
+
+/// Algorithms whose counters mean something to another process.
+const SAVED: [Algorithm; Algorithm::ALL.len() + 1] = {
+    let mut all = [Algorithm::Ban; Algorithm::ALL.len() + 1];
+    let mut index = 0;
+    while index < Algorithm::ALL.len() {
+        all[index] = Algorithm::ALL[index];
+        index += 1;
+    }
+    all
+};
+
+impl Quota {
+    /// Appends what makes this quota to `out`.
+    pub(in crate::limiter) fn write(&self, out: &mut Output<'_>) {
+        // Named one by one: a field that is new has to be saved too, or to follow from those that are.
+        let Self {
+            interval,
+            tolerance,
+            interval_part: _,
+            tolerance_part: _,
+            count,
+            periods,
+            burst,
+            shares,
+            unit,
+            algorithm,
+        } = *self;
+        out.text(algorithm.as_str());
+        match algorithm {
+            Algorithm::Ban => {
+                out.u64(interval);
+                out.u64(tolerance);
+            }
+            Algorithm::Gcra
+            | Algorithm::TokenBucket
+            | Algorithm::LeakyBucket
+            | Algorithm::FixedWindow
+            | Algorithm::SlidingWindow
+            | Algorithm::InFlight => {
+                out.text(unit.as_str());
+                out.u32(periods.get());
+                out.u32(count.get());
+                out.u32(burst.get());
+                out.u16(shares.get());
+            }
+        }
+    }
+
+    /// The quota that [`Self::write`] wrote; nothing where it is none.
+    pub(in crate::limiter) fn read(input: &mut Input<'_>) -> Option<Self> {
+        let name = input.text()?;
+        let algorithm = SAVED.into_iter().find(|algorithm| algorithm.as_str() == name)?;
+        if algorithm == Algorithm::Ban {
+            let [first, most] = [input.u64()?, input.u64()?].map(Duration::from_nanos);
+            return Some(Self::ban(Ban { first, most }));
+        }
+        let name = input.text()?;
+        let unit = Unit::ALL.into_iter().find(|unit| unit.as_str() == name)?;
+        let period = Period::new(NonZeroU32::new(input.u32()?)?, unit);
+        let [count, burst] = [NonZeroU32::new(input.u32()?)?, NonZeroU32::new(input.u32()?)?];
+        let shares = NonZeroU16::new(input.u16()?)?;
+        Self::of_units(algorithm, period, (count, burst), shares)
+    }
+
+    /// `count` units per `period` and `burst` of them at once, so many of which make a request.
+    fn of_units(
+        algorithm: Algorithm,
+        period: Period,
+        (count, burst): (NonZeroU32, NonZeroU32),
+        shares: NonZeroU16,
+    ) -> Option<Self> {
+        let (units, nanos) = (u64::from(count.get()), period.nanos());
+        let interval = span(u128::from(nanos), units)?;
+        let tolerance = span(u128::from(nanos) * u128::from(burst.get()), units)?;
+        let whole = |units: NonZeroU32| units.get().is_multiple_of(shares.get().into());
+        let is_valid = units <= nanos
+            && nanos <= LONGEST_REFILL
+            && tolerance.whole <= LONGEST_REFILL
+            && (algorithm.has_burst() || burst == count)
+            && whole(count)
+            && whole(burst);
+        is_valid.then_some(Self {
+            interval: interval.whole,
+            tolerance: tolerance.whole,
+            interval_part: interval.part,
+            tolerance_part: tolerance.part,
+            count,
+            periods: period.count,
+            burst,
+            shares,
+            unit: period.unit,
+            algorithm,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::elastic::Stretch;
+    use crate::limiter::quota::Limit;
+
+    fn again(quota: Quota) -> Option<Quota> {
+        let mut bytes = Vec::new();
+        quota.write(&mut Output(&mut bytes));
+        let mut input = Input(&bytes);
+        Quota::read(&mut input).filter(|_| input.is_empty())
+    }
+
+    #[test]
+    fn every_quota_comes_back_as_it_was() {
+        let limit = |count, unit| Limit::new(NonZeroU32::new(count).unwrap(), Period::one(unit));
+        for algorithm in Algorithm::ALL {
+            for unit in Unit::ALL {
+                let quota = Quota::new(algorithm, limit(3, unit), None).unwrap();
+                assert_eq!(again(quota), Some(quota));
+            }
+        }
+        let burst = Quota::new(Algorithm::Gcra, limit(100, Unit::Second), NonZeroU32::new(7)).unwrap();
+        let (elastic, _) = burst.stretched(Stretch::from_hundredths(300).unwrap()).unwrap();
+        let ban = Quota::ban(Ban { first: Duration::from_secs(600), most: Duration::from_secs(86_400) });
+        for quota in [burst, elastic, ban] {
+            assert_eq!(again(quota), Some(quota));
+        }
+    }
+
+    #[test]
+    fn what_is_under_way_does_not_come_back() {
+        assert_eq!(again(Quota::in_flight(NonZeroU32::new(5).unwrap())), None);
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_not_read() {
+        let second = Period::one(Unit::Second);
+        let read = |algorithm, period, count, burst, shares| {
+            let units = (NonZeroU32::new(count).unwrap(), NonZeroU32::new(burst).unwrap());
+            Quota::of_units(algorithm, period, units, NonZeroU16::new(shares).unwrap())
+        };
+        assert!(read(Algorithm::Gcra, second, 6, 12, 3).is_some());
+        assert_eq!(read(Algorithm::Gcra, second, 7, 12, 3), None);
+        assert_eq!(read(Algorithm::FixedWindow, second, 6, 12, 1), None);
+        assert_eq!(read(Algorithm::Gcra, second, 2_000_000_000, 1, 1), None);
+        assert_eq!(read(Algorithm::Gcra, Period::one(Unit::Year), 1, 101, 1), None);
+    }
+}

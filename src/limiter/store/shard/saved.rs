@@ -1,0 +1,88 @@
+//! A shard's counters on their way out of the process, and back.
+
+use super::{MeterId, Place, Shard, Slot, is_free, meter_of, slot, state_of};
+use crate::limiter::algorithm::{self, State};
+use crate::limiter::key::Fingerprint;
+use crate::limiter::quota::Quota;
+use crate::limiter::store::Quotas;
+use crate::limiter::timestamp::Timestamp;
+
+/// One shard's counters at one moment, and the quotas they were written under.
+#[derive(Debug)]
+pub(in crate::limiter) struct Copied {
+    pub(in crate::limiter) quotas: Quotas,
+    slots: Vec<Slot>,
+    overflow: Vec<(MeterId, State)>,
+}
+
+impl Default for Copied {
+    fn default() -> Self {
+        Self { quotas: Quotas::new(&[]), slots: Vec::new(), overflow: Vec::new() }
+    }
+}
+
+impl Copied {
+    /// Makes room for so many counters, so that no memory is asked for while a shard is locked.
+    pub(in crate::limiter) fn reserve(&mut self, counters: usize) {
+        self.slots.clear();
+        self.slots.reserve(counters);
+    }
+
+    /// Every counter that has one of its own.
+    pub(in crate::limiter) fn counters(&self) -> impl Iterator<Item = ([u64; 2], MeterId, State)> {
+        self.slots.iter().map(|slot| ([slot[0], slot[1]], meter_of(slot), state_of(slot)))
+    }
+
+    /// The overflow counters.
+    pub(in crate::limiter) fn overflow(&self) -> impl Iterator<Item = (MeterId, State)> {
+        self.overflow.iter().copied()
+    }
+}
+
+impl Shard {
+    /// Copies everything into `copied`, whose memory is used again: requests wait for no more than the copying.
+    pub(in crate::limiter) fn copy_to(&self, copied: &mut Copied) {
+        copied.quotas = self.quotas.clone();
+        copied.slots.clear();
+        copied.slots.extend(self.slots().iter().filter(|slot| !is_free(slot)));
+        copied.overflow.clear();
+        copied.overflow.extend(self.overflow.iter().map(|(meter, state)| (*meter, *state)));
+    }
+
+    /// Puts back a counter that another process has saved; whether there was room. Where there is none, the
+    /// overflow counter takes it, so that nobody's quota is new.
+    pub(in crate::limiter) fn put_back(
+        &mut self,
+        key: Fingerprint,
+        meter: MeterId,
+        state: State,
+        now: Timestamp,
+    ) -> bool {
+        if matches!(self.find(key), Place::At(_)) {
+            return true;
+        }
+        let entry = slot(key, meter, state);
+        while !self.place(entry) {
+            if self.home_groups() < self.full_groups {
+                self.grow();
+                continue;
+            }
+            self.put_back_shared(meter, state, now);
+            return false;
+        }
+        true
+    }
+
+    /// Puts back an overflow counter: the fuller of what is there and `state`.
+    pub(in crate::limiter) fn put_back_shared(&mut self, meter: MeterId, state: State, now: Timestamp) {
+        let Some(quota) = self.quotas.get(meter) else { return };
+        let there = self.overflow.get(&meter).copied();
+        let fuller = there.filter(|there| fullness(*there, quota, now) >= fullness(state, quota, now));
+        self.overflow.insert(meter, fuller.unwrap_or(state));
+    }
+}
+
+fn fullness(state: State, quota: &Quota, now: Timestamp) -> impl PartialOrd + use<> {
+    let usage = algorithm::usage(Some(state), quota, now);
+    (usage.used, usage.reset)
+}

@@ -1,0 +1,198 @@
+//! Degraded answers: what a refused request may get in place of a refusal, and which answers may be kept for it.
+//!
+//! An answer that is given to somebody else than it was made for must say nothing about whom it was made for. So
+//! the rules are those of a shared cache (RFC 9111 section 3), and stricter where an answer does not say that
+//! it is for everybody: then the request must have carried nothing that tells clients apart.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AGE, CACHE_CONTROL, CONTENT_TYPE, ORIGIN, SET_COOKIE, VARY,
+    WARNING,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use crate::limiter::timestamp::Timestamp;
+
+/// Marks an answer that is not what the upstream would say now (RFC 7234 section 5.5.1).
+pub const STALE: HeaderValue = HeaderValue::from_static("110 - \"Response is Stale\"");
+/// Marks an answer that stands in for the upstream's (RFC 7234 section 5.5.7).
+pub const DEGRADED: HeaderValue = HeaderValue::from_static("199 - \"Degraded Response\"");
+
+/// What answers may vary by and still be kept.
+const VARYING: [HeaderName; AXES] = [ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, ORIGIN];
+/// How many these are.
+const AXES: usize = 4;
+/// Names of headers that tell clients apart have one of these in them.
+const PERSONAL: [&str; 8] = ["auth", "cookie", "token", "key", "session", "secret", "user", "jwt"];
+/// About what an answer takes beside its body and the text of its headers, in bytes.
+const OVERHEAD: usize = 256;
+
+/// How good answers are kept for a rule's refusals (`on_limit.fallback.cached`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keeping {
+    /// For all of them together, in bytes.
+    pub budget: u64,
+    /// For one of them, in bytes.
+    pub largest: u64,
+    /// Older ones are not given to anybody.
+    pub max_age: Duration,
+}
+
+/// What about a request decides whose answer it may get.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    is_personal: bool,
+    varying: [Option<HeaderValue>; AXES],
+}
+
+impl Asked {
+    /// By the headers of the request as received.
+    pub fn with(headers: &HeaderMap) -> Self {
+        let is_personal = |name: &HeaderName| PERSONAL.iter().any(|part| name.as_str().contains(part));
+        Self {
+            is_personal: headers.keys().any(is_personal),
+            varying: VARYING.map(|name| headers.get(name).cloned()),
+        }
+    }
+}
+
+/// An answer that was good, kept whole.
+#[derive(Debug)]
+pub struct Kept {
+    headers: HeaderMap,
+    body: Bytes,
+    at: Timestamp,
+    /// Seconds it was old already when it came.
+    age: u64,
+    /// Seconds after which it may not be given any more, if it said so.
+    lifetime: Option<u64>,
+    asked: Asked,
+    /// Positions among [`VARYING`] that must be the same.
+    vary: [bool; AXES],
+}
+
+impl Kept {
+    /// The answer to a request that was `asked`, received at `at`; without its body yet. `None` if it may not be
+    /// given to others.
+    pub fn new(asked: &Asked, status: StatusCode, headers: &HeaderMap, at: Timestamp) -> Option<Self> {
+        if status != StatusCode::OK || headers.contains_key(SET_COOKIE) {
+            return None;
+        }
+        let control = Control::of(headers);
+        if control.forbids || (asked.is_personal && !control.is_for_everybody) {
+            return None;
+        }
+        let age = headers.get(AGE).and_then(|age| age.to_str().ok()?.trim().parse().ok()).unwrap_or(0);
+        Some(Self {
+            vary: varies(headers)?,
+            headers: headers.clone(),
+            body: Bytes::new(),
+            at,
+            age,
+            lifetime: control.lifetime(),
+            asked: asked.clone(),
+        })
+    }
+
+    /// With its body, which has ended.
+    pub fn with_body(self, body: Bytes) -> Self {
+        Self { body, ..self }
+    }
+
+    /// The body.
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// How long ago it was received.
+    pub fn kept_for(&self, now: Timestamp) -> Duration {
+        now.since(self.at)
+    }
+
+    /// Whether it answers this request, too, and is not too old.
+    pub fn suits(&self, asked: &Asked, now: Timestamp, max_age: Duration) -> bool {
+        let same = |at: usize| !self.vary[at] || self.asked.varying[at] == asked.varying[at];
+        let is_young = |most| self.age_at(now) <= most;
+        self.kept_for(now) <= max_age && self.lifetime.is_none_or(is_young) && (0..AXES).all(same)
+    }
+
+    /// Adds its headers, and what tells that it is old, to those of a refusal.
+    pub fn extend(&self, headers: &mut HeaderMap, now: Timestamp) {
+        headers.remove(CONTENT_TYPE);
+        // Else what the rule says counts: the upstream spoke of another request.
+        let own = self.headers.iter().filter(|(name, _)| !headers.contains_key(*name));
+        let own: Vec<_> = own.map(|(name, value)| (name.clone(), value.clone())).collect();
+        for (name, value) in own {
+            headers.append(name, value);
+        }
+        headers.insert(AGE, HeaderValue::from(self.age_at(now)));
+        headers.insert(WARNING, STALE);
+    }
+
+    /// About how many bytes it takes.
+    pub fn size(&self) -> usize {
+        let headers = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 64);
+        OVERHEAD + self.body.len() + headers.sum::<usize>()
+    }
+
+    fn age_at(&self, now: Timestamp) -> u64 {
+        self.age.saturating_add(self.kept_for(now).as_secs())
+    }
+}
+
+/// What an answer's `cache-control` says that matters here (RFC 9111 section 5.2.2).
+#[derive(Debug, Default)]
+struct Control {
+    forbids: bool,
+    is_for_everybody: bool,
+    must_be_fresh: bool,
+    max_age: Option<u64>,
+    shared_max_age: Option<u64>,
+}
+
+impl Control {
+    fn of(headers: &HeaderMap) -> Self {
+        let mut control = Self::default();
+        let lines = headers.get_all(CACHE_CONTROL).iter();
+        for directive in lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')) {
+            let directive = String::from_utf8_lossy(directive).trim().to_ascii_lowercase();
+            let (name, value) = directive.split_once('=').unwrap_or((&directive, ""));
+            let seconds = || value.trim_matches('"').parse().unwrap_or(0);
+            match name {
+                "no-store" | "no-cache" | "private" => control.forbids = true,
+                "public" => control.is_for_everybody = true,
+                "must-revalidate" | "proxy-revalidate" => control.must_be_fresh = true,
+                "max-age" => control.max_age = Some(seconds()),
+                "s-maxage" => {
+                    control.is_for_everybody = true;
+                    control.must_be_fresh = true;
+                    control.shared_max_age = Some(seconds());
+                }
+                _ => {}
+            }
+        }
+        control
+    }
+
+    /// RFC 9111 section 4.2.4: some answers must not be given once they are stale.
+    fn lifetime(&self) -> Option<u64> {
+        self.must_be_fresh.then(|| self.shared_max_age.or(self.max_age).unwrap_or(0))
+    }
+}
+
+/// By which of [`VARYING`] an answer varies; `None` if by anything else.
+fn varies(headers: &HeaderMap) -> Option<[bool; AXES]> {
+    let mut vary = [false; AXES];
+    for line in headers.get_all(VARY) {
+        for name in line.to_str().ok()?.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let at = VARYING.iter().position(|varying| varying.as_str().eq_ignore_ascii_case(name))?;
+            vary[at] = true;
+        }
+    }
+    Some(vary)
+}
+
+#[cfg(test)]
+mod tests;
