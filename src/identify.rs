@@ -6,6 +6,7 @@
 pub mod cidr;
 pub mod client_ip;
 pub mod forwarded;
+pub mod geo;
 pub mod host;
 pub mod jwt;
 pub mod lookup;
@@ -19,25 +20,28 @@ use http::{HeaderMap, Method, Uri};
 
 use self::cidr::CidrSet;
 use self::client_ip::ClientAddress;
+use self::geo::{Asn, Geo, Place, Whereabouts};
 use self::host::Host;
 use self::jwt::Verifier;
 use self::jwt::claim::Claim;
 use crate::limiter::timestamp::Timestamp;
 
-/// Whom to believe, and how widely an address counts.
+/// Whom to believe, how widely an address counts, and what is known about addresses.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Peers whose X-Forwarded-For is believed.
     pub trusted_proxies: CidrSet,
     /// Leading bits of an IPv6 address that make one client, 1 to 128.
     pub ipv6_prefix: u8,
+    /// Where addresses are.
+    pub geo: Geo,
     /// Who reads tokens, if rules ask for claims.
     pub jwt: Option<Arc<Verifier>>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { trusted_proxies: CidrSet::default(), ipv6_prefix: 64, jwt: None }
+        Self { trusted_proxies: CidrSet::default(), ipv6_prefix: 64, geo: Geo::default(), jwt: None }
     }
 }
 
@@ -60,11 +64,23 @@ pub struct Attributes<'a> {
     pub client_network: IpAddr,
     /// When the request came.
     pub now: Timestamp,
+    whereabouts: Whereabouts<'a>,
     token: jwt::Token<'a>,
 }
 
 impl Attributes<'_> {
-    /// What the client's token says, if that holds: the value of `claim` as text.
+    /// Where the client is, as far as there is a database that knows. Looks it up when first asked.
+    pub fn place(&self) -> Place {
+        self.whereabouts.place(self.client.ip)
+    }
+
+    /// The autonomous system of the client's address, if there is a database that knows. Looks it up when
+    /// first asked.
+    pub fn system(&self) -> Option<Asn> {
+        self.whereabouts.system(self.client.ip)
+    }
+
+    /// What the client's token says, if that holds: the value of `claim` as text. Verifies it when first asked.
     pub fn claim(&self, claim: &Claim) -> Option<&str> {
         self.token.claim(claim, self.headers, self.now)
     }
@@ -97,6 +113,7 @@ pub fn identify<'a>(
         client_network: client_ip::network(client.ip, 32, settings.ipv6_prefix),
         client,
         now,
+        whereabouts: Whereabouts::unknown(&settings.geo),
         token: jwt::Token::unread(settings.jwt.as_ref()),
     })
 }

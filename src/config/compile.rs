@@ -4,6 +4,7 @@
 //! counts only if nothing was reported.
 
 mod addresses;
+mod geo;
 mod jwt;
 mod limits;
 mod matching;
@@ -11,6 +12,7 @@ mod nested;
 mod networks;
 mod refusal;
 mod rules;
+mod scope;
 mod tariff;
 mod throttle;
 
@@ -20,6 +22,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use self::scope::Scope;
 use super::at::At;
 use super::files::Files;
 use super::parse::{self, nearest};
@@ -41,12 +44,22 @@ pub(super) fn compile(
     let addresses = addresses::compile(raw, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
-    let mut identify = identify(raw.client_ip.as_ref(), root.key("client_ip"), files, report);
+    let mut identify = identify(raw, files, report);
     let response = response(raw, report);
-    let rules =
-        raw.rules.as_ref().map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), files, report));
+    let written =
+        |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
+    let mut scope = Scope {
+        files,
+        has_places: written(|geo| &geo.database) || report.is_faulty(root.key("geo")),
+        has_systems: written(|geo| &geo.asn_database) || report.is_faulty(root.key("geo")),
+        has_tokens: raw.jwt.is_some() || report.is_faulty(root.key("jwt")),
+    };
+    let rules = raw
+        .rules
+        .as_ref()
+        .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut scope, report));
     let (rules, refusals): (Vec<_>, _) = rules.into_iter().unzip();
-    identify.jwt = jwt::compile(raw, &rules, files, report).map(Arc::new);
+    identify.jwt = jwt::compile(raw.jwt.as_ref(), &rules, root.key("jwt"), scope.files, report).map(Arc::new);
     let upstream = addresses.upstream.filter(|_| report.is_clean())?;
     Some(Config {
         listeners: addresses.listeners,
@@ -86,12 +99,8 @@ fn drain(raw: Option<&raw::Drain>, at: At<'_>, report: &mut Report<'_>) -> drain
     }
 }
 
-fn identify(
-    raw: Option<&raw::ClientIp>,
-    at: At<'_>,
-    files: &mut Files,
-    report: &mut Report<'_>,
-) -> identify::Settings {
+fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> identify::Settings {
+    let (raw, at) = (root.client_ip.as_ref(), At::ROOT.key("client_ip"));
     let trusted = raw.and_then(|raw| raw.trusted_proxies.as_ref());
     let trusted_proxies = trusted.map_or_else(CidrSet::default, |trusted| {
         let at = at.key("trusted_proxies");
@@ -102,7 +111,13 @@ fn identify(
         set
     });
     let prefix = raw.and_then(|raw| raw.ipv6_prefix).and_then(|prefix| u8::try_from(prefix).ok());
-    identify::Settings { trusted_proxies, ipv6_prefix: prefix.unwrap_or(defaults::IPV6_PREFIX), jwt: None }
+    let geo = geo::databases(root.geo.as_ref(), At::ROOT.key("geo"), files, report);
+    identify::Settings {
+        trusted_proxies,
+        ipv6_prefix: prefix.unwrap_or(defaults::IPV6_PREFIX),
+        geo,
+        jwt: None,
+    }
 }
 
 fn response(raw: &raw::Root, report: &mut Report<'_>) -> response::Settings {

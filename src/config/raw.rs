@@ -20,9 +20,9 @@ pub use self::rules::{
 };
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
 pub use self::values::{
-    Address, Algorithm, Duration, Factor, FileName, HeaderPattern, HostPattern, Json, List, Method, Network,
-    Networks, OneOrMany, PathPattern, Percentage, Rate, Schedule, Size, ThrottleWords, UpstreamAddress,
-    ZeroOrMany,
+    Address, Algorithm, Asn, Continent, Country, Duration, Factor, FileName, HeaderPattern, HostPattern,
+    Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage, Rate, Schedule, Size,
+    ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;
@@ -50,6 +50,8 @@ pub struct Root {
     pub drain: Option<Drain>,
     /// Whom to believe about the client's address.
     pub client_ip: Option<ClientIp>,
+    /// Where addresses are.
+    pub geo: Option<Geo>,
     /// Tokens that clients carry, for `{jwt: CLAIM}` in keys.
     pub jwt: Option<Jwt>,
     /// When clients are sent `x-ratelimit-*`: on all answers, on refusals only, or never.
@@ -204,6 +206,16 @@ pub struct ClientIp {
     /// Leading bits of an IPv6 address that make one client.
     #[schemars(range(min = 1, max = 128), extend("default" = defaults::IPV6_PREFIX))]
     pub ipv6_prefix: Option<u64>,
+}
+
+/// Databases of where addresses are, in MaxMind's format.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Geo {
+    /// Countries and continents; relative to the file that names it.
+    pub database: Option<String>,
+    /// Autonomous systems; relative to the file that names it.
+    pub asn_database: Option<String>,
 }
 
 /// When clients are sent `x-ratelimit-*`.

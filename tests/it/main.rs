@@ -13,6 +13,7 @@ mod counting;
 mod drain;
 mod fallback;
 mod forwarding;
+mod geo;
 mod identity;
 mod jwt;
 mod limiting;

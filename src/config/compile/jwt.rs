@@ -21,22 +21,13 @@ const SHORTEST_SECRET: usize = 32;
 
 /// Who reads the tokens that `rules` ask about; `None` if none does.
 pub(super) fn compile(
-    raw: &raw::Root,
+    raw: Option<&raw::Jwt>,
     rules: &[Rule],
+    at: At<'_>,
     files: &mut Files,
     report: &mut Report<'_>,
 ) -> Option<Verifier> {
-    let root = At::ROOT;
-    let at = root.key("jwt");
-    let Some(jwt) = &raw.jwt else {
-        each_claim(raw, |at| {
-            if !report.is_faulty(root.key("jwt")) {
-                let fault = Fault::new("a claim, but nothing says which tokens are believed");
-                report.key(at, fault.hint("add the section `jwt`"));
-            }
-        });
-        return None;
-    };
+    let jwt = raw?;
     let (source, trust) = (source(jwt, at, report), trust(jwt, at, files, report));
     let issuers = texts(jwt.issuer.as_ref(), at.key("issuer"), report);
     let audiences = texts(jwt.audience.as_ref(), at.key("audience"), report);
@@ -55,19 +46,6 @@ pub(super) fn compile(
     let word = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
     let settings = Settings { source: source?, trust: trust?, issuers, audiences, leeway };
     Some(Verifier::new(settings, claims, [word(low), word(high)]))
-}
-
-/// Visits every place where a rule asks for a claim.
-fn each_claim(raw: &raw::Root, mut visit: impl FnMut(At<'_>)) {
-    let root = At::ROOT;
-    let Some(rules) = &raw.rules else { return };
-    each(rules, root.key("rules"), |rule, at| {
-        each(rule.key.as_ref()?, at.key("key"), |part, at| match part {
-            raw::KeyPart::Named(named) => named.jwt.as_ref().map(|_| visit(at.key("jwt"))),
-            raw::KeyPart::Plain(_) => None,
-        });
-        Some(())
-    });
 }
 
 fn source(raw: &raw::Jwt, at: At<'_>, report: &mut Report<'_>) -> Option<Source> {

@@ -72,11 +72,7 @@ pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usag
     let windows = at(state, quota, now);
     let used = windows.used(quota.period());
     let reset = if used == 0 { Duration::ZERO } else { windows.until_used(0, quota.period(), now) };
-    Usage {
-        used: saturating(used),
-        remaining: saturating(quota.count().saturating_sub(used)),
-        reset,
-    }
+    Usage { used: saturating(used), remaining: saturating(quota.count().saturating_sub(used)), reset }
 }
 
 pub(super) fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
