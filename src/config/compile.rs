@@ -13,6 +13,7 @@ mod networks;
 mod refusal;
 mod rules;
 mod scope;
+mod state;
 mod tariff;
 mod throttle;
 
@@ -46,6 +47,7 @@ pub(super) fn compile(
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
     let mut identify = identify(raw, files, report);
     let response = response(raw, report);
+    let state = state::compile(raw.state.as_ref(), file, root.key("state"), report);
     let written =
         |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
     let mut scope = Scope {
@@ -69,6 +71,7 @@ pub(super) fn compile(
         access_log,
         drain,
         max_keys: max_keys(raw.limiter.as_ref()),
+        state,
         identify,
         response,
         rules,

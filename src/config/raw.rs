@@ -62,6 +62,8 @@ pub struct Root {
     pub ietf_headers: Option<bool>,
     /// The table of counters.
     pub limiter: Option<Limiter>,
+    /// Where counters are kept, so that they survive a restart.
+    pub state: Option<State>,
     /// What is limited, allowed and denied; every rule that matches applies.
     #[schemars(required)]
     pub rules: Option<ZeroOrMany<Rule>>,
@@ -247,4 +249,16 @@ pub struct Limiter {
     /// Counters the table has room for. What is over shares counters, and metrics say so.
     #[schemars(range(min = 16, max = 1_000_000_000), extend("default" = defaults::MAX_KEYS))]
     pub max_keys: Option<u64>,
+}
+
+/// Where counters are kept, so that they survive a restart.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// The file; relative to the configuration.
+    #[schemars(required)]
+    pub file: Option<String>,
+    /// How often it is written; and once more at the end.
+    #[schemars(extend("default" = shown(defaults::STATE_INTERVAL)))]
+    pub interval: Option<Duration>,
 }

@@ -19,5 +19,7 @@ mod jwt;
 mod limiting;
 mod malformed;
 mod reload;
+mod state;
 mod support;
+mod throttling;
 mod timeouts;
