@@ -56,12 +56,21 @@ fn draw(text: &mut String, panel: &Panel, top: f64, seconds: f64) {
         let value = panel.least + (panel.most - panel.least) * f64::from(step) / 2.0;
         let at = y(value);
         let _ = writeln!(text, "<path d=\"M{LEFT} {at:.1}H{right}\" stroke=\"#d0d7de\"/>");
-        let _ = writeln!(text, "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{value}</text>", LEFT - 6.0, at + 4.0);
+        let _ = writeln!(
+            text,
+            "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{value}</text>",
+            LEFT - 6.0,
+            at + 4.0
+        );
     }
     let mut second = 0.0;
     while second <= seconds {
         let at = x(second);
-        let _ = writeln!(text, "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#57606a\">{second} s</text>", bottom + 12.0);
+        let _ = writeln!(
+            text,
+            "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#57606a\">{second} s</text>",
+            bottom + 12.0
+        );
         second += if seconds > 100.0 { 20.0 } else { 10.0 };
     }
     let mut legend = LEFT + 4.0;
