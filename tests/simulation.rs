@@ -131,7 +131,7 @@ impl Simulation {
             let enforcement = if limit.shadow { Enforcement::Shadow } else { Enforcement::Enforced };
             let key = self.limiter.hasher().hash(&client.to_be_bytes());
             ids.push(((limit.id, client), limit.quota));
-            checks.push(Check { meter: *meter, key, cost, enforcement, charging });
+            checks.push(Check { meter: *meter, key, cost, enforcement, charging, terms: None });
         }
         if self.waiting.len() + checks.len() > MOST_WAITING {
             return;
