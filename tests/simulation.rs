@@ -154,7 +154,7 @@ impl Simulation {
             let has_room = counter.has_room(quota, cost.into(), self.now);
             assert!(has_room, "{self}: {cost} passed {quota:?} of client {client} over {counter:?}");
             match check.charging {
-                Charging::OnArrival => counter.charge(quota, cost.into(), self.now),
+                Charging::OnArrival | Charging::WhileServed => counter.charge(quota, cost.into(), self.now),
                 Charging::OnAnswer => {
                     counter.held += u64::from(cost);
                     self.waiting.push(Waiting { id: *id, reservation: Reservation::new(check, now) });
