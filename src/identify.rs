@@ -11,6 +11,7 @@ pub mod host;
 pub mod path;
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::net::IpAddr;
 
 use http::{HeaderMap, Method, Uri};
@@ -57,6 +58,8 @@ pub struct Attributes<'a> {
     pub client_network: IpAddr,
     /// When the request came.
     pub now: Timestamp,
+    /// The number of the client's plan, once a rule has asked; numbers belong to `rules::plan`.
+    pub plan: OnceCell<Option<u16>>,
     whereabouts: Whereabouts<'a>,
 }
 
@@ -100,6 +103,7 @@ pub fn identify<'a>(
         client_network: client_ip::network(client.ip, 32, settings.ipv6_prefix),
         client,
         now,
+        plan: OnceCell::new(),
         whereabouts: Whereabouts::unknown(&settings.geo),
     })
 }

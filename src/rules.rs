@@ -7,6 +7,7 @@
 pub mod key;
 pub mod matcher;
 pub mod pattern;
+pub mod plan;
 pub mod rule;
 pub mod schedule;
 pub mod selection;

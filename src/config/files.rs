@@ -6,6 +6,7 @@
 
 pub(super) mod content;
 pub(super) mod databases;
+pub(super) mod members;
 pub(super) mod networks;
 mod reading;
 

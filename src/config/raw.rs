@@ -5,6 +5,7 @@
 //! are the descriptions in the schema. Required keys are optional to `serde`: what was refused is left out, so
 //! that the rest can be looked at all the same.
 
+mod plans;
 mod rules;
 mod tariff;
 mod values;
@@ -12,6 +13,7 @@ mod values;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
 pub use self::rules::{
     Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnDenied, OnLimit,
     OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
@@ -19,8 +21,8 @@ pub use self::rules::{
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
 pub use self::values::{
     Address, Algorithm, Asn, Continent, Country, Duration, Factor, FileName, HeaderPattern, HostPattern,
-    Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage, Rate, Schedule, Size,
-    ThrottleWords, UpstreamAddress, ZeroOrMany,
+    Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage, PlanName, Rate, Schedule,
+    Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;
@@ -50,6 +52,8 @@ pub struct Root {
     pub client_ip: Option<ClientIp>,
     /// Where addresses are.
     pub geo: Option<Geo>,
+    /// Tiers of clients, each with limits of its own.
+    pub plans: Option<Plans>,
     /// When clients are sent `x-ratelimit-*`: on all answers, on refusals only, or never.
     #[schemars(extend("default" = "full"))]
     pub ratelimit_headers: Option<RateLimitHeaders>,

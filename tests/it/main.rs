@@ -17,6 +17,7 @@ mod geo;
 mod identity;
 mod limiting;
 mod malformed;
+mod plans;
 mod reload;
 mod support;
 mod timeouts;
