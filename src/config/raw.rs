@@ -5,6 +5,7 @@
 //! are the descriptions in the schema. Required keys are optional to `serde`: what was refused is left out, so
 //! that the rest can be looked at all the same.
 
+mod jwt;
 mod plans;
 mod rules;
 mod tariff;
@@ -13,6 +14,7 @@ mod values;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+pub use self::jwt::{Jwt, Secret, SecretText, SigningAlgorithm};
 pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
 pub use self::rules::{
     Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnDenied, OnLimit,
@@ -52,6 +54,8 @@ pub struct Root {
     pub client_ip: Option<ClientIp>,
     /// Where addresses are.
     pub geo: Option<Geo>,
+    /// Tokens that clients carry, for `{jwt: CLAIM}` in keys.
+    pub jwt: Option<Jwt>,
     /// Tiers of clients, each with limits of its own.
     pub plans: Option<Plans>,
     /// When clients are sent `x-ratelimit-*`: on all answers, on refusals only, or never.
@@ -62,6 +66,8 @@ pub struct Root {
     pub ietf_headers: Option<bool>,
     /// The table of counters.
     pub limiter: Option<Limiter>,
+    /// Where counters are kept, so that they survive a restart.
+    pub state: Option<State>,
     /// What is limited, allowed and denied; every rule that matches applies.
     #[schemars(required)]
     pub rules: Option<ZeroOrMany<Rule>>,
@@ -247,4 +253,16 @@ pub struct Limiter {
     /// Counters the table has room for. What is over shares counters, and metrics say so.
     #[schemars(range(min = 16, max = 1_000_000_000), extend("default" = defaults::MAX_KEYS))]
     pub max_keys: Option<u64>,
+}
+
+/// Where counters are kept, so that they survive a restart.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// The file; relative to the configuration.
+    #[schemars(required)]
+    pub file: Option<String>,
+    /// How often it is written; and once more at the end.
+    #[schemars(extend("default" = shown(defaults::STATE_INTERVAL)))]
+    pub interval: Option<Duration>,
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use http::{HeaderName, Method};
 
+use super::membership::Plans;
 use super::pattern::{HeaderPattern, HostPattern, PathPattern};
-use super::plan::Plans;
 use super::schedule::Schedule;
 use crate::identify::Attributes;
 use crate::identify::cidr::CidrSet;

@@ -1,167 +1,88 @@
-//! Which plan a client is on: what it shows, usually an API key, is looked up among the members.
+//! Which checks a rule makes of a request, worked out once.
 //!
-//! Members are kept as hashes under a secret of their own: a million take 18 MB, and none of them can be
-//! read back from memory. Who is no member is on the default plan, if there is one.
+//! A rule with one limit makes one check. A soft limit makes two: with its margin it refuses, as written it
+//! marks, so that exactly what the written limit would refuse is marked. Permits and bans are checks like others.
 
-use std::fmt;
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use super::rule::{Action, Limiting, Rule, RuleLimit, Throttle};
+use super::selection::Part;
+use crate::limiter::quota::Quota;
+use crate::limiter::terms::{OnDenied, Role, Slack, Terms};
+use crate::limiter::{Lineage, Meter, MeterSpec};
 
-use super::key::{KeyPart, encoded_text};
-use crate::identify::Attributes;
-use crate::limiter::key::{KeyHash, KeyHasher};
-
-/// So many plans at the most.
-pub const MOST_PLANS: usize = 1000;
-
-/// Stands for the default plan, beyond the numbers of all others.
-const DEFAULT: u16 = u16::MAX;
-
-/// The plans of one configuration.
-#[derive(Debug)]
-pub struct Plans {
-    /// What is looked up: a part whose value is a text.
-    pub of: KeyPart,
-    /// Who is on which plan.
-    pub members: Arc<Members>,
-    /// The plan of everybody else.
-    pub default: Option<Box<str>>,
+/// One check of a rule, bound to its meter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planned {
+    pub(super) part: Part,
+    pub(super) meter: Meter,
+    pub(super) terms: Option<Terms>,
 }
 
-/// Members and their plans.
-pub struct Members {
-    hasher: KeyHasher,
-    /// Ascending.
-    hashes: Box<[KeyHash]>,
-    /// The plan of each, beside `hashes`, by its place in `names`.
-    plans: Box<[u16]>,
-    names: Box<[Box<str>]>,
-}
-
-/// Members as they come, to be made [`Members`].
-#[derive(Debug)]
-pub struct Roll {
-    hasher: KeyHasher,
-    /// Hash, place in the order of coming, plan.
-    members: Vec<(KeyHash, u32, u16)>,
-    names: Vec<Box<str>>,
-}
-
-/// There are more than [`MOST_PLANS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("more than 1000 plans")]
-pub struct TooMany;
-
-/// A member that came twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Twice {
-    /// When it came again, from 0.
-    pub again: usize,
-    /// When it came first.
-    pub first: usize,
-}
-
-impl Plans {
-    /// The name of the plan the client is on. Found out once for each request.
-    pub fn of(&self, request: &Attributes<'_>) -> Option<&str> {
-        match (*request.plan.get_or_init(|| self.number(request)))? {
-            DEFAULT => self.default.as_deref(),
-            number => self.members.names.get(usize::from(number)).map(|name| &**name),
+/// The meters that `rules` need, rule by rule and check by check, in the order that rules are bound in.
+pub fn meter_specs(rules: &[Rule]) -> Vec<MeterSpec> {
+    let mut specs = Vec::new();
+    for rule in rules {
+        let Action::Limit(limiting) = &rule.action else { continue };
+        for part in parts(limiting) {
+            let Some(quota) = quota(limiting, part) else { continue };
+            let key = limit(limiting, part).and_then(RuleLimit::own_key).unwrap_or(&limiting.key);
+            let lineage = Lineage { rule: rule.name.clone(), key: key.to_string().into() };
+            specs.push(MeterSpec { lineage, quota });
         }
     }
-
-    fn number(&self, request: &Attributes<'_>) -> Option<u16> {
-        let default = self.default.as_ref().map(|_| DEFAULT);
-        self.of.encoded(request).and_then(|encoded| self.members.number(&encoded)).or(default)
-    }
+    specs
 }
 
-/// A configuration has its plans once, and no two are compared by what is in them.
-impl PartialEq for Plans {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other)
-    }
+/// The checks of the rule at `index`, counted by the next of `meters`.
+pub(super) fn plan(index: usize, rule: &Rule, meters: &mut impl Iterator<Item = Meter>) -> Box<[Planned]> {
+    let Action::Limit(limiting) = &rule.action else { return Box::default() };
+    let bind = |part| {
+        let meter = meters.next()?;
+        Some(Planned { part, meter, terms: terms(index, limiting, part) })
+    };
+    parts(limiting).into_iter().filter(|part| quota(limiting, *part).is_some()).filter_map(bind).collect()
 }
 
-impl Eq for Plans {}
-
-impl Hash for Plans {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        std::ptr::hash(self, state);
-    }
-}
-
-impl Members {
-    /// Every plan that has members, with how many it has, in the order in which the plans came.
-    pub fn counts(&self) -> impl Iterator<Item = (&str, usize)> {
-        let mut counts = vec![0_usize; self.names.len()];
-        for plan in &self.plans {
-            counts[usize::from(*plan)] += 1;
+/// The limit that takes over another's counters comes first: that which refuses, before that which marks.
+fn parts(limiting: &Limiting) -> Vec<Part> {
+    let mut parts = Vec::new();
+    parts.extend(limiting.ban.map(|_| Part::Ban));
+    parts.extend(limiting.in_flight.map(|_| Part::Permit));
+    for (position, limit) in (0..).zip(&limiting.limits) {
+        match limit.raised {
+            None => parts.push(Part::Limit(position)),
+            Some(_) => parts.extend([Part::Margin(position), Part::Mark(position)]),
         }
-        self.names.iter().map(|name| &**name).zip(counts)
     }
-
-    fn number(&self, encoded: &[u8]) -> Option<u16> {
-        let at = self.hashes.binary_search(&self.hasher.hash(encoded)).ok()?;
-        self.plans.get(at).copied()
-    }
+    parts
 }
 
-/// Nothing of the secret, and nothing of a million members.
-impl fmt::Debug for Members {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Members").field("len", &self.hashes.len()).finish_non_exhaustive()
-    }
-}
-
-impl Roll {
-    /// An empty roll; `secret` must come from a source of randomness.
-    pub const fn new(secret: [u64; 2]) -> Self {
-        Self { hasher: KeyHasher::new(secret), members: Vec::new(), names: Vec::new() }
-    }
-
-    /// Adds a member.
-    ///
-    /// # Errors
-    /// [`TooMany`] if its plan is one too many.
-    pub fn add(&mut self, member: &str, plan: &str) -> Result<(), TooMany> {
-        // A roll has few plans, and members of one plan often stand together.
-        let known = self.names.iter().rposition(|name| **name == *plan);
-        let number = match known {
-            Some(number) => number,
-            None if self.names.len() >= MOST_PLANS => return Err(TooMany),
-            None => {
-                self.names.push(plan.into());
-                self.names.len() - 1
-            }
-        };
-        let order = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
-        let number = u16::try_from(number).unwrap_or(DEFAULT - 1);
-        self.members.push((self.hasher.hash(&encoded_text(member)), order, number));
-        Ok(())
-    }
-
-    /// The members, if each came once.
-    ///
-    /// # Errors
-    /// All that came again, in order.
-    pub fn close(mut self) -> Result<Members, Vec<Twice>> {
-        self.members.sort_unstable();
-        let pairs = self.members.windows(2).filter(|pair| pair[0].0 == pair[1].0);
-        let mut twice: Vec<Twice> =
-            pairs.map(|pair| Twice { first: pair[0].1 as usize, again: pair[1].1 as usize }).collect();
-        if !twice.is_empty() {
-            twice.sort_unstable();
-            return Err(twice);
+fn limit(limiting: &Limiting, part: Part) -> Option<&RuleLimit> {
+    match part {
+        Part::Limit(position) | Part::Margin(position) | Part::Mark(position) => {
+            limiting.limits.get(usize::from(position))
         }
-        Ok(Members {
-            hasher: self.hasher,
-            hashes: self.members.iter().map(|(hash, ..)| *hash).collect(),
-            plans: self.members.iter().map(|(.., plan)| *plan).collect(),
-            names: self.names.into(),
-        })
+        Part::Ban | Part::Permit => None,
     }
 }
 
-#[cfg(test)]
-mod tests;
+fn quota(limiting: &Limiting, part: Part) -> Option<Quota> {
+    match part {
+        Part::Ban => limiting.ban.map(Quota::ban),
+        Part::Permit => limiting.in_flight.map(Quota::in_flight),
+        Part::Margin(_) => limit(limiting, part)?.raised,
+        Part::Limit(_) | Part::Mark(_) => limit(limiting, part).map(|limit| limit.quota),
+    }
+}
+
+/// What the check of `part` asks beyond whether there is room.
+fn terms(index: usize, limiting: &Limiting, part: Part) -> Option<Terms> {
+    let role = match (part, limiting.throttle) {
+        (Part::Ban, _) => Role::Ban,
+        (Part::Limit(_), Throttle::Delay(slack)) => Role::Delay(slack),
+        (Part::Mark(_), Throttle::Soft { delay: Some(delay), .. }) => Role::Delay(Slack::new(delay, None)),
+        (Part::Permit | Part::Limit(_) | Part::Margin(_) | Part::Mark(_), _) => Role::Limit,
+    };
+    let plain = role == Role::Limit && limiting.ban.is_none() && limiting.on_denied == OnDenied::Free;
+    let group = u32::try_from(index).unwrap_or(u32::MAX);
+    (!plain).then_some(Terms { group, role, on_denied: limiting.on_denied })
+}

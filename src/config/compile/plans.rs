@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::each;
 use super::geo::places_for;
-use super::matching::named_part;
+use super::matching::{claim_part, named_part};
 use super::scope::Scope;
 use crate::config::at::At;
 use crate::config::files::members::{MEMBERS, secret};
@@ -13,7 +13,7 @@ use crate::config::problem::{Fault, Report, listed, quoted};
 use crate::config::raw;
 use crate::rules::key::KeyPart;
 use crate::rules::matcher::OnPlan;
-use crate::rules::plan::{Members, Plans, Roll};
+use crate::rules::membership::{Members, Plans, Roll};
 
 /// The section `plans` at `at`.
 pub(super) fn compile(
@@ -46,6 +46,9 @@ fn of(raw: &raw::Badge, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) 
         raw::Badge::Plain(raw::PlainBadge::Continent) => {
             places_for(at, "continent", scope, report);
             Some(KeyPart::Continent)
+        }
+        raw::Badge::Named(raw::NamedBadge { jwt: Some(claim), .. }) => {
+            claim_part(claim, at.key("jwt"), scope, report)
         }
         raw::Badge::Named(named) => named_part([&named.header, &named.cookie, &named.query], at, report),
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::files::Files;
-use crate::rules::plan::Plans;
+use crate::rules::membership::Plans;
 
 /// The rest of the configuration, as far as rules ask for it.
 #[derive(Debug)]
@@ -20,4 +20,6 @@ pub(super) struct Scope<'f> {
     pub(super) plans: Option<Arc<Plans>>,
     /// The names of all plans, where no file can add others.
     pub(super) plan_names: Option<Vec<String>>,
+    /// There is a section that says which tokens are believed.
+    pub(super) has_tokens: bool,
 }

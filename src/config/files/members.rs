@@ -8,7 +8,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
 use super::{Flaw, Kind, first_of, text};
 use crate::config::parse;
 use crate::config::problem::Fault;
-use crate::rules::plan::{Members, Roll};
+use crate::rules::membership::{Members, Roll};
 
 /// Some two million keys of 32 characters.
 const LARGEST: u64 = 64 << 20;

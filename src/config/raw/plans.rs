@@ -54,6 +54,8 @@ pub struct NamedBadge {
     pub cookie: Option<String>,
     /// The first query parameter of this name.
     pub query: Option<String>,
+    /// What its token says; needs `jwt`.
+    pub jwt: Option<String>,
 }
 
 /// Who is on which plan: `file` alone, or members by what they are known by.
