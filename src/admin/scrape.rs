@@ -11,7 +11,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::policy::Policy;
 use crate::rules::RuleIndex;
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::{Scrape, ServerState};
+use crate::telemetry::metrics::{Saves, Scrape, ServerState};
 
 /// Counting walks the whole table, shard by shard under the locks that requests take: whoever can reach the
 /// probes' address must not be able to make that a busy loop.
@@ -52,6 +52,13 @@ pub(super) fn scrape(state: &State) -> Scrape {
         capacity: state.capacity,
         overflows: state.limiter.overflows(),
         access_log_dropped: state.access_log.as_ref().map_or(0, AccessLog::dropped),
+        saves: (state.state_file)().map(|file| Saves {
+            saved: file.saved,
+            failed: file.failed,
+            last: file.last_saved,
+            counters: file.counters,
+            bytes: file.bytes,
+        }),
     }
 }
 

@@ -27,7 +27,9 @@ pub(super) struct Generations {
 impl Generations {
     /// Puts the first configuration in force.
     pub(super) fn first(config: &Config, limiter: &Arc<Limiter>, clock: &Arc<Clock>) -> Self {
-        let (policy, _) = compile(config, 1, limiter, clock);
+        let (policy, meters) = compile(config, 1, limiter, clock);
+        // What an earlier process had and this one has not.
+        limiter.retire_others(&meters, clock.now());
         let upstream = Arc::new(config.upstream.clone());
         let fallbacks = Arc::new(Fallbacks::of(&policy, &Fallbacks::default()));
         let generation = Generation { policy: Arc::new(policy), upstream, fallbacks };

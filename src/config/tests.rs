@@ -150,6 +150,16 @@ fn a_burst_is_the_count_unless_given() {
         ["10/s 4 gcra", "100/min 7 gcra", "9/d 9 fixed_window"]
     );
     assert_eq!(
+        quotas("limit: 10/s\nalgorithm: leaky_bucket\nthrottle: delay 1s"),
+        ["10/s 1 leaky_bucket"],
+        "a queue lets requests leave one by one"
+    );
+    assert_eq!(
+        quotas("limits: [10/s, { limit: 90/min, burst: 4 }]\nalgorithm: leaky_bucket\nthrottle: delay 1s"),
+        ["10/s 1 leaky_bucket", "90/min 4 leaky_bucket"]
+    );
+    assert_eq!(quotas("limit: 10/s\nalgorithm: leaky_bucket"), ["10/s 10 leaky_bucket"]);
+    assert_eq!(
         quotas("limits: [1/s, 2/min]\nalgorithm: fixed_window"),
         ["1/s 1 fixed_window", "2/min 2 fixed_window"]
     );

@@ -10,6 +10,8 @@ pub(super) mod saved;
 mod fixed_window;
 mod gcra;
 mod in_flight;
+mod leaky_bucket;
+mod sliding_window;
 mod token_bucket;
 
 use std::fmt;
@@ -27,8 +29,12 @@ pub enum Algorithm {
     Gcra,
     /// Whole tokens that refill at the limit's rate up to the burst.
     TokenBucket,
+    /// A level that drains at the limit's rate; where requests are delayed, a queue they leave evenly spaced.
+    LeakyBucket,
     /// So many per window aligned to the clock and the calendar.
     FixedWindow,
+    /// So many per window that ends now, as far as two fixed ones tell.
+    SlidingWindow,
     /// So many at once: what is under way, given back when it ends. Not by name: `in_flight` asks for it.
     InFlight,
     /// Until when a key is refused everything. Not by name: `on_limit.ban` asks for it.
@@ -37,14 +43,17 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Every algorithm that a limit may name, in the order of the documentation.
-    pub const ALL: [Self; 3] = [Self::Gcra, Self::TokenBucket, Self::FixedWindow];
+    pub const ALL: [Self; 5] =
+        [Self::Gcra, Self::TokenBucket, Self::LeakyBucket, Self::FixedWindow, Self::SlidingWindow];
 
     /// The name in configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Gcra => "gcra",
             Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
             Self::FixedWindow => "fixed_window",
+            Self::SlidingWindow => "sliding_window",
             Self::InFlight => "in_flight",
             Self::Ban => "ban",
         }
@@ -53,14 +62,14 @@ impl Algorithm {
     /// Whether `burst` means anything for it.
     pub const fn has_burst(self) -> bool {
         match self {
-            Self::Gcra | Self::TokenBucket => true,
-            Self::FixedWindow | Self::InFlight | Self::Ban => false,
+            Self::Gcra | Self::TokenBucket | Self::LeakyBucket => true,
+            Self::FixedWindow | Self::SlidingWindow | Self::InFlight | Self::Ban => false,
         }
     }
 
     /// Whether it knows for sure when there will be room, so that requests can be told to come then.
     pub const fn can_delay(self) -> bool {
-        matches!(self, Self::Gcra | Self::TokenBucket)
+        matches!(self, Self::Gcra | Self::TokenBucket | Self::LeakyBucket)
     }
 
     /// Whether its counters mean anything to another process: what is under way ends with this one.
@@ -121,7 +130,9 @@ pub fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) 
     match quota.algorithm() {
         Algorithm::Gcra => gcra::evaluate(state, quota, cost, now),
         Algorithm::TokenBucket => token_bucket::evaluate(state, quota, cost, now),
+        Algorithm::LeakyBucket => leaky_bucket::evaluate(state, quota, cost, now),
         Algorithm::FixedWindow => fixed_window::evaluate(state, quota, cost, now),
+        Algorithm::SlidingWindow => sliding_window::evaluate(state, quota, cost, now),
         Algorithm::InFlight => in_flight::evaluate(state, quota, cost),
         Algorithm::Ban => ban::evaluate(state, now),
     }
@@ -133,7 +144,9 @@ pub fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) 
     match quota.algorithm() {
         Algorithm::Gcra => gcra::charge(state, quota, amount, now),
         Algorithm::TokenBucket => token_bucket::charge(state, quota, amount, now),
+        Algorithm::LeakyBucket => leaky_bucket::charge(state, quota, amount, now),
         Algorithm::FixedWindow => fixed_window::charge(state, quota, amount, now),
+        Algorithm::SlidingWindow => sliding_window::charge(state, quota, amount, now),
         Algorithm::InFlight => in_flight::charge(state, amount),
         Algorithm::Ban => ban::charge(state),
     }
@@ -150,7 +163,9 @@ pub fn refund(
     match quota.algorithm() {
         Algorithm::Gcra => gcra::refund(state, quota, amount, (charged, now)),
         Algorithm::TokenBucket => token_bucket::refund(state, quota, amount, (charged, now)),
+        Algorithm::LeakyBucket => leaky_bucket::refund(state, quota, amount, (charged, now)),
         Algorithm::FixedWindow => fixed_window::refund(state, quota, amount, (charged, now)),
+        Algorithm::SlidingWindow => sliding_window::refund(state, quota, amount, (charged, now)),
         Algorithm::InFlight | Algorithm::Ban => charge(state, quota, -i64::from(amount), now),
     }
 }
@@ -160,7 +175,9 @@ pub fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
     match quota.algorithm() {
         Algorithm::Gcra => gcra::usage(state, quota, now),
         Algorithm::TokenBucket => token_bucket::usage(state, quota, now),
+        Algorithm::LeakyBucket => leaky_bucket::usage(state, quota, now),
         Algorithm::FixedWindow => fixed_window::usage(state, quota, now),
+        Algorithm::SlidingWindow => sliding_window::usage(state, quota, now),
         Algorithm::InFlight => in_flight::usage(state, quota),
         Algorithm::Ban => ban::usage(state, now),
     }
@@ -171,7 +188,9 @@ pub fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
     match quota.algorithm() {
         Algorithm::Gcra => gcra::is_unused(state, now),
         Algorithm::TokenBucket => token_bucket::is_unused(state, quota, now),
+        Algorithm::LeakyBucket => leaky_bucket::is_unused(state, now),
         Algorithm::FixedWindow => fixed_window::is_unused(state, now),
+        Algorithm::SlidingWindow => sliding_window::is_unused(state, quota, now),
         Algorithm::InFlight => in_flight::is_unused(state),
         Algorithm::Ban => ban::is_unused(state, quota, now),
     }

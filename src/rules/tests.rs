@@ -70,7 +70,8 @@ impl Bound {
         let uri: Uri = uri.parse().unwrap();
         let headers = HeaderMap::new();
         let peer = [192, 0, 2, 1].into();
-        let request = identify(&Method::GET, &uri, &headers, peer, &Settings::default(), START).unwrap();
+        let settings = Settings::default();
+        let request = identify(&Method::GET, &uri, &headers, peer, &settings, START).unwrap();
         self.rules.select(&request, Headroom::NONE)
     }
 
@@ -256,9 +257,8 @@ fn a_rule_applies_only_within_its_schedule() {
         let moment: jiff::Timestamp = moment.parse().unwrap();
         let now = Timestamp::from_nanos(u64::try_from(moment.as_nanosecond()).unwrap());
         let headers = HeaderMap::new();
-        let (method, uri) = (Method::GET, Uri::from_static("/"));
-        let request =
-            identify(&method, &uri, &headers, [192, 0, 2, 1].into(), &Settings::default(), now).unwrap();
+        let (method, uri, settings) = (Method::GET, Uri::from_static("/"), Settings::default());
+        let request = identify(&method, &uri, &headers, [192, 0, 2, 1].into(), &settings, now).unwrap();
         let Selection::Limited(selected) = bound.rules.select(&request, Headroom::NONE) else {
             panic!("{moment}")
         };

@@ -9,7 +9,7 @@ use crate::config::problem::{Fault, Report};
 use crate::config::raw;
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::quota::{Limit, Quota, QuotaError, Unit};
-use crate::rules::rule::RuleLimit;
+use crate::rules::rule::{RuleLimit, Throttle};
 
 /// From this period on, what gcra and the buckets admit in the first one surprises people: who writes
 /// `1000/d` means a quota, and gets up to 2000 on the first day.
@@ -24,7 +24,13 @@ struct Entry<'a> {
     algorithm: Algorithm,
 }
 
-pub(super) fn compile(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) -> Vec<RuleLimit> {
+/// The limits of the rule at `at`, which `throttle` is for.
+pub(super) fn compile(
+    raw: &raw::Rule,
+    throttle: Throttle,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Vec<RuleLimit> {
     match (&raw.limit, &raw.limits) {
         (None, None) if report.is_faulty(at.key("limit")) || report.is_faulty(at.key("limits")) => Vec::new(),
         (None, None) if raw.in_flight.is_some() || report.is_faulty(at.key("in_flight")) => Vec::new(),
@@ -38,16 +44,17 @@ pub(super) fn compile(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) -> V
             Vec::new()
         }
         (Some(rate), None) => {
+            let algorithm = algorithm(raw.algorithm.as_ref()).unwrap_or_default();
             let entry = Entry {
                 rate: &rate.0,
                 rate_at: at.key("limit"),
-                burst: burst(raw.burst),
+                burst: burst(raw.burst).or_else(|| queued(algorithm, throttle)),
                 burst_at: at.key("burst"),
-                algorithm: algorithm(raw.algorithm.as_ref()).unwrap_or_default(),
+                algorithm,
             };
             quota(&entry, report).into_iter().collect()
         }
-        (None, Some(entries)) => several(entries, at.key("limits"), raw, at, report),
+        (None, Some(entries)) => several(entries, at.key("limits"), (raw, throttle), at, report),
     }
 }
 
@@ -55,7 +62,7 @@ pub(super) fn compile(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) -> V
 pub(super) fn several(
     entries: &raw::OneOrMany<raw::Limit>,
     list: At<'_>,
-    rule: &raw::Rule,
+    (rule, throttle): (&raw::Rule, Throttle),
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Vec<RuleLimit> {
@@ -76,7 +83,7 @@ pub(super) fn several(
                 raw::Limit::Map(map) => &map.limit.as_ref()?.0,
             },
             rate_at: if map.is_some() { entry_at.key("limit") } else { entry_at.same() },
-            burst: own.or(from_rule),
+            burst: own.or(from_rule).or_else(|| queued(algorithm, throttle)),
             burst_at: if own.is_some() { entry_at.key("burst") } else { at.key("burst") },
             algorithm,
         };
@@ -139,6 +146,12 @@ pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: At<'_>, report: &m
             format!("no request could ever pass, at most {least} are admitted at once, got {cost}"),
         );
     }
+}
+
+/// What a queue lets pass at once unless it is told: one, so that requests leave evenly spaced.
+fn queued(algorithm: Algorithm, throttle: Throttle) -> Option<NonZeroU32> {
+    let is_queue = algorithm == Algorithm::LeakyBucket && matches!(throttle, Throttle::Delay(_));
+    is_queue.then_some(NonZeroU32::MIN)
 }
 
 fn algorithm(raw: Option<&raw::Algorithm>) -> Option<Algorithm> {

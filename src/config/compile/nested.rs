@@ -5,7 +5,7 @@ use crate::config::at::At;
 use crate::config::problem::{Fault, Report};
 use crate::config::raw::{self, List};
 use crate::rules::key::{KeyPart, KeyTemplate};
-use crate::rules::rule::{Nested, RuleLimit};
+use crate::rules::rule::{Nested, RuleLimit, Throttle};
 
 /// The part `{client_ip: {…}}` at `at`; of several networks the narrowest.
 pub(super) fn part(raw: &raw::ClientNetworks, at: At<'_>, report: &mut Report<'_>) -> KeyPart {
@@ -38,7 +38,7 @@ pub(super) fn part(raw: &raw::ClientNetworks, at: At<'_>, report: &mut Report<'_
 /// The limits that stand in the key of the rule at `at`, one for each network; `None` if there are none.
 pub(super) fn limits(
     raw: &raw::Rule,
-    key: &KeyTemplate,
+    (key, throttle): (&KeyTemplate, Throttle),
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Option<Vec<RuleLimit>> {
@@ -62,7 +62,7 @@ pub(super) fn limits(
     let Some(entries) = &client.limits else { return Some(Vec::new()) };
     let part_at = index.map_or_else(|| key_at.same(), |index| key_at.item(index));
     let client_at = part_at.key("client_ip");
-    let mut limits = limits::several(entries, client_at.key("limits"), raw, at, report);
+    let mut limits = limits::several(entries, client_at.key("limits"), (raw, throttle), at, report);
     let prefixes = prefixes(client);
     if limits.len() != prefixes.len() && !report.is_faulty(client_at) {
         let message =

@@ -132,6 +132,60 @@ fn a_clock_that_steps_back_opens_no_window_twice() {
     let mut counter = Counter::new(Algorithm::FixedWindow, 3, Unit::Second, None);
     assert_eq!(counter.drain(later(1000)), 3);
     assert_eq!(counter.ask(1, later(900)), exceeds_until(millis(1100)));
+    let mut counter = Counter::new(Algorithm::SlidingWindow, 4, Unit::Second, None);
+    assert_eq!(counter.drain(later(1000)), 4);
+    assert_eq!(counter.ask(1, later(900)), exceeds_until(millis(1350)));
+    assert_eq!(counter.ask(1, later(2250)), Outcome::Conform);
+}
+
+#[test]
+fn a_sliding_window_counts_the_one_before_as_far_as_it_overlaps() {
+    let mut counter = Counter::new(Algorithm::SlidingWindow, 10, Unit::Second, None);
+    assert_eq!(counter.drain(later(900)), 10);
+    assert_eq!(counter.usage(later(900)), (10, 0, millis(1100)));
+    // At the mark all of them still overlap, then a tenth less every 100 ms.
+    assert_eq!(counter.ask(1, later(1000)), exceeds_until(millis(100)));
+    assert_eq!(counter.drain(later(1100)), 1);
+    assert_eq!(counter.usage(later(1100)), (10, 0, millis(1900)));
+    assert_eq!(counter.ask(2, later(1150)), exceeds_until(millis(150)));
+    assert_eq!(counter.drain(later(1999)), 8);
+    // Nine of the window that has just ended, of which one more has gone after a ninth of the next.
+    assert_eq!(counter.ask(1, later(2000)), Outcome::Conform);
+    assert_eq!(counter.ask(1, later(2000)), exceeds_until(Duration::from_nanos(111_111_112)));
+    assert_eq!(counter.usage(later(4000)), (0, 10, millis(0)));
+}
+
+#[test]
+fn a_sliding_window_gives_back_what_still_counts() {
+    let mut counter = Counter::new(Algorithm::SlidingWindow, 10, Unit::Second, None);
+    let refund = |counter: &Counter, amount, charged, now| {
+        let state = refund(counter.state, &counter.quota, amount, (charged, now));
+        usage(Some(state), &counter.quota, now).used
+    };
+    assert_eq!(counter.ask(8, later(500)), Outcome::Conform);
+    assert_eq!(refund(&counter, 3, later(500), later(999)), 5);
+    // Half of the eight count at the middle of the next window, half of five if three are given back.
+    assert_eq!(refund(&counter, 3, later(500), later(1500)), 3);
+    assert_eq!(counter.ask(2, later(1500)), Outcome::Conform);
+    assert_eq!(refund(&counter, 8, later(500), later(1500)), 2);
+    assert_eq!(refund(&counter, 2, later(1500), later(1500)), 4);
+    assert_eq!(refund(&counter, 8, later(500), later(2000)), 2);
+}
+
+#[test]
+fn the_largest_window_there_is_loses_no_unit() {
+    for (count, unit) in
+        [(1_000_000, Unit::Millisecond), (1_000_000_000, Unit::Second), (u32::MAX, Unit::Year)]
+    {
+        let mut counter = Counter::new(Algorithm::SlidingWindow, count, unit, None);
+        assert_eq!(counter.ask(count - 1, START), Outcome::Conform);
+        assert_eq!(counter.ask(1, START), Outcome::Conform);
+        assert_eq!(counter.usage(START).0, count);
+        assert!(
+            matches!(counter.ask(1, START), Outcome::Exceed { retry_after: Some(_) }),
+            "{count}/{unit:?}"
+        );
+    }
 }
 
 #[test]
@@ -163,7 +217,7 @@ fn a_late_charge_beyond_the_limit_is_a_debt() {
         let (used, remaining, reset) = counter.usage(START);
         assert_eq!((used, remaining), (25, 0));
         match counter.quota.algorithm() {
-            Algorithm::Gcra | Algorithm::TokenBucket => {
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 assert_eq!(reset, millis(2500));
                 assert_eq!(counter.ask(1, START), exceeds_until(millis(1600)));
                 assert_eq!(counter.ask(1, later(1600)), Outcome::Conform);
@@ -172,6 +226,12 @@ fn a_late_charge_beyond_the_limit_is_a_debt() {
             Algorithm::FixedWindow => {
                 assert_eq!(counter.ask(1, START), exceeds_until(millis(1000)));
                 assert_eq!(counter.drain(later(1000)), 10);
+            }
+            // 25 of the window before are no more than 9 when 16 in 25 parts of the next have passed.
+            Algorithm::SlidingWindow => {
+                assert_eq!(reset, millis(2000));
+                assert_eq!(counter.ask(1, START), exceeds_until(millis(1640)));
+                assert_eq!(counter.ask(1, later(1640)), Outcome::Conform);
             }
             Algorithm::InFlight | Algorithm::Ban => unreachable!("no limit names them"),
         }
@@ -198,7 +258,10 @@ fn no_charge_wraps_round() {
         for _ in 0..3 {
             counter.charge(i64::MAX, START);
         }
-        assert_eq!(counter.usage(START).0, u32::MAX);
+        // A sliding window of a second holds no more than the clock can tell apart.
+        let most =
+            if counter.quota.algorithm() == Algorithm::SlidingWindow { 1_000_000_000 } else { u32::MAX };
+        assert_eq!(counter.usage(START).0, most);
         assert!(matches!(counter.ask(u32::MAX, START), NEVER));
         assert!(matches!(counter.ask(1, START), Outcome::Exceed { retry_after: Some(_) }));
     }
@@ -232,7 +295,7 @@ fn a_changed_quota_keeps_what_was_used() {
             }
         }
         let to = quota(Algorithm::Gcra, 100, Unit::Second, None);
-        assert_eq!(convert(counter.state.unwrap(), &counter.quota, &to, later(1000)), None);
+        assert_eq!(convert(counter.state.unwrap(), &counter.quota, &to, later(2000)), None);
     }
 }
 

@@ -41,7 +41,12 @@ impl Quota {
                 out.u64(interval);
                 out.u64(tolerance);
             }
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::InFlight => {
+            Algorithm::Gcra
+            | Algorithm::TokenBucket
+            | Algorithm::LeakyBucket
+            | Algorithm::FixedWindow
+            | Algorithm::SlidingWindow
+            | Algorithm::InFlight => {
                 out.text(unit.as_str());
                 out.u32(periods.get());
                 out.u32(count.get());

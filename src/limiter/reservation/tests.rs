@@ -231,7 +231,7 @@ proptest! {
                 sum += u64::from(units);
                 let (from, count) = (counted[first].0, u64::from(count));
                 let most = match algorithm {
-                    Algorithm::FixedWindow => (at / HOUR - from / HOUR + 1) * count,
+                    Algorithm::FixedWindow | Algorithm::SlidingWindow => (at / HOUR - from / HOUR + 1) * count,
                     _ => count + (at - from) * count / HOUR,
                 };
                 prop_assert!(sum <= most, "{sum} counted of {most} from {first} on");

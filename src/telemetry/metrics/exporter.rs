@@ -14,7 +14,7 @@ use super::families::{self, Family, Kind};
 use super::process::Process;
 use super::totals::{ListenerTotals, Totals, UpstreamTotals};
 use super::worker::{CLASSES, UpstreamOutcome};
-use super::{ReloadOutcome, Scrape};
+use super::{ReloadOutcome, Saves, Scrape};
 use crate::limiter::timestamp::Timestamp;
 
 /// Levels are for recorders that filter by them; this one does not.
@@ -104,6 +104,9 @@ impl Exporter {
         self.set(&families::LIMITER_CAPACITY, &[], scrape.capacity as f64);
         self.count(&families::LIMITER_OVERFLOWS, &[], scrape.overflows);
         self.count(&families::ACCESS_LOG_DROPPED, &[], scrape.access_log_dropped);
+        if let Some(saves) = scrape.saves {
+            self.saves(saves);
+        }
         self.set(&families::BUILD_INFO, &[("version", super::VERSION)], 1.0);
         self.set(&families::PROCESS_START, &[], seconds(scrape.started));
         self.process(process);
@@ -132,6 +135,16 @@ impl Exporter {
         self.set(&families::UPSTREAM_CONNECTIONS, &[], upstream.connections() as f64);
         self.count(&families::UPSTREAM_CONNECTIONS_OPENED, &[], upstream.opened);
         self.count(&families::UPSTREAM_CONNECTIONS_FAILED, &[], upstream.failed);
+    }
+
+    fn saves(&self, saves: Saves) {
+        self.count(&families::STATE_SAVES, &[("outcome", "saved")], saves.saved);
+        self.count(&families::STATE_SAVES, &[("outcome", "failed")], saves.failed);
+        if let Some(last) = saves.last {
+            self.set(&families::STATE_SUCCESS_TIME, &[], seconds(last));
+        }
+        self.set(&families::STATE_COUNTERS, &[], saves.counters as f64);
+        self.set(&families::STATE_BYTES, &[], saves.bytes as f64);
     }
 
     fn process(&self, process: Process) {

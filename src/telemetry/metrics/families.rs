@@ -83,6 +83,14 @@ pub(super) static LIMITER_OVERFLOWS: Family = counter(
     "Requests that were counted in a shared counter because the table was full.",
 );
 
+pub(super) static STATE_SAVES: Family =
+    counter("weir_state_saves_total", "Times the state file was to be written, by outcome.");
+pub(super) static STATE_SUCCESS_TIME: Family =
+    gauge("weir_state_last_save_success_timestamp_seconds", "When the state file was last written.");
+pub(super) static STATE_COUNTERS: Family =
+    gauge("weir_state_counters", "Counters in the state file as last written.");
+pub(super) static STATE_BYTES: Family = gauge("weir_state_bytes", "Size of the state file as last written.");
+
 pub(super) static CONFIG_RELOADS: Family =
     counter("weir_config_reloads_total", "Times the configuration was read again, by outcome.");
 pub(super) static CONFIG_SUCCESSFUL: Family = gauge(
@@ -106,7 +114,7 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 31] = [
+pub(super) static ALL: [&Family; 35] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -127,6 +135,10 @@ pub(super) static ALL: [&Family; 31] = [
     &LIMITER_ENTRIES,
     &LIMITER_CAPACITY,
     &LIMITER_OVERFLOWS,
+    &STATE_SAVES,
+    &STATE_SUCCESS_TIME,
+    &STATE_COUNTERS,
+    &STATE_BYTES,
     &CONFIG_RELOADS,
     &CONFIG_SUCCESSFUL,
     &CONFIG_SUCCESS_TIME,

@@ -1,0 +1,164 @@
+//! Sliding window: what has been used of this window, and of the one before as much as still overlaps.
+//!
+//! An approximation in twelve bytes: of the window before only the sum is known, and what happened in it is
+//! taken to have been spread evenly. So it never admits more than the count between two marks, and at most twice
+//! the count in a span across one: where all of the last window came at its end.
+//!
+//! The state is the window's number, its count, and the count before. All three fit, for a limit is at most 10⁹
+//! a second: a window of so many nanoseconds never admits more units than it has nanoseconds, and its number
+//! times that stays within the nanoseconds since the epoch. Debts end at the same bound.
+
+use std::time::Duration;
+
+use super::{Outcome, State, Usage};
+use crate::limiter::quota::Quota;
+use crate::limiter::timestamp::Timestamp;
+
+/// The window that counts and the one before, as they are at one moment.
+#[derive(Clone, Copy)]
+struct Windows {
+    number: u64,
+    current: u32,
+    previous: u32,
+    /// Since the window's mark; nothing where the clock has stepped back behind it.
+    elapsed: u64,
+}
+
+pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
+    let windows = at(state, quota, now);
+    let used = windows.used(quota.period());
+    if used.saturating_add(cost.into()) <= quota.count() {
+        return (windows.with(windows.current.saturating_add(cost)).pack(quota), Outcome::Conform);
+    }
+    let room = quota.count().checked_sub(cost.into());
+    let retry_after = room.map(|room| windows.until_used(room, quota.period(), now));
+    (windows.pack(quota), Outcome::Exceed { retry_after })
+}
+
+/// What was charged last is given back first.
+pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) -> State {
+    let windows = at(state, quota, now);
+    let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
+    if amount >= 0 {
+        return windows.with(windows.current.saturating_add(units)).pack(quota);
+    }
+    let rest = units.saturating_sub(windows.current);
+    let left = windows.overlap(quota.period()).saturating_sub(rest.into());
+    // The most of which no more than that overlaps.
+    let whole = share(left, quota.period(), windows.overlapping(quota.period()).max(1));
+    let previous = if rest == 0 { windows.previous } else { windows.previous.min(saturating(whole)) };
+    Windows { previous, ..windows.with(windows.current.saturating_sub(units)) }.pack(quota)
+}
+
+/// From the window it was charged to, as far as that still counts.
+pub(super) fn refund(
+    state: Option<State>,
+    quota: &Quota,
+    amount: u32,
+    (charged, now): (Timestamp, Timestamp),
+) -> State {
+    let mut windows = at(state, quota, now);
+    let number = number_at(quota.period(), charged);
+    if number == windows.number {
+        windows.current = windows.current.saturating_sub(amount);
+    } else if number.saturating_add(1) == windows.number {
+        windows.previous = windows.previous.saturating_sub(amount);
+    }
+    windows.pack(quota)
+}
+
+/// Whole again when nothing of either window overlaps any more.
+pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
+    let windows = at(state, quota, now);
+    let used = windows.used(quota.period());
+    let reset = if used == 0 { Duration::ZERO } else { windows.until_used(0, quota.period(), now) };
+    Usage { used: saturating(used), remaining: saturating(quota.count().saturating_sub(used)), reset }
+}
+
+pub(super) fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
+    at(Some(state), quota, now).used(quota.period()) == 0
+}
+
+impl Windows {
+    fn with(self, current: u32) -> Self {
+        Self { current, ..self }
+    }
+
+    fn used(self, length: u64) -> u64 {
+        u64::from(self.current).saturating_add(self.overlap(length))
+    }
+
+    /// Units of the window before that still count, rounded up.
+    fn overlap(self, length: u64) -> u64 {
+        let (previous, overlapping) = (u64::from(self.previous), self.overlapping(length));
+        match previous.checked_mul(overlapping) {
+            Some(product) => product.div_ceil(length),
+            None => {
+                let units = (u128::from(previous) * u128::from(overlapping)).div_ceil(length.into());
+                u64::try_from(units).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    /// How much of the window before is still looked at.
+    fn overlapping(self, length: u64) -> u64 {
+        length.saturating_sub(self.elapsed)
+    }
+
+    /// How long until no more than `units` are in use, which are fewer than there are now.
+    fn until_used(self, units: u64, length: u64, now: Timestamp) -> Duration {
+        let mark = self.number.saturating_mul(length);
+        let current = u64::from(self.current);
+        let moment = match units.checked_sub(current) {
+            Some(left) => mark.saturating_add(length - share(left, length, self.previous.max(1).into())),
+            None => mark.saturating_add(length).saturating_add(length - share(units, length, current)),
+        };
+        Duration::from_nanos(moment.saturating_sub(now.as_nanos()))
+    }
+
+    fn pack(self, quota: &Quota) -> State {
+        let radix = radix(quota.period());
+        let current = u64::from(self.current).min(radix - 1);
+        State { word: self.number * radix + current, extra: self.previous }
+    }
+}
+
+/// The windows at `now`: those remembered, moved on by as many windows as have passed, at most two.
+fn at(state: Option<State>, quota: &Quota, now: Timestamp) -> Windows {
+    let length = quota.period();
+    let number = number_at(length, now);
+    let elapsed = now.as_nanos() - number * length;
+    let fresh = Windows { number, current: 0, previous: 0, elapsed };
+    let Some(State { word, extra: previous }) = state else { return fresh };
+    let radix = radix(length);
+    // Less than the radix, which fits.
+    let (known, current) = (word / radix, (word % radix) as u32);
+    if known > number {
+        return Windows { number: known, current, previous, elapsed: 0 };
+    }
+    match number - known {
+        0 => Windows { current, previous, ..fresh },
+        1 => Windows { previous: current, ..fresh },
+        _ => fresh,
+    }
+}
+
+/// The window that `now` is in; at the end of time the last one whose state still fits never ends.
+fn number_at(length: u64, now: Timestamp) -> u64 {
+    (now.as_nanos() / length).min(u64::MAX / radix(length) - 1)
+}
+
+/// One more than the units a window of so many nanoseconds can count.
+fn radix(length: u64) -> u64 {
+    length.min(u32::MAX.into()) + 1
+}
+
+/// `units / of` of the window's length, rounded down.
+fn share(units: u64, length: u64, of: u64) -> u64 {
+    let part = u128::from(units) * u128::from(length) / u128::from(of);
+    u64::try_from(part).unwrap_or(u64::MAX).min(length)
+}
+
+fn saturating(units: u64) -> u32 {
+    u32::try_from(units).unwrap_or(u32::MAX)
+}
