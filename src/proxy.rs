@@ -286,7 +286,7 @@ impl View {
     }
 
     fn notation(&self, selected: &Selected) -> Option<&Notation> {
-        self.notations.get(selected.rule.0)?.get(selected.limit)
+        self.notations.get(selected.rule.0)?.get(selected.part.told()?)
     }
 
     fn prepared(&self, rule: RuleIndex) -> Option<&Prepared> {

@@ -32,7 +32,7 @@ pub(super) fn keys(state: &State, policy: &Policy) -> Vec<u64> {
         _ => latest.insert((now, state.limiter.keys_per_meter(now))),
     };
     let of_rule = |index| -> u64 {
-        let meters = policy.rules.meters(RuleIndex(index)).iter();
+        let meters = policy.rules.meters(RuleIndex(index));
         meters.filter_map(|meter| counts.1.get(&meter.id)).sum()
     };
     (0..policy.rules.rules().len()).map(of_rule).collect()

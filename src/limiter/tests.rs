@@ -33,6 +33,7 @@ fn check(limiter: &Limiter, meter: Meter, cost: u32) -> Check {
         cost,
         enforcement: Enforcement::Enforced,
         charging: Charging::OnArrival,
+        terms: None,
     }
 }
 

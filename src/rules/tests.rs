@@ -69,8 +69,7 @@ impl Bound {
     fn select(&self, uri: &str) -> Selection {
         let uri: Uri = uri.parse().unwrap();
         let headers = HeaderMap::new();
-        let peer = [192, 0, 2, 1].into();
-        let settings = Settings::default();
+        let (peer, settings) = ([192, 0, 2, 1].into(), Settings::default());
         let request = identify(&Method::GET, &uri, &headers, peer, &settings, START).unwrap();
         self.rules.select(&request, Headroom::NONE)
     }
@@ -90,7 +89,8 @@ impl Bound {
 
 /// The names of the rules whose limits apply, with the limit's position.
 fn names<'a>(bound: &'a Bound, uri: &str) -> Vec<(&'a str, usize)> {
-    let name = |selected: Selected| (&*bound.rules.get(selected.rule).unwrap().name, selected.limit);
+    let name =
+        |selected: Selected| (&*bound.rules.get(selected.rule).unwrap().name, selected.part.told().unwrap());
     bound.limited(uri).into_iter().map(name).collect()
 }
 
@@ -227,7 +227,7 @@ fn meters_are_bound_in_the_order_of_their_specs() {
         bound.limited(uri).into_iter().map(usage).collect()
     };
     assert_eq!((counts("/a"), counts("/b")), (vec![1, 2], vec![3]));
-    let meters = |index| bound.rules.meters(RuleIndex(index)).len();
+    let meters = |index| bound.rules.meters(RuleIndex(index)).count();
     assert_eq!([0, 1, 2, 3, 4].map(meters), [0, 2, 0, 1, 0]);
 }
 

@@ -34,6 +34,7 @@ fn limiter(keys: u32) -> Limiter {
             cost: 2,
             enforcement: Enforcement::Enforced,
             charging: Charging::OnArrival,
+            terms: None,
         };
         assert!(!limiter.check(&[check], NOW).is_refused());
     }

@@ -80,6 +80,7 @@ impl Exporter {
         let rendered = self.recorder.handle().render();
         let mut families: Vec<String> = rendered.split("\n\n").map(sorted).collect();
         families.push(request_durations(totals));
+        families.push(delays(totals));
         families.push(upstream_durations(totals));
         families.push(cpu_seconds(process));
         families.retain(|family| !family.is_empty());
@@ -93,6 +94,7 @@ impl Exporter {
         }
         self.upstream(&totals.upstream);
         self.count(&families::REQUESTS_MALFORMED, &[], totals.malformed);
+        self.set(&families::REQUESTS_DELAYED, &[], totals.delayed() as f64);
         for (rule, decisions) in &totals.rules {
             for (outcome, count) in decisions.iter() {
                 self.count(&families::DECISIONS, &[("rule", rule), ("outcome", outcome.as_str())], count);
@@ -200,6 +202,12 @@ fn request_durations(totals: &Totals) -> String {
         let labels = format!("listener=\"{}\"", escaped(&listener.name));
         histogram_lines(&mut text, families::REQUEST_DURATION.name, &labels, &listener.duration);
     }
+    text
+}
+
+fn delays(totals: &Totals) -> String {
+    let mut text = header(&families::REQUEST_DELAY);
+    histogram_lines(&mut text, families::REQUEST_DELAY.name, "", &totals.delay);
     text
 }
 

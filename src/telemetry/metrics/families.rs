@@ -44,6 +44,10 @@ pub(super) static REQUEST_DURATION: Family = histogram(
     "weir_request_duration_seconds",
     "Time from the request's head to the end of the answer, refused requests included.",
 );
+pub(super) static REQUESTS_DELAYED: Family =
+    gauge("weir_requests_delayed", "Requests that limits are holding back.");
+pub(super) static REQUEST_DELAY: Family =
+    histogram("weir_request_delay_seconds", "Time for which limits held requests back, those they did.");
 pub(super) static CONNECTIONS: Family = gauge("weir_downstream_connections", "Open connections of clients.");
 pub(super) static CONNECTIONS_OPENED: Family =
     counter("weir_downstream_connections_total", "Connections of clients accepted.");
@@ -114,12 +118,14 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 35] = [
+pub(super) static ALL: [&Family; 37] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
     &REQUESTS_IN_FLIGHT,
     &REQUEST_DURATION,
+    &REQUESTS_DELAYED,
+    &REQUEST_DELAY,
     &CONNECTIONS,
     &CONNECTIONS_OPENED,
     &UPSTREAM_REQUESTS,
