@@ -22,6 +22,7 @@ use crate::drain::Drain;
 use crate::limiter::{self, Limiter};
 use crate::listener;
 use crate::proxy::elastic::Elastic;
+use crate::proxy::elastic::control::keep_headroom;
 use crate::proxy::{self, Shared};
 use crate::snapshot::Keeper;
 use crate::telemetry::access_log::{self, AccessLog};
@@ -88,6 +89,7 @@ pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
         tokio::select! {
             ended = serving => ended,
             () = ending::keep_clock(&running.shared.clock) => Ok(()),
+            () = keep_headroom(&running.shared) => Ok(()),
             () = reloading::on_signals(&running) => Ok(()),
         }
     });

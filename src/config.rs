@@ -27,6 +27,7 @@ use self::files::Files;
 pub use self::problem::Problem;
 use self::problem::Report;
 pub use self::schema::published as schema;
+use crate::limiter::elastic::signal::Signals;
 use crate::response::refusal::Refusal;
 use crate::rules::rule::Rule;
 use crate::telemetry::access_log;
@@ -55,6 +56,8 @@ pub struct Config {
     pub identify: identify::Settings,
     /// What clients are told about limits.
     pub response: response::Settings,
+    /// What elastic limits go by.
+    pub elastic: Signals,
     /// The rules, in file order.
     pub rules: Vec<Rule>,
     /// What each rule answers when it refuses, beside `rules`.

@@ -7,6 +7,8 @@ use super::reply::{self, Reply};
 use super::router::Query;
 use super::scrape::keys;
 use super::status;
+use crate::limiter::elastic::controller::Assessment;
+use crate::limiter::elastic::signal::Level;
 use crate::limiter::percent::Percent;
 use crate::limiter::quota::{Ban, Quota};
 use crate::limiter::terms::OnDenied;
@@ -18,12 +20,16 @@ use crate::telemetry::rfc3339;
 /// `GET /limits`
 pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
     let policy = (state.policy)();
+    let assessment = (state.elastic)();
     let counted = policy.rules.rules().iter().zip(keys(state, &policy));
     let rules: Vec<Value> = counted
         .map(|(rule, counters)| {
             let mut shown = summary(rule);
             if matches!(rule.action, Action::Limit(_)) {
                 shown.insert("counters".to_owned(), counters.into());
+            }
+            if let Some((stretch, assessment)) = rule.stretch().zip(assessment) {
+                shown.insert("factor".to_owned(), stretch.factor_at(assessment.headroom).into());
             }
             shown.insert("decisions".to_owned(), decisions(&state.metrics.decisions(&rule.name)));
             shown.into()
@@ -46,8 +52,24 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
             "bytes": file.bytes,
             "problem": file.problem,
         })),
+        "elastic": assessment.as_ref().map(elastic),
         "rules": rules,
     }))
+}
+
+/// Headroom, and every signal beside its threshold.
+fn elastic(assessment: &Assessment) -> Value {
+    let signal = |level: &Level| {
+        let said =
+            json!({ "value": level.value, "threshold": level.threshold, "pressure": level.pressure() });
+        (level.signal.as_str().to_owned(), said)
+    };
+    json!({
+        "headroom": assessment.headroom.fraction(),
+        "trend": assessment.trend.as_str(),
+        "binding": assessment.binding().map(|level| level.signal.as_str()),
+        "signals": assessment.levels.iter().flatten().map(signal).collect::<Map<_, _>>(),
+    })
 }
 
 /// A rule as compiled.

@@ -80,6 +80,7 @@ fn state() -> State {
     metrics.rule("health");
     metrics.rule("per-ip").record(DecisionOutcome::Allowed);
     State {
+        elastic: Box::new(|| None),
         metrics,
         limiter,
         capacity: 100,

@@ -32,6 +32,7 @@ use super::problem::{Fault, Report, quoted};
 use super::raw::{self, List};
 use super::{Config, defaults};
 use crate::identify::cidr::CidrSet;
+use crate::limiter::elastic::signal::{Signal, Signals};
 use crate::telemetry::access_log::{self, Format, Sink};
 use crate::{drain, identify, response};
 
@@ -79,6 +80,7 @@ pub(super) fn compile(
         state,
         identify,
         response,
+        elastic: signals(raw.elastic.as_ref()),
         rules,
         refusals,
         notices: Vec::new(),
@@ -97,6 +99,19 @@ fn workers(raw: Option<raw::Workers>) -> NonZeroUsize {
 fn max_keys(raw: Option<&raw::Limiter>) -> usize {
     let asked = raw.and_then(|limiter| limiter.max_keys);
     asked.and_then(|keys| usize::try_from(keys).ok()).unwrap_or(defaults::MAX_KEYS)
+}
+
+/// All that there are, unless the configuration names some.
+fn signals(raw: Option<&raw::Elastic>) -> Signals {
+    let Some(named) = raw.and_then(|raw| raw.signals.as_ref()) else { return Signals::ALL };
+    let signal = |(_, signal): (_, &raw::Signal)| match signal {
+        raw::Signal::InFlight => Signal::InFlight,
+        raw::Signal::Latency => Signal::Latency,
+        raw::Signal::Failures => Signal::Failures,
+        raw::Signal::Utilization => Signal::Utilization,
+        raw::Signal::Cpu => Signal::Cpu,
+    };
+    named.items().map(signal).collect()
 }
 
 fn drain(raw: Option<&raw::Drain>, at: At<'_>, report: &mut Report<'_>) -> drain::Settings {

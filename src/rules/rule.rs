@@ -198,6 +198,11 @@ impl Rule {
 
     /// Whether any of its limits is elastic.
     pub fn is_elastic(&self) -> bool {
-        self.limits().iter().any(|limit| limit.prices.is_some())
+        self.stretch().is_some()
+    }
+
+    /// How far its limits stretch, if they do.
+    pub fn stretch(&self) -> Option<Stretch> {
+        self.limits().iter().find_map(|limit| Some(limit.prices?.stretch()))
     }
 }

@@ -11,6 +11,7 @@ mod cli;
 mod config_mistakes;
 mod counting;
 mod drain;
+mod elastic;
 mod fallback;
 mod forwarding;
 mod geo;
