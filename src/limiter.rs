@@ -14,6 +14,7 @@ pub mod reservation;
 pub mod saved;
 pub mod terms;
 pub mod timestamp;
+pub mod zone;
 
 mod meters;
 mod store;
@@ -119,7 +120,7 @@ impl Limiter {
         let mut shard = self.store.lock(self.store.shard_of(key));
         let Some(quota) = shard.quota(meter.id).copied() else { return };
         let place = shard.find(key);
-        let state = algorithm::charge(shard.state(place, meter.id), &quota, amount, now);
+        let state = algorithm::charge(shard.state(place, meter.id, now), &quota, amount, now);
         let kept = shard.keep(place, key, meter.id, state, now);
         self.note(kept);
     }
@@ -129,7 +130,7 @@ impl Limiter {
         let key = key.salted(meter.salt);
         let shard = self.store.lock(self.store.shard_of(key));
         let quota = shard.quota(meter.id)?;
-        Some(algorithm::usage(shard.state(shard.find(key), meter.id), quota, now))
+        Some(algorithm::usage(shard.counter(shard.find(key), meter.id), quota, now))
     }
 
     /// Counters in use per meter id, for the metrics page; walks the table, one shard locked at a time.
@@ -180,7 +181,7 @@ impl Limiter {
             for (verdict, (check, key)) in verdicts.iter_mut().zip(checks.iter().zip(&keys)) {
                 let shard = &held[guard(*key)].1;
                 if let Some((_, state)) = &mut verdict.counter {
-                    *state = shard.state(shard.find(*key), check.meter.id);
+                    *state = shard.state(shard.find(*key), check.meter.id, now);
                 }
             }
             return Decision { verdicts: Verdicts::Several(verdicts), overflowed: false };
@@ -215,10 +216,10 @@ fn evaluate(
     let Some(quota) = shard.quota(check.meter.id) else {
         return (Verdict { outcome: Outcome::Conform, enforcement, counter: None }, None);
     };
-    let state = shard.state(place, check.meter.id);
+    let counter = shard.counter(place, check.meter.id);
     let (next, outcome) = match check.charging {
-        Charging::OnArrival => algorithm::evaluate(state, quota, check.cost, now),
-        Charging::OnAnswer => reservation::evaluate(state, quota, (check.cost, shard.held().of(key)), now),
+        Charging::OnArrival => algorithm::evaluate(counter, quota, check.cost, now),
+        Charging::OnAnswer => reservation::evaluate(counter, quota, (check.cost, shard.held().of(key)), now),
     };
     let verdict = Verdict { outcome, enforcement, counter: Some((*quota, Some(next))) };
     (verdict, (outcome == Outcome::Conform).then_some(next))

@@ -60,7 +60,7 @@ pub fn meter_specs(rules: &[Rule]) -> Vec<MeterSpec> {
         for limit in &limiting.limits {
             let key = limit.own_key().unwrap_or(&limiting.key);
             let lineage = Lineage { rule: rule.name.clone(), key: key.to_string().into() };
-            specs.push(MeterSpec { lineage, quota: limit.quota });
+            specs.push(MeterSpec { lineage, quota: limit.quota, on_change: limiting.on_change });
         }
     }
     specs

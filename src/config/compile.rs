@@ -12,6 +12,7 @@ mod refusal;
 mod rules;
 mod tariff;
 mod throttle;
+mod windows;
 
 use std::num::NonZeroUsize;
 use std::path::Path;

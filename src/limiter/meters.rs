@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::algorithm::conversion::OnChange;
 use super::key::{KeyHash, KeyHasher};
 use super::quota::{Period, Quota};
 use super::store::{MeterId, Quotas};
@@ -22,6 +23,8 @@ pub struct MeterSpec {
     pub lineage: Lineage,
     /// What it allows from now on.
     pub quota: Quota,
+    /// What becomes of counters that were written under another quota.
+    pub on_change: OnChange,
 }
 
 /// A limit as requests name it.
@@ -55,6 +58,8 @@ pub(super) struct Named<'a> {
 pub(super) struct Meters {
     known: HashMap<(Box<str>, Box<str>), Vec<Known>>,
     quotas: Vec<Option<Quota>>,
+    /// Beside `quotas`.
+    on_change: Vec<OnChange>,
     free: Vec<u32>,
 }
 
@@ -90,7 +95,8 @@ impl Meters {
                 kept.push(known);
                 known
             });
-            self.quotas[known.meter.id.0 as usize] = Some(spec.quota);
+            let index = known.meter.id.0 as usize;
+            (self.quotas[index], self.on_change[index]) = (Some(spec.quota), spec.on_change);
             meters.push(known.meter);
         }
         self.known.insert(name, kept);
@@ -147,7 +153,7 @@ impl Meters {
 
     /// The quotas as a table for the shards.
     pub(super) fn quotas(&self) -> Quotas {
-        Quotas::new(&self.quotas)
+        Quotas::changing(&self.quotas, &self.on_change)
     }
 
     fn period(&self, meter: Meter) -> Option<Period> {
@@ -157,6 +163,7 @@ impl Meters {
     fn add(&mut self, (rule, key): &(Box<str>, Box<str>), serial: u16, hasher: KeyHasher) -> Known {
         let id = MeterId(self.free.pop().unwrap_or_else(|| {
             self.quotas.push(None);
+            self.on_change.push(OnChange::Keep);
             (self.quotas.len() - 1) as u32
         }));
         Known { meter: Meter { id, salt: salt([rule, key], serial, hasher) }, serial }
@@ -196,6 +203,7 @@ mod tests {
                 MeterSpec {
                     lineage: Lineage { rule: "rule".into(), key: "[]".into() },
                     quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(),
+                    on_change: OnChange::Keep,
                 }
             })
             .collect()
