@@ -90,6 +90,7 @@ impl Contender for Weir {
             cost: 1,
             enforcement: Enforcement::Enforced,
             charging: Charging::OnArrival,
+            terms: None,
         };
         !self.limiter.check(&[check], now).is_refused()
     }

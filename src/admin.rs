@@ -28,6 +28,7 @@ use crate::drain::Drain;
 use crate::limiter::Limiter;
 use crate::limiter::timestamp::Timestamp;
 use crate::policy::Policy;
+use crate::snapshot;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::Metrics;
@@ -81,6 +82,8 @@ pub struct State {
     pub reload: Ask<ReloadView>,
     /// The configuration in effect, as YAML; secrets are taken out here.
     pub config_text: Ask<String>,
+    /// What was written to the state file, if there is one.
+    pub state_file: Ask<Option<snapshot::Status>>,
     /// The time.
     pub now: Ask<Timestamp>,
     /// When the process started.

@@ -3,6 +3,7 @@
 mod admin_port;
 mod ending;
 mod generation;
+mod keeping;
 mod reloading;
 
 use std::net::TcpListener;
@@ -13,6 +14,7 @@ use std::sync::atomic::AtomicBool;
 use self::admin_port::AdminPort;
 use self::ending::Signals;
 use self::generation::Generations;
+use self::keeping::Keeping;
 use crate::clock::Clock;
 use crate::config::reload::{Handle, Reloader};
 use crate::config::{Config, Problem};
@@ -21,6 +23,7 @@ use crate::limiter::{self, Limiter};
 use crate::listener;
 use crate::proxy::elastic::Elastic;
 use crate::proxy::{self, Shared};
+use crate::snapshot::Keeper;
 use crate::telemetry::access_log::{self, AccessLog};
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::Metrics;
@@ -51,6 +54,7 @@ struct Running {
     shared: Arc<Shared>,
     generations: Arc<Generations>,
     reload: Handle,
+    keeping: Option<Keeping>,
     log_guard: Option<access_log::Guard>,
 }
 
@@ -88,6 +92,7 @@ pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
         }
     });
     running.reload.stop();
+    running.keeping.iter().for_each(Keeping::finish);
     drop(running.log_guard);
     ended.map_err(Error::Thread)
 }
@@ -112,14 +117,13 @@ fn announce(bound: &[Bound]) -> Vec<(Box<str>, std::net::SocketAddr)> {
 }
 
 fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running, Error> {
-    let mut secret = [0; 16];
-    getrandom::fill(&mut secret).map_err(|error| {
-        Error::System("cannot draw a random secret".to_owned(), std::io::Error::other(error))
-    })?;
-    let (low, high) = secret.split_at(8);
-    let word = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    let settings = limiter::Settings { max_keys: config.max_keys, secret: [word(low), word(high)] };
-    let limiter = Arc::new(Limiter::new(settings));
+    let now = clock.now();
+    let mut keeper = config.state.as_ref().map(Keeper::new);
+    let limiter = match keeper.as_mut().and_then(|keeper| keeper.restore(config.max_keys, now)) {
+        Some(limiter) => limiter,
+        None => Limiter::new(limiter::Settings { max_keys: config.max_keys, secret: secret()? }),
+    };
+    let limiter = Arc::new(limiter);
     let names: Vec<&str> = config.listeners.iter().map(|listener| &*listener.name).collect();
     let metrics = Metrics::new(&names);
     let generations = Arc::new(Generations::first(config, &limiter, &clock));
@@ -136,7 +140,20 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
         elastic: Elastic::default(),
         warned_of_proxy: AtomicBool::new(false),
     });
-    Ok(Running { shared, generations, reload, log_guard })
+    let keeping = config.state.as_ref().zip(keeper);
+    let keeping = keeping.map(|(settings, keeper)| Keeping::start(settings, keeper, &shared)).transpose()?;
+    Ok(Running { shared, generations, reload, keeping, log_guard })
+}
+
+/// What keys are hashed under where no state says it.
+fn secret() -> Result<[u64; 2], Error> {
+    let mut secret = [0; 16];
+    getrandom::fill(&mut secret).map_err(|error| {
+        Error::System("cannot draw a random secret".to_owned(), std::io::Error::other(error))
+    })?;
+    let (low, high) = secret.split_at(8);
+    let word = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    Ok([word(low), word(high)])
 }
 
 fn start_workers(workers: usize, bound: &mut [Bound], shared: &Arc<Shared>) -> Result<Arc<Crew>, Error> {

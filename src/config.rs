@@ -30,7 +30,7 @@ pub use self::schema::published as schema;
 use crate::response::refusal::Refusal;
 use crate::rules::rule::Rule;
 use crate::telemetry::access_log;
-use crate::{drain, identify, listener, response, upstream};
+use crate::{drain, identify, listener, response, snapshot, upstream};
 
 /// A valid configuration.
 #[derive(Clone, Debug)]
@@ -49,6 +49,8 @@ pub struct Config {
     pub drain: drain::Settings,
     /// Counters the limiter has room for.
     pub max_keys: usize,
+    /// Where counters are kept across restarts; `None` for nowhere.
+    pub state: Option<snapshot::Settings>,
     /// Whom to believe about the client's address.
     pub identify: identify::Settings,
     /// What clients are told about limits.

@@ -6,6 +6,7 @@
 pub mod cidr;
 pub mod client_ip;
 pub mod forwarded;
+pub mod geo;
 pub mod host;
 pub mod path;
 
@@ -16,21 +17,24 @@ use http::{HeaderMap, Method, Uri};
 
 use self::cidr::CidrSet;
 use self::client_ip::ClientAddress;
+use self::geo::{Asn, Geo, Place, Whereabouts};
 use self::host::Host;
 use crate::limiter::timestamp::Timestamp;
 
-/// Whom to believe, and how widely an address counts.
+/// Whom to believe, how widely an address counts, and what is known about addresses.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Peers whose X-Forwarded-For is believed.
     pub trusted_proxies: CidrSet,
     /// Leading bits of an IPv6 address that make one client, 1 to 128.
     pub ipv6_prefix: u8,
+    /// Where addresses are.
+    pub geo: Geo,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { trusted_proxies: CidrSet::default(), ipv6_prefix: 64 }
+        Self { trusted_proxies: CidrSet::default(), ipv6_prefix: 64, geo: Geo::default() }
     }
 }
 
@@ -53,6 +57,20 @@ pub struct Attributes<'a> {
     pub client_network: IpAddr,
     /// When the request came.
     pub now: Timestamp,
+    whereabouts: Whereabouts<'a>,
+}
+
+impl Attributes<'_> {
+    /// Where the client is, as far as there is a database that knows. Looks it up when first asked.
+    pub fn place(&self) -> Place {
+        self.whereabouts.place(self.client.ip)
+    }
+
+    /// The autonomous system of the client's address, if there is a database that knows. Looks it up when
+    /// first asked.
+    pub fn system(&self) -> Option<Asn> {
+        self.whereabouts.system(self.client.ip)
+    }
 }
 
 /// A request that no rule can be asked about.
@@ -69,7 +87,7 @@ pub fn identify<'a>(
     uri: &'a Uri,
     headers: &'a HeaderMap,
     peer: IpAddr,
-    settings: &Settings,
+    settings: &'a Settings,
     now: Timestamp,
 ) -> Result<Attributes<'a>, Malformed> {
     let client = client_ip::resolve(peer, headers, &settings.trusted_proxies);
@@ -82,5 +100,6 @@ pub fn identify<'a>(
         client_network: client_ip::network(client.ip, 32, settings.ipv6_prefix),
         client,
         now,
+        whereabouts: Whereabouts::unknown(&settings.geo),
     })
 }

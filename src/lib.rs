@@ -14,6 +14,7 @@ pub mod policy;
 pub mod proxy;
 pub mod response;
 pub mod rules;
+pub mod snapshot;
 pub mod telemetry;
 pub mod throttle;
 pub mod upstream;

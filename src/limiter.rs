@@ -16,22 +16,25 @@ pub mod terms;
 pub mod timestamp;
 pub mod zone;
 
+mod judging;
 mod meters;
 mod store;
+mod together;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
-use self::algorithm::{Outcome, State};
-use self::decision::{Decision, Enforcement, Verdict, Verdicts};
+use self::algorithm::State;
+use self::decision::{Decision, Enforcement, Verdicts};
+use self::judging::Before;
 use self::key::{Fingerprint, KeyHash, KeyHasher};
 use self::meters::Meters;
 pub use self::meters::{Lineage, Meter, MeterSpec};
 use self::reservation::Charging;
 pub use self::store::MeterId;
 use self::store::{Kept, Place, Shard, Store};
+use self::terms::Terms;
 use self::timestamp::Timestamp;
 
 /// How large the table is and under which secret its keys are hashed.
@@ -56,6 +59,8 @@ pub struct Check {
     pub enforcement: Enforcement,
     /// When it is charged.
     pub charging: Charging,
+    /// What else it asks; most ask nothing else.
+    pub terms: Option<Terms>,
 }
 
 /// The counters of this process and the quotas they are held against.
@@ -109,8 +114,8 @@ impl Limiter {
     pub fn check(&self, checks: &[Check], now: Timestamp) -> Decision {
         match checks {
             [] => Decision::default(),
-            [check] => self.check_one(check, now),
-            checks => self.check_all(checks, now),
+            [check] if check.terms.is_none() => self.check_one(check, now),
+            checks => together::check(self, checks, now),
         }
     }
 
@@ -154,47 +159,10 @@ impl Limiter {
         let key = check.key.salted(check.meter.salt);
         let mut shard = self.store.lock(self.store.shard_of(key));
         let place = shard.find(key);
-        let (verdict, next) = evaluate(&shard, check, (key, place), now);
+        let (verdict, next) = judging::evaluate(&shard, check, Before::of(&shard, check, (key, place)), now);
         let kept = next.map(|state| commit(&mut shard, check, (key, place), state, now));
         drop(shard);
         Decision { verdicts: Verdicts::One(verdict), overflowed: kept.is_some_and(|kept| self.note(kept)) }
-    }
-
-    fn check_all(&self, checks: &[Check], now: Timestamp) -> Decision {
-        let keys: SmallVec<[Fingerprint; 4]> =
-            checks.iter().map(|check| check.key.salted(check.meter.salt)).collect();
-        let mut shards = keys.iter().map(|key| self.store.shard_of(*key)).collect();
-        let mut held = self.store.lock_all(&mut shards);
-        let guard = |key: Fingerprint| {
-            let shard = self.store.shard_of(key);
-            shards.iter().position(|held| *held == shard).unwrap_or(0)
-        };
-        let mut verdicts: SmallVec<[Verdict; 2]> = SmallVec::new();
-        let mut next: SmallVec<[Option<State>; 4]> = SmallVec::new();
-        for (check, key) in checks.iter().zip(&keys) {
-            let shard = &held[guard(*key)].1;
-            let (verdict, state) = evaluate(shard, check, (*key, shard.find(*key)), now);
-            verdicts.push(verdict);
-            next.push(state);
-        }
-        if verdicts.iter().any(Verdict::refuses) {
-            for (verdict, (check, key)) in verdicts.iter_mut().zip(checks.iter().zip(&keys)) {
-                let shard = &held[guard(*key)].1;
-                if let Some((_, state)) = &mut verdict.counter {
-                    *state = shard.state(shard.find(*key), check.meter.id, now);
-                }
-            }
-            return Decision { verdicts: Verdicts::Several(verdicts), overflowed: false };
-        }
-        let mut overflowed = false;
-        for ((check, key), state) in checks.iter().zip(&keys).zip(next) {
-            let Some(state) = state else { continue };
-            let shard = &mut held[guard(*key)].1;
-            let place = shard.find(*key);
-            let kept = commit(shard, check, (*key, place), state, now);
-            overflowed |= self.note(kept);
-        }
-        Decision { verdicts: Verdicts::Several(verdicts), overflowed }
     }
 
     fn note(&self, kept: Kept) -> bool {
@@ -203,26 +171,6 @@ impl Limiter {
         }
         kept == Kept::Shared
     }
-}
-
-/// The verdict of one check and, if it conforms, the state to keep.
-fn evaluate(
-    shard: &Shard,
-    check: &Check,
-    (key, place): (Fingerprint, Place),
-    now: Timestamp,
-) -> (Verdict, Option<State>) {
-    let enforcement = check.enforcement;
-    let Some(quota) = shard.quota(check.meter.id) else {
-        return (Verdict { outcome: Outcome::Conform, enforcement, counter: None }, None);
-    };
-    let counter = shard.counter(place, check.meter.id);
-    let (next, outcome) = match check.charging {
-        Charging::OnArrival => algorithm::evaluate(counter, quota, check.cost, now),
-        Charging::OnAnswer => reservation::evaluate(counter, quota, (check.cost, shard.held().of(key)), now),
-    };
-    let verdict = Verdict { outcome, enforcement, counter: Some((*quota, Some(next))) };
-    (verdict, (outcome == Outcome::Conform).then_some(next))
 }
 
 /// Charges a request that passes, or holds its cost until the answer is known.
@@ -235,7 +183,7 @@ fn commit(
 ) -> Kept {
     match check.charging {
         Charging::OnArrival => shard.keep(place, key, check.meter.id, state, now),
-        Charging::OnAnswer => {
+        Charging::OnAnswer | Charging::WhileServed => {
             shard.held_mut().hold(key, check.cost);
             Kept::Own
         }

@@ -31,7 +31,6 @@ use http::HeaderMap;
 use tokio::task::{JoinError, JoinSet};
 
 use self::activity::{Patience, SlowClock, TICK};
-use self::body::RequestBody;
 use self::elastic::Elastic;
 use self::fallback::Fallbacks;
 use self::headers::Hop;
@@ -107,7 +106,7 @@ struct View {
     notations: Box<[Box<[Notation]>]>,
     /// The headers of each rule's refusals, where they can be had ready.
     prepared: Box<[Option<Prepared>]>,
-    upstream: Rc<Upstream<RequestBody>>,
+    upstream: Rc<Upstream>,
     fallbacks: Arc<Fallbacks>,
     metrics: Rc<WorkerMetrics>,
     default_refusal: Refusal,
@@ -249,7 +248,7 @@ impl Worker {
 impl View {
     fn new(
         generation: &Generation,
-        upstream: Rc<Upstream<RequestBody>>,
+        upstream: Rc<Upstream>,
         all: &Metrics,
         metrics: &Rc<WorkerMetrics>,
     ) -> Self {
@@ -287,7 +286,7 @@ impl View {
     }
 
     fn notation(&self, selected: &Selected) -> Option<&Notation> {
-        self.notations.get(selected.rule.0)?.get(selected.limit)
+        self.notations.get(selected.rule.0)?.get(selected.part.told()?)
     }
 
     fn prepared(&self, rule: RuleIndex) -> Option<&Prepared> {

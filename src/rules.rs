@@ -13,19 +13,24 @@ pub mod selection;
 pub mod tariff;
 
 mod index;
+mod plan;
 
 use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
 use self::index::Index;
-use self::rule::{Action, Limiting, OnMissing, Rule, Throttle};
-use self::selection::{Selected, Selection};
+use self::plan::Planned;
+pub use self::plan::meter_specs;
+use self::rule::{Action, OnMissing, Rule, Throttle};
+use self::selection::{Part, Selected, Selection};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::key::KeyHasher;
-use crate::limiter::{Check, Lineage, Meter, MeterSpec};
+use crate::limiter::percent::Percent;
+use crate::limiter::reservation::Charging;
+use crate::limiter::{Check, Meter};
 
 /// A rule's position in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,8 +43,8 @@ pub struct RuleSet {
     index: Index,
     /// What each rule does, beside `rules`: looked at before the rule is.
     kinds: Box<[Kind]>,
-    /// The meters of each rule's limits, beside `rules`.
-    meters: Box<[Box<[Meter]>]>,
+    /// The checks of each rule, beside `rules`.
+    plans: Box<[Box<[Planned]>]>,
     elastic: bool,
     hasher: KeyHasher,
 }
@@ -50,20 +55,6 @@ enum Kind {
     Allow,
     Deny,
     Limit,
-}
-
-/// The meters that `rules` need, rule by rule and limit by limit, in the order [`RuleSet::bind`] expects.
-pub fn meter_specs(rules: &[Rule]) -> Vec<MeterSpec> {
-    let mut specs = Vec::new();
-    for rule in rules {
-        let Action::Limit(limiting) = &rule.action else { continue };
-        for limit in &limiting.limits {
-            let key = limit.own_key().unwrap_or(&limiting.key);
-            let lineage = Lineage { rule: rule.name.clone(), key: key.to_string().into() };
-            specs.push(MeterSpec { lineage, quota: limit.quota, on_change: limiting.on_change });
-        }
-    }
-    specs
 }
 
 impl RuleSet {
@@ -78,7 +69,11 @@ impl RuleSet {
         Self {
             index: Index::new(&rules),
             kinds: rules.iter().map(kind).collect(),
-            meters: rules.iter().map(|rule| meters.by_ref().take(rule.limits().len()).collect()).collect(),
+            plans: rules
+                .iter()
+                .enumerate()
+                .map(|(index, rule)| plan::plan(index, rule, &mut meters))
+                .collect(),
             elastic: rules.iter().any(Rule::is_elastic),
             rules: rules.into(),
             hasher,
@@ -95,9 +90,9 @@ impl RuleSet {
         self.rules.get(index.0)
     }
 
-    /// The meters of the limits of the rule at `index`.
-    pub fn meters(&self, index: RuleIndex) -> &[Meter] {
-        self.meters.get(index.0).map_or(&[], |meters| meters)
+    /// The meters of the rule at `index`: of its limits, and of what else it counts or remembers.
+    pub fn meters(&self, index: RuleIndex) -> impl Iterator<Item = Meter> + '_ {
+        self.plans.get(index.0).into_iter().flatten().map(|planned| planned.meter)
     }
 
     /// Whether any limit is elastic, so that headroom is of interest.
@@ -154,13 +149,33 @@ impl RuleSet {
                 OnMissing::Deny => return Some(Selection::Denied(RuleIndex(index))),
             },
         };
-        let enforcement = match limiting.throttle {
-            Throttle::Shadow => Enforcement::Shadow,
-            _ => Enforcement::Enforced,
-        };
-        let Limiting { tariff, limits, .. } = limiting;
+        let enforced = limiting.throttle != Throttle::Shadow
+            && (limiting.enforce == Percent::WHOLE || limiting.enforce.includes(key.drawn()));
+        let on_limit = if enforced { Enforcement::Enforced } else { Enforcement::Shadow };
+        let tariff = &limiting.tariff;
         let units = tariff.on_arrival(request.headers);
-        for (ordinal, (meter, limit)) in self.meters[index].iter().zip(limits).enumerate() {
+        for planned in &self.plans[index] {
+            let Planned { part, meter, terms } = *planned;
+            let plain =
+                Check { meter, key, cost: 1, enforcement: on_limit, charging: Charging::OnArrival, terms };
+            let (limit, enforcement) = match part {
+                Part::Limit(limit) | Part::Margin(limit) => (limit, on_limit),
+                Part::Mark(limit) if enforced => (limit, Enforcement::Marking),
+                Part::Mark(limit) => (limit, on_limit),
+                Part::Permit => {
+                    let check = Check { charging: Charging::WhileServed, ..plain };
+                    selected.push(Selected::unpriced(RuleIndex(index), part, check));
+                    continue;
+                }
+                Part::Ban => {
+                    // Who is only looked at is not banned either.
+                    if enforced {
+                        selected.push(Selected::unpriced(RuleIndex(index), part, plain));
+                    }
+                    continue;
+                }
+            };
+            let limit = &limiting.limits[usize::from(limit)];
             let key = match &limit.nested {
                 Some(nested) if nested.is_wider() && request.client.ip.is_ipv4() => continue,
                 Some(nested) if is_whole => {
@@ -171,9 +186,9 @@ impl RuleSet {
             };
             let price = limit.prices.map_or(NonZeroU32::MIN, |prices| prices.at(headroom));
             let cost = units.saturating_mul(price.get());
-            let check = Check { meter: *meter, key, cost, enforcement, charging: tariff.charging() };
+            let check = Check { key, cost, enforcement, charging: tariff.charging(), ..plain };
             let settles = tariff.settles();
-            selected.push(Selected { rule: RuleIndex(index), limit: ordinal, price, check, settles });
+            selected.push(Selected { rule: RuleIndex(index), part, price, check, settles });
         }
         None
     }

@@ -1,4 +1,4 @@
-//! What to do about a decision: forward, or refuse and say for how long.
+//! What to do about a decision: forward, at once or later, or refuse and say for how long.
 
 use std::time::Duration;
 
@@ -9,6 +9,8 @@ use crate::limiter::decision::Decision;
 pub enum Action {
     /// Goes on to the upstream.
     Forward,
+    /// Goes on after so long.
+    Delay(Duration),
     /// Is answered here.
     Refuse {
         /// Position of the check that answers, among the checks of the decision.
@@ -19,8 +21,12 @@ pub enum Action {
 }
 
 /// The action for a decision. Of several refusing limits the longest wait answers; ties go to the first.
+/// Otherwise the longest of its delays holds it back.
 pub fn resolve(decision: &Decision) -> Action {
-    let mut action = Action::Forward;
+    let mut action = match decision.delay() {
+        Duration::ZERO => Action::Forward,
+        delay => Action::Delay(delay),
+    };
     for (by, verdict) in decision.verdicts().iter().enumerate().filter(|(_, verdict)| verdict.refuses()) {
         let wait = verdict.wait();
         match action {

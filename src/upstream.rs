@@ -5,11 +5,13 @@
 
 pub mod answer;
 pub mod error;
-
-mod echo;
-mod pool;
 pub mod stream;
 
+mod echo;
+mod http1;
+mod pool;
+
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,18 +19,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use hyper::body::Body;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use self::answer::{Answer, Lease};
+use self::answer::Answer;
 use self::error::Error;
+use self::http1::connection::{Connection, Waiting};
+use self::http1::head::Head;
+use self::http1::length::Length;
+use self::http1::streaming::Streaming;
+use self::http1::upload::Upload;
 use self::pool::Pool;
-use self::stream::Stream;
 use crate::telemetry::metrics::WorkerMetrics;
-
-/// An answer's head may take this much.
-const LARGEST_HEAD: usize = 128 * 1024;
 
 /// Where requests go and how long that may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,17 +70,13 @@ impl std::fmt::Display for Address {
 
 /// One worker's way to the upstream of one configuration.
 #[derive(Debug)]
-pub struct Upstream<B> {
+pub struct Upstream {
     settings: Arc<Settings>,
-    pool: Rc<Pool<B>>,
+    pool: Rc<Pool>,
     metrics: Rc<WorkerMetrics>,
 }
 
-impl<B> Upstream<B>
-where
-    B: Body<Data = Bytes> + Default + Unpin + 'static,
-    B::Error: std::error::Error + Send + Sync,
-{
+impl Upstream {
     /// A way to the upstream without connections yet.
     pub fn new(settings: Arc<Settings>, metrics: Rc<WorkerMetrics>) -> Self {
         let pool = Rc::new(Pool::new(settings.idle_timeout.as_secs().max(1)));
@@ -96,67 +93,80 @@ where
         self.pool.age();
     }
 
-    /// Sends a request and answers with the head of the answer, its body still to come.
+    /// Sends a request and answers with the head of the answer, its body still to come. Dropped before, it
+    /// closes the connection.
     ///
     /// # Errors
     /// [`Error`] if no connection could be made, or none of the answer came or it was not HTTP.
-    pub async fn send(&self, request: Request<B>) -> Result<Response<Answer<B>>, Error> {
+    pub async fn send<B>(&self, request: Request<B>) -> Result<Response<Answer<B>>, Error>
+    where
+        B: Body<Data = Bytes> + Unpin + 'static,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
         let Address::Tcp { host, port } = &self.settings.address else {
             return Ok(echo::answer(request));
         };
-        let request = match self.pool.checkout() {
-            None => request,
-            Some(mut sender) => {
-                let spare = is_replayable(&request).then(|| copy_of_head(&request));
-                match sender.try_send_request(request).await {
-                    Ok(response) => return Ok(self.leased(response, sender)),
-                    Err(mut failed) => {
-                        let unsent = failed.take_message();
-                        let error = Error::from(failed.into_error());
-                        let again = match &error {
-                            Error::Reset(_) => unsent.or(spare),
-                            _ => None,
-                        };
-                        let again = again.ok_or(error)?;
-                        self.metrics.upstream_retry();
-                        again
-                    }
-                }
-            }
-        };
+        let kept = self.pool.checkout();
+        let is_kept = kept.is_some();
         // Connecting is rare and its future large: it does not burden the requests that need none.
-        let mut sender = Box::pin(self.connect(host, *port)).await?;
-        let response = sender.send_request(request).await?;
-        Ok(self.leased(response, sender))
+        let mut connection = match kept {
+            Some(connection) => connection,
+            None => Box::pin(self.connect(host, *port)).await?,
+        };
+        let (parts, body) = request.into_parts();
+        let to_head = parts.method == Method::HEAD;
+        let mut upload = Upload::begin(&parts, body, &mut connection.outbox);
+        drop(parts);
+        let mut waiting = Waiting::new(to_head);
+        let answered = poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await;
+        let head = match answered {
+            // The upstream had closed it already, or was about to.
+            Err(Error::Reset(_)) if is_kept && upload.may_repeat(&connection) => {
+                self.metrics.upstream_retry();
+                let outbox = connection.into_outbox();
+                connection = Box::pin(self.connect(host, *port)).await?;
+                connection.repeat(outbox);
+                waiting = Waiting::new(to_head);
+                poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await?
+            }
+            answered => answered?,
+        };
+        Ok(self.answer(head, connection, upload))
     }
 
-    fn leased(
-        &self,
-        response: Response<hyper::body::Incoming>,
-        sender: SendRequest<B>,
-    ) -> Response<Answer<B>> {
-        let lease = Lease { sender, pool: Rc::clone(&self.pool) };
-        response.map(|incoming| Answer::new(incoming, lease))
+    fn answer<B>(&self, head: Head, mut connection: Connection, upload: Upload<B>) -> Response<Answer<B>>
+    where
+        B: Body<Data = Bytes> + Unpin + 'static,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
+        let Head { status, headers, length, keeps } = head;
+        let answer = match length {
+            Length::Octets(octets) if connection.has_read(octets) && upload.is_over() => {
+                let content = connection.take(octets);
+                if keeps {
+                    self.pool.give_back(connection);
+                }
+                Answer::whole(content)
+            }
+            length => Answer::streaming(Streaming::new(connection, upload, (length, keeps), &self.pool)),
+        };
+        let mut response = Response::new(answer);
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        response
     }
 
-    async fn connect(&self, host: &str, port: u16) -> Result<SendRequest<B>, Error> {
-        let connected = self.open(host, port).await;
-        match &connected {
-            Ok(_) => self.metrics.upstream_connection_opened(),
-            Err(_) => self.metrics.upstream_connection_failed(),
+    async fn connect(&self, host: &str, port: u16) -> Result<Connection, Error> {
+        match self.open(host, port).await {
+            Ok(stream) => Ok(Connection::new(stream, &self.metrics)),
+            Err(error) => {
+                self.metrics.upstream_connection_failed();
+                Err(error)
+            }
         }
-        let (sender, connection) =
-            http1::Builder::new().max_header_size(LARGEST_HEAD).handshake(TokioIo::new(connected?)).await?;
-        let metrics = Rc::clone(&self.metrics);
-        tokio::task::spawn_local(async move {
-            // Whoever waits for an answer is told of a failure; an idle connection may fail unheard.
-            let _ = connection.await;
-            metrics.upstream_connection_closed();
-        });
-        Ok(sender)
     }
 
-    async fn open(&self, host: &str, port: u16) -> Result<Stream, Error> {
+    async fn open(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
         let connecting = TcpStream::connect((host, port));
         // The answer's time runs meanwhile: an upstream that is away is to be told from one that is slow.
         let most = self.settings.connect_timeout.min(self.settings.timeout);
@@ -165,24 +175,6 @@ where
             .map_err(|_| Error::ConnectTimeout)?
             .map_err(Error::Connect)?;
         stream.set_nodelay(true).map_err(Error::Connect)?;
-        Ok(Stream(stream))
+        Ok(stream)
     }
-}
-
-/// RFC 9110 section 9.2.2: the client could not tell two of these from one. With a body it could not be sent
-/// again, since nobody kept the body.
-fn is_replayable<B: Body>(request: &Request<B>) -> bool {
-    let idempotent = matches!(
-        *request.method(),
-        Method::GET | Method::HEAD | Method::OPTIONS | Method::PUT | Method::DELETE | Method::TRACE
-    );
-    idempotent && request.body().is_end_stream()
-}
-
-fn copy_of_head<B: Default>(request: &Request<B>) -> Request<B> {
-    let mut copy = Request::new(B::default());
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    copy
 }

@@ -11,15 +11,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 18] = [
+const TABLE: [(&str, &[&str]); 19] = [
     ("main", &["app", "cli", "config", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
-    ("admin", &["config", "policy", "rules", "limiter", "telemetry", "drain", "clock"]),
+    ("admin", &["config", "policy", "rules", "limiter", "snapshot", "telemetry", "drain", "clock"]),
     // Of the modules below only their settings: see `the_configuration_takes_only_settings_from_the_shell`.
     (
         "config",
-        &["policy", "rules", "limiter", "identify", "response", "listener", "upstream", "drain", "telemetry"],
+        &[
+            "policy",
+            "rules",
+            "limiter",
+            "identify",
+            "response",
+            "listener",
+            "upstream",
+            "snapshot",
+            "drain",
+            "telemetry",
+        ],
     ),
     (
         "proxy",
@@ -41,6 +52,7 @@ const TABLE: [(&str, &[&str]); 18] = [
     ("worker", &["listener", "drain"]),
     ("listener", &["telemetry", "drain"]),
     ("upstream", &["telemetry"]),
+    ("snapshot", &["limiter"]),
     ("telemetry", &["policy", "response", "throttle", "rules", "identify", "limiter"]),
     ("clock", &["limiter"]),
     ("drain", &[]),
@@ -61,6 +73,7 @@ const EVERYTHING: &[&str] = &[
     "worker",
     "listener",
     "upstream",
+    "snapshot",
     "telemetry",
     "clock",
     "drain",
@@ -137,10 +150,11 @@ fn impurities(source: &Source) -> Vec<String> {
 
 /// What a file of the configuration takes from the shell beside its settings.
 fn more_than_settings(source: &Source) -> Vec<String> {
-    const SETTINGS: [(&str, &[&str]); 5] = [
+    const SETTINGS: [(&str, &[&str]); 6] = [
         ("listener", &["Settings"]),
         ("upstream", &["Settings", "Address"]),
         ("drain", &["Settings"]),
+        ("snapshot", &["Settings"]),
         ("telemetry", &["access_log"]),
         ("access_log", &["Settings", "Sink", "Format"]),
     ];

@@ -2,3 +2,7 @@
 
 #[path = "elastic/prices.rs"]
 mod prices;
+#[path = "elastic/simulation.rs"]
+mod simulation;
+#[path = "elastic/upstream.rs"]
+mod upstream;

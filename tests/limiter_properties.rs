@@ -263,6 +263,7 @@ fn checks(limiter: &Limiter, meters: &[Meter], key: &[u8], cost: u32) -> Vec<Che
             cost,
             enforcement: Enforcement::Enforced,
             charging: Charging::OnArrival,
+            terms: None,
         })
         .collect()
 }

@@ -13,6 +13,7 @@ use crate::limiter::terms::OnDenied;
 use crate::rules::rule::{Action, Limiting, OnMissing, Rule, RuleLimit};
 use crate::rules::tariff::Cost;
 use crate::telemetry::metrics::Decisions;
+use crate::telemetry::rfc3339;
 
 /// `GET /limits`
 pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
@@ -35,6 +36,16 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
             "capacity": state.capacity,
             "overflows": state.limiter.overflows(),
         },
+        "state": (state.state_file)().map(|file| json!({
+            "file": file.file.display().to_string(),
+            "restored": file.restored,
+            "saved": file.saved,
+            "failed": file.failed,
+            "last_saved": file.last_saved.map(rfc3339),
+            "counters": file.counters,
+            "bytes": file.bytes,
+            "problem": file.problem,
+        })),
         "rules": rules,
     }))
 }

@@ -11,7 +11,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::policy::Policy;
 use crate::rules::RuleIndex;
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::{Scrape, ServerState};
+use crate::telemetry::metrics::{Saves, Scrape, ServerState};
 
 /// Counting walks the whole table, shard by shard under the locks that requests take: whoever can reach the
 /// probes' address must not be able to make that a busy loop.
@@ -32,7 +32,7 @@ pub(super) fn keys(state: &State, policy: &Policy) -> Vec<u64> {
         _ => latest.insert((now, state.limiter.keys_per_meter(now))),
     };
     let of_rule = |index| -> u64 {
-        let meters = policy.rules.meters(RuleIndex(index)).iter();
+        let meters = policy.rules.meters(RuleIndex(index));
         meters.filter_map(|meter| counts.1.get(&meter.id)).sum()
     };
     (0..policy.rules.rules().len()).map(of_rule).collect()
@@ -52,6 +52,13 @@ pub(super) fn scrape(state: &State) -> Scrape {
         capacity: state.capacity,
         overflows: state.limiter.overflows(),
         access_log_dropped: state.access_log.as_ref().map_or(0, AccessLog::dropped),
+        saves: (state.state_file)().map(|file| Saves {
+            saved: file.saved,
+            failed: file.failed,
+            last: file.last_saved,
+            counters: file.counters,
+            bytes: file.bytes,
+        }),
     }
 }
 

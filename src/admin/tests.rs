@@ -66,13 +66,14 @@ fn levels() -> LevelHandle {
 fn state() -> State {
     let limiter = Arc::new(Limiter::new(LimiterSettings { max_keys: 100, secret: [1, 2] }));
     let policy = policy(&limiter);
-    let meter = policy.rules.meters(RuleIndex(1))[0];
+    let meter = policy.rules.meters(RuleIndex(1)).next().unwrap();
     let check = Check {
         meter,
         key: limiter.hasher().hash(b"a"),
         cost: 1,
         enforcement: Enforcement::Enforced,
         charging: Charging::OnArrival,
+        terms: None,
     };
     limiter.check(&[check], NOW);
     let metrics = Metrics::new(&["inbound"]);
@@ -99,6 +100,7 @@ fn state() -> State {
         }),
         config_text: Box::new(|| "rules: []\nadmin: {password: s3cr3t}\n".to_owned()),
         now: Box::new(|| NOW),
+        state_file: Box::new(|| Some(snapshot::Status { saved: 3, ..snapshot::Status::default() })),
         started: Timestamp::from_secs(NOW.as_secs() - 71),
         workers: 2,
         listeners: vec![("inbound".into(), ([127, 0, 0, 1], 8080).into())],
@@ -279,7 +281,7 @@ async fn counting_the_table_again_at_once_is_spared() {
     let state = State { now: Box::new(move || *clock.lock().unwrap()), ..state() };
     let policy = (state.policy)();
     assert_eq!(scrape::keys(&state, &policy), [0, 1]);
-    let meter = policy.rules.meters(RuleIndex(1))[0];
+    let meter = policy.rules.meters(RuleIndex(1)).next().unwrap();
     let key = state.limiter.hasher().hash(b"b");
     state.limiter.charge(meter, key, 200, NOW);
     assert_eq!(scrape::keys(&state, &policy), [0, 1]);

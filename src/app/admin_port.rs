@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use super::keeping::Keeping;
 use super::{Error, Running};
 use crate::admin::{self, KeyCounts, ReloadView, State, Surface};
 use crate::config::reload::Status;
@@ -65,6 +66,10 @@ impl AdminPort {
             config_text: {
                 let handle = running.reload.clone();
                 Box::new(move || handle.status().text.to_string())
+            },
+            state_file: {
+                let status = running.keeping.as_ref().map(Keeping::status);
+                Box::new(move || status.as_ref().map(|status| status.lock().clone()))
             },
             started: clock.now(),
             now: Box::new(move || clock.now()),

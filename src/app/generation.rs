@@ -1,11 +1,13 @@
 //! From a valid configuration to one in force.
 //!
-//! The limiter learns the new limits first, then requests are switched over, then limits that are gone are
-//! forgotten: at no moment is a request decided without the limits of its generation.
+//! The limiter learns the new limits first, then requests are switched over; limits that are gone are
+//! forgotten when the generation after the next is put in force. A request that began just before is decided
+//! by the limits it began with: at no moment is a request decided without the limits of its generation.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::config::Config;
@@ -20,6 +22,8 @@ use crate::rules::{self, RuleSet};
 #[derive(Debug)]
 pub(super) struct Generations {
     pub(super) current: Arc<ArcSwap<Generation>>,
+    /// The limits of the generation in force.
+    meters: Mutex<Vec<Meter>>,
     limiter: Arc<Limiter>,
     clock: Arc<Clock>,
 }
@@ -27,12 +31,15 @@ pub(super) struct Generations {
 impl Generations {
     /// Puts the first configuration in force.
     pub(super) fn first(config: &Config, limiter: &Arc<Limiter>, clock: &Arc<Clock>) -> Self {
-        let (policy, _) = compile(config, 1, limiter, clock);
+        let (policy, meters) = compile(config, 1, limiter, clock);
+        // What an earlier process had and this one has not.
+        limiter.retire_others(&meters, clock.now());
         let upstream = Arc::new(config.upstream.clone());
         let fallbacks = Arc::new(Fallbacks::of(&policy, &Fallbacks::default()));
         let generation = Generation { policy: Arc::new(policy), upstream, fallbacks };
         Self {
             current: Arc::new(ArcSwap::from_pointee(generation)),
+            meters: Mutex::new(meters),
             limiter: Arc::clone(limiter),
             clock: Arc::clone(clock),
         }
@@ -50,7 +57,8 @@ impl Generations {
         };
         let fallbacks = Arc::new(Fallbacks::of(&policy, &current.fallbacks));
         self.current.store(Arc::new(Generation { policy: Arc::new(policy), upstream, fallbacks }));
-        self.limiter.retire_others(&meters, self.clock.now());
+        let before = std::mem::replace(&mut *self.meters.lock(), meters.clone());
+        self.limiter.retire_others(&[meters, before].concat(), self.clock.now());
         generation
     }
 }

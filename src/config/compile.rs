@@ -4,12 +4,15 @@
 //! counts only if nothing was reported.
 
 mod addresses;
+mod geo;
 mod limits;
 mod matching;
 mod nested;
 mod networks;
 mod refusal;
 mod rules;
+mod scope;
+mod state;
 mod tariff;
 mod throttle;
 mod windows;
@@ -19,6 +22,7 @@ use std::path::Path;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use self::scope::Scope;
 use super::at::At;
 use super::files::Files;
 use super::parse::{self, nearest};
@@ -40,10 +44,20 @@ pub(super) fn compile(
     let addresses = addresses::compile(raw, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
-    let identify = identify(raw.client_ip.as_ref(), root.key("client_ip"), files, report);
+    let identify = identify(raw, files, report);
     let response = response(raw, report);
-    let rules =
-        raw.rules.as_ref().map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), files, report));
+    let state = state::compile(raw.state.as_ref(), file, root.key("state"), report);
+    let written =
+        |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
+    let mut scope = Scope {
+        files,
+        has_places: written(|geo| &geo.database) || report.is_faulty(root.key("geo")),
+        has_systems: written(|geo| &geo.asn_database) || report.is_faulty(root.key("geo")),
+    };
+    let rules = raw
+        .rules
+        .as_ref()
+        .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut scope, report));
     let (rules, refusals) = rules.into_iter().unzip();
     let upstream = addresses.upstream.filter(|_| report.is_clean())?;
     Some(Config {
@@ -54,6 +68,7 @@ pub(super) fn compile(
         access_log,
         drain,
         max_keys: max_keys(raw.limiter.as_ref()),
+        state,
         identify,
         response,
         rules,
@@ -84,12 +99,8 @@ fn drain(raw: Option<&raw::Drain>, at: At<'_>, report: &mut Report<'_>) -> drain
     }
 }
 
-fn identify(
-    raw: Option<&raw::ClientIp>,
-    at: At<'_>,
-    files: &mut Files,
-    report: &mut Report<'_>,
-) -> identify::Settings {
+fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> identify::Settings {
+    let (raw, at) = (root.client_ip.as_ref(), At::ROOT.key("client_ip"));
     let trusted = raw.and_then(|raw| raw.trusted_proxies.as_ref());
     let trusted_proxies = trusted.map_or_else(CidrSet::default, |trusted| {
         let at = at.key("trusted_proxies");
@@ -100,7 +111,8 @@ fn identify(
         set
     });
     let prefix = raw.and_then(|raw| raw.ipv6_prefix).and_then(|prefix| u8::try_from(prefix).ok());
-    identify::Settings { trusted_proxies, ipv6_prefix: prefix.unwrap_or(defaults::IPV6_PREFIX) }
+    let geo = geo::databases(root.geo.as_ref(), At::ROOT.key("geo"), files, report);
+    identify::Settings { trusted_proxies, ipv6_prefix: prefix.unwrap_or(defaults::IPV6_PREFIX), geo }
 }
 
 fn response(raw: &raw::Root, report: &mut Report<'_>) -> response::Settings {

@@ -36,6 +36,9 @@ pub const IPV6_PREFIX: u8 = 64;
 /// Counters the limiter has room for; some 40 MB when all are in use.
 pub const MAX_KEYS: usize = 1_000_000;
 
+/// How often counters are written where they are to survive: what a crash may forgive.
+pub const STATE_INTERVAL: Duration = Duration::from_secs(30);
+
 /// What each request costs.
 pub const COST: u32 = 1;
 

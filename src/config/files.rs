@@ -5,6 +5,7 @@
 //! what has to be watched and whether anything of it has changed. What a file means is its kind's business.
 
 pub(super) mod content;
+pub(super) mod databases;
 pub(super) mod networks;
 mod reading;
 

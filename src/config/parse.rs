@@ -5,6 +5,7 @@
 
 mod address;
 mod network;
+mod place;
 mod schedule;
 mod status;
 mod throttle;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 pub use self::address::{listen_address, upstream_address};
 pub use self::network::network;
+pub use self::place::{asn, continent, country};
 pub use self::schedule::schedule;
 pub use self::status::statuses;
 pub use self::throttle::{delay, factor, margin, share, throttle};

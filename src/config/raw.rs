@@ -18,9 +18,9 @@ pub use self::rules::{
 };
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
 pub use self::values::{
-    Address, Algorithm, Duration, Factor, FileName, HeaderPattern, HostPattern, Json, List, Method, Network,
-    Networks, OneOrMany, PathPattern, Percentage, Rate, Schedule, Size, ThrottleWords, UpstreamAddress,
-    ZeroOrMany,
+    Address, Algorithm, Asn, Continent, Country, Duration, Factor, FileName, HeaderPattern, HostPattern,
+    Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage, Rate, Schedule, Size,
+    ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;
@@ -48,6 +48,8 @@ pub struct Root {
     pub drain: Option<Drain>,
     /// Whom to believe about the client's address.
     pub client_ip: Option<ClientIp>,
+    /// Where addresses are.
+    pub geo: Option<Geo>,
     /// When clients are sent `x-ratelimit-*`: on all answers, on refusals only, or never.
     #[schemars(extend("default" = "full"))]
     pub ratelimit_headers: Option<RateLimitHeaders>,
@@ -56,6 +58,8 @@ pub struct Root {
     pub ietf_headers: Option<bool>,
     /// The table of counters.
     pub limiter: Option<Limiter>,
+    /// Where counters are kept, so that they survive a restart.
+    pub state: Option<State>,
     /// What is limited, allowed and denied; every rule that matches applies.
     #[schemars(required)]
     pub rules: Option<ZeroOrMany<Rule>>,
@@ -202,6 +206,16 @@ pub struct ClientIp {
     pub ipv6_prefix: Option<u64>,
 }
 
+/// Databases of where addresses are, in MaxMind's format.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Geo {
+    /// Countries and continents; relative to the file that names it.
+    pub database: Option<String>,
+    /// Autonomous systems; relative to the file that names it.
+    pub asn_database: Option<String>,
+}
+
 /// When clients are sent `x-ratelimit-*`.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
@@ -231,4 +245,16 @@ pub struct Limiter {
     /// Counters the table has room for. What is over shares counters, and metrics say so.
     #[schemars(range(min = 16, max = 1_000_000_000), extend("default" = defaults::MAX_KEYS))]
     pub max_keys: Option<u64>,
+}
+
+/// Where counters are kept, so that they survive a restart.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// The file; relative to the configuration.
+    #[schemars(required)]
+    pub file: Option<String>,
+    /// How often it is written; and once more at the end.
+    #[schemars(extend("default" = shown(defaults::STATE_INTERVAL)))]
+    pub interval: Option<Duration>,
 }

@@ -330,6 +330,7 @@ pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
         ("drain", old.drain != new.drain),
         ("access_log", old.access_log != new.access_log),
         ("limiter.max_keys", old.max_keys != new.max_keys),
+        ("state", old.state != new.state),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }

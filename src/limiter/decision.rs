@@ -16,6 +16,8 @@ pub enum Enforcement {
     Enforced,
     /// Counted and reported, never refused, and never in the way of other limits.
     Shadow,
+    /// What is over passes, marked, and is not charged.
+    Marking,
 }
 
 /// The answer to one check.
@@ -25,6 +27,8 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// Whether the outcome counts.
     pub enforcement: Enforcement,
+    /// Nanoseconds.
+    pub(super) delay: u64,
     pub(super) counter: Option<(Quota, Option<State>)>,
 }
 
@@ -47,6 +51,16 @@ impl Verdict {
     /// Over an enforced limit.
     pub fn refuses(&self) -> bool {
         self.exceeds() && self.enforcement == Enforcement::Enforced
+    }
+
+    /// Over a limit that marks what is over.
+    pub fn marks(&self) -> bool {
+        self.exceeds() && self.enforcement == Enforcement::Marking
+    }
+
+    /// How long the request has to be held back before it goes on, should it pass. It is charged already.
+    pub const fn delay(&self) -> Duration {
+        Duration::from_nanos(self.delay)
     }
 
     /// How long until the same request would conform: zero if it does. A request that costs more than the
@@ -100,6 +114,11 @@ impl Decision {
     /// Whether any enforced limit refuses; then no limit has been charged.
     pub fn is_refused(&self) -> bool {
         self.verdicts().iter().any(Verdict::refuses)
+    }
+
+    /// How long the request has to be held back before it goes on: the longest of its delays.
+    pub fn delay(&self) -> Duration {
+        self.verdicts().iter().map(Verdict::delay).max().unwrap_or_default()
     }
 
     /// Whether a new key had to share the overflow counter because the table is full.

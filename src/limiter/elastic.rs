@@ -5,6 +5,14 @@
 //! written limit; with all of it, as much less as the limit may stretch. Counters, algorithms and their
 //! exactness stay as they are. A price only ever falls from the full one, so whoever stays within the written
 //! limit passes, whatever the headroom does, and a limit that shrinks is felt first by those who used most.
+//!
+//! How much headroom there is says [`controller`].
+
+pub mod controller;
+pub mod latency;
+pub mod signal;
+
+mod concurrency;
 
 use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use super::algorithm::Algorithm;
 use super::algorithm::conversion::OnChange;
 use super::key::{KeyHash, KeyHasher};
-use super::quota::{Period, Quota};
+use super::quota::Quota;
 use super::store::{MeterId, Quotas};
 
 /// The identity of a rule's limits across reloads: its name and what it counts apart.
@@ -41,6 +42,8 @@ struct Known {
     meter: Meter,
     /// Sets its salt apart from those of its rule's other limits.
     serial: u16,
+    /// When it was last installed.
+    generation: u64,
 }
 
 /// A limit as another process would have to know it.
@@ -61,17 +64,21 @@ pub(super) struct Meters {
     /// Beside `quotas`.
     on_change: Vec<OnChange>,
     free: Vec<u32>,
+    /// Counts installations.
+    generation: u64,
 }
 
 impl Meters {
     /// Adds or updates a meter per spec, in their order.
     ///
     /// A limit of a rule continues the one with the same period, so that a limit added before it or taken away
-    /// does not hand its counters to another; one whose period is new continues what is left, in order.
+    /// does not hand its counters to another; one whose period is new continues what the installation before had
+    /// and this one has not, in order. Rates, permits and bans never continue each other.
     pub(super) fn install(&mut self, specs: &[MeterSpec], hasher: KeyHasher) -> Vec<Meter> {
         let of_one_rule = |a: &MeterSpec, b: &MeterSpec| {
             (&a.lineage.rule, &a.lineage.key) == (&b.lineage.rule, &b.lineage.key)
         };
+        self.generation += 1;
         specs.chunk_by(of_one_rule).flat_map(|group| self.install_rule(group, hasher)).collect()
     }
 
@@ -83,7 +90,7 @@ impl Meters {
         let mut continued: Vec<Option<Known>> = vec![None; group.len()];
         for same_period in [true, false] {
             for (spec, place) in group.iter().zip(&mut continued).filter(|(_, place)| place.is_none()) {
-                let fits = |known: &Known| !same_period || self.period(known.meter) == Some(spec.period());
+                let fits = |known: &Known| self.continues(known, spec, same_period);
                 *place = left.iter().position(fits).map(|position| left.remove(position));
             }
         }
@@ -95,6 +102,9 @@ impl Meters {
                 kept.push(known);
                 known
             });
+            kept.iter_mut()
+                .filter(|other| other.meter == known.meter)
+                .for_each(|known| known.generation = self.generation);
             let index = known.meter.id.0 as usize;
             (self.quotas[index], self.on_change[index]) = (Some(spec.quota), spec.on_change);
             meters.push(known.meter);
@@ -156,8 +166,12 @@ impl Meters {
         Quotas::changing(&self.quotas, &self.on_change)
     }
 
-    fn period(&self, meter: Meter) -> Option<Period> {
-        self.quotas.get(meter.id.0 as usize)?.as_ref().map(|quota| quota.limit().period)
+    fn continues(&self, known: &Known, spec: &MeterSpec, same_period: bool) -> bool {
+        let Some(Some(quota)) = self.quotas.get(known.meter.id.0 as usize) else { return false };
+        let period = quota.limit().period == spec.quota.limit().period;
+        // What went before that is only still there for requests under way.
+        let recent = known.generation + 1 == self.generation;
+        kind(quota) == kind(&spec.quota) && if same_period { period } else { recent }
     }
 
     fn add(&mut self, (rule, key): &(Box<str>, Box<str>), serial: u16, hasher: KeyHasher) -> Known {
@@ -166,13 +180,27 @@ impl Meters {
             self.on_change.push(OnChange::Keep);
             (self.quotas.len() - 1) as u32
         }));
-        Known { meter: Meter { id, salt: salt([rule, key], serial, hasher) }, serial }
+        Known {
+            meter: Meter { id, salt: salt([rule, key], serial, hasher) },
+            serial,
+            generation: self.generation,
+        }
     }
 }
 
-impl MeterSpec {
-    fn period(&self) -> Period {
-        self.quota.limit().period
+/// What a counter counts.
+#[derive(PartialEq, Eq)]
+enum Kind {
+    Rate,
+    Permits,
+    Ban,
+}
+
+fn kind(quota: &Quota) -> Kind {
+    match quota.algorithm() {
+        Algorithm::InFlight => Kind::Permits,
+        Algorithm::Ban => Kind::Ban,
+        _ => Kind::Rate,
     }
 }
 
@@ -192,8 +220,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
-    use crate::limiter::algorithm::Algorithm;
-    use crate::limiter::quota::{Limit, Unit};
+    use crate::limiter::quota::{Limit, Period, Unit};
 
     fn specs(limits: &[(u32, Unit)]) -> Vec<MeterSpec> {
         limits
@@ -229,5 +256,30 @@ mod tests {
         let before = meters.install(&specs(&[(10, Unit::Hour)]), hasher);
         assert_eq!(meters.install(&specs(&[(10, Unit::Day)]), hasher), before);
         assert!(!meters.retire_others(&before));
+    }
+
+    #[test]
+    fn a_limit_that_went_does_not_hand_its_counters_to_another_period() {
+        let mut meters = Meters::default();
+        let hasher = KeyHasher::new([1, 2]);
+        let before = meters.install(&specs(&[(10, Unit::Hour), (99, Unit::Day)]), hasher);
+        assert_eq!(meters.install(&specs(&[(10, Unit::Hour)]), hasher), before[..1]);
+        let after = meters.install(&specs(&[(10, Unit::Hour), (5, Unit::Week)]), hasher);
+        assert!(after[0] == before[0] && after[1] != before[1]);
+        // The same limit again is the same limit.
+        assert_eq!(meters.install(&specs(&[(10, Unit::Hour), (9, Unit::Day)]), hasher), before);
+    }
+
+    #[test]
+    fn rates_permits_and_bans_never_continue_each_other() {
+        let mut meters = Meters::default();
+        let hasher = KeyHasher::new([1, 2]);
+        let rate = meters.install(&specs(&[(10, Unit::Second)]), hasher)[0];
+        let spec = |quota| [MeterSpec { quota, ..specs(&[(10, Unit::Second)]).remove(0) }];
+        let permits = meters.install(&spec(Quota::in_flight(NonZeroU32::MIN)), hasher)[0];
+        let (first, most) = (std::time::Duration::from_secs(1), std::time::Duration::from_secs(1));
+        let ban = meters.install(&spec(Quota::ban(crate::limiter::quota::Ban { first, most })), hasher)[0];
+        assert!(rate != permits && permits != ban && ban != rate);
+        assert_eq!(meters.install(&spec(Quota::in_flight(NonZeroU32::MAX)), hasher)[0], permits);
     }
 }

@@ -1,10 +1,10 @@
 //! Charges whose amount the answer decides: reserved on arrival, settled once, never forgotten.
 //!
-//! Two kinds, told apart by [`Charging`]. A charge *on arrival* is a charge like any other that may be raised or
+//! Three kinds, told apart by [`Charging`]. A charge *on arrival* is a charge like any other that may be raised or
 //! given back later. A charge *on the answer* is only held: it takes room from everybody who comes meanwhile,
 //! and becomes a charge when the answer says that it counts. So what counts is charged at the moment it is known
 //! to count, nothing is ever taken off a counter that others have been judged by, and what does not count
-//! leaves no trace. Holds are kept beside the counters, under the same lock; there are never more of them
+//! leaves no trace. A charge that is *never* made is a hold and nothing else: a permit. Holds are kept beside the counters, under the same lock; there are never more of them
 //! than requests being served.
 
 use std::collections::BTreeMap;
@@ -26,6 +26,8 @@ pub enum Charging {
     OnArrival,
     /// When the answer shows whether it counts; until then its cost is held.
     OnAnswer,
+    /// Never: its cost is held for as long as it is served.
+    WhileServed,
 }
 
 /// Units that one request was admitted with, to be settled when its true cost is known.
@@ -55,6 +57,12 @@ impl Reservation {
 }
 
 impl Limiter {
+    /// Ends a hold of what is never charged; to be called once. The meter may be gone, the hold is not.
+    pub fn release(&self, permit: &Reservation) {
+        let key = permit.key.salted(permit.meter.salt);
+        self.store.lock(self.store.shard_of(key)).held_mut().release(key, permit.units);
+    }
+
     /// Settles a reservation for `due` units, even past the limit; `None` if the meter is gone.
     ///
     /// A hold ends here. Of a charge on arrival, what `due` falls short of is given back as far as time has not
@@ -62,14 +70,14 @@ impl Limiter {
     pub fn settle(&self, reservation: &mut Reservation, due: u32, now: Timestamp) -> Option<Settled> {
         let Reservation { meter, key, charging, units, at } = *reservation;
         let charged = match charging {
-            Charging::OnAnswer => now,
+            Charging::OnAnswer | Charging::WhileServed => now,
             Charging::OnArrival => at,
         };
         *reservation = Reservation { charging: Charging::OnArrival, units: due, at: charged, ..*reservation };
         let key = key.salted(meter.salt);
         let mut shard = self.store.lock(self.store.shard_of(key));
         let charge = match charging {
-            Charging::OnAnswer => {
+            Charging::OnAnswer | Charging::WhileServed => {
                 shard.held_mut().release(key, units);
                 i64::from(due)
             }

@@ -23,11 +23,12 @@ pub enum Role {
     Limit,
     /// May ask the request to wait: an enforced limit until it has room, a marking one for a fixed time.
     Delay(Slack),
-    /// Counts the requests that are under way.
-    Permit,
     /// Remembers that the limits of its group have refused, and refuses for them.
     Ban,
 }
+
+/// Requests of a key that wait at once, unless a rule says how many.
+const MOST_WAITING: u32 = 10_000;
 
 /// What a refused request costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,9 +59,15 @@ impl Slack {
         Duration::from_millis(self.most as u64)
     }
 
-    /// The most requests of a key that wait at once; `None` for as many as [`Self::most`] admits.
+    /// The most requests of a key that wait at once; `None` where only [`Self::most`] bounds them.
     pub const fn queue(self) -> Option<u32> {
         if self.queue == u32::MAX { None } else { Some(self.queue) }
+    }
+
+    /// The most units that may be owed by requests that wait, where each of them costs as much as one of `cost`.
+    pub(super) const fn most_owed(self, cost: u32) -> u64 {
+        let queue = if self.queue == u32::MAX { MOST_WAITING } else { self.queue };
+        queue as u64 * cost as u64
     }
 }
 

@@ -35,6 +35,7 @@ fn check(limiter: &Limiter, meter: Meter, cost: u32) -> Check {
         cost,
         enforcement: Enforcement::Enforced,
         charging: Charging::OnArrival,
+        terms: None,
     }
 }
 

@@ -121,6 +121,17 @@ impl Activity {
         self.turn_to(Doing::Exchanging);
     }
 
+    /// The request is held back: nothing of it is due.
+    pub fn hold(&self) {
+        self.answer_due.set(Some(u32::MAX));
+    }
+
+    /// A request that was held back goes on.
+    pub fn go_on(&self) {
+        self.answer_due.set(None);
+        self.since.set(self.clock.now.get());
+    }
+
     /// The request's last byte is out: the answer's head, if it is still to come, is due in `timeout`.
     pub fn await_answer(&self, timeout: Duration) {
         if self.unanswered.get() {

@@ -73,6 +73,8 @@ impl Flag {
 pub(super) struct Exchange {
     connection: Rc<Connection>,
     started: Timestamp,
+    /// When it was free to go to the upstream.
+    forwarded: Timestamp,
     /// `None` as long as there is no answer.
     status: Option<StatusCode>,
     sent: u64,
@@ -124,6 +126,7 @@ impl Exchange {
         Self {
             connection: Rc::clone(connection),
             started,
+            forwarded: started,
             status: None,
             sent: 0,
             whole: false,
@@ -188,9 +191,17 @@ impl Exchange {
         }
     }
 
+    /// Holds the request back, however long its bodies may stand still otherwise.
+    pub(super) async fn wait(&mut self, delay: Duration) {
+        let waiting = Waiting::begin(&self.connection, self.started);
+        tokio::time::sleep(delay).await;
+        drop(waiting);
+        self.forwarded = self.connection.worker.shared.clock.now();
+    }
+
     /// The head of the upstream's answer is here; answers how long it took.
     pub(super) fn upstream_answered(&mut self) -> Duration {
-        let took = self.connection.worker.shared.clock.now().since(self.started);
+        let took = self.connection.worker.shared.clock.now().since(self.forwarded);
         if let Some(record) = &mut self.record {
             record.upstream_time = Some(took);
         }
@@ -288,6 +299,28 @@ impl Exchange {
             rule: record.rule.as_deref(),
             client_ip: record.client.unwrap_or(self.connection.peer),
         });
+    }
+}
+
+/// A request that is held back, until this is dropped.
+struct Waiting {
+    connection: Rc<Connection>,
+    since: Timestamp,
+}
+
+impl Waiting {
+    fn begin(connection: &Rc<Connection>, since: Timestamp) -> Self {
+        connection.worker.metrics.delay_started();
+        connection.activity.hold();
+        Self { connection: Rc::clone(connection), since }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Connection { worker, activity, .. } = &*self.connection;
+        activity.go_on();
+        worker.metrics.delay_ended(worker.shared.clock.now().since(self.since));
     }
 }
 

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::identify::client_ip::ClientAddress;
 use crate::identify::forwarded;
+use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_ENVOY_EXTERNAL_ADDRESS: HeaderName = HeaderName::from_static("x-envoy-external-address");
@@ -127,6 +128,7 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) {
         // The client has been, or will be, told to continue by us.
         headers.remove(EXPECT);
         headers.remove(X_ENVOY_INTERNAL);
+        headers.remove(X_WEIR_OVER_LIMIT);
         if wants_trailers {
             headers.insert(TE, HeaderValue::from_static("trailers"));
             headers.insert(CONNECTION, HeaderValue::from_static("te"));
@@ -168,7 +170,8 @@ impl Given {
         let mut given = Self::default();
         for name in headers.keys() {
             match name.as_str() {
-                "expect" | "x-envoy-internal" => given.of_the_hop = true,
+                // Only we say who is over a limit.
+                "expect" | "x-envoy-internal" | "x-weir-over-limit" => given.of_the_hop = true,
                 name if is_of_the_hop(name) => given.of_the_hop = true,
                 name if name == forwarded::X_FORWARDED_FOR.as_str() => given.forwarded_for = true,
                 "x-forwarded-proto" => given.forwarded_proto = true,

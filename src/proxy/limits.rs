@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use smallvec::SmallVec;
 
 use super::View;
@@ -10,10 +10,10 @@ use crate::limiter::Limiter;
 use crate::limiter::decision::{Decision, Enforcement, Verdict};
 use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
-use crate::response::rate_limit_headers::{self, Standing};
+use crate::response::rate_limit_headers::{self, Standing, X_WEIR_OVER_LIMIT};
 use crate::response::{Settings, Visibility};
 use crate::rules::RuleIndex;
-use crate::rules::selection::Selected;
+use crate::rules::selection::{Part, Selected};
 use crate::telemetry::metrics::DecisionOutcome;
 
 /// The checks a request had to pass and the limiter's decision about them.
@@ -60,6 +60,14 @@ impl Limits {
             .map(|(position, (selected, _))| (position, selected, Reservation::new(&selected.check, self.at)))
     }
 
+    /// What the request holds as long as it is served, if it passed.
+    pub(super) fn permits(&self) -> impl Iterator<Item = Reservation> + '_ {
+        let checked = self.selected.iter().zip(self.decision.verdicts());
+        checked
+            .filter(|(selected, verdict)| selected.part == Part::Permit && !verdict.exceeds())
+            .map(|(selected, _)| Reservation::new(&selected.check, self.at))
+    }
+
     /// The check at `position` was settled at `now`: that is how the client stands.
     pub(super) fn note_settled(&mut self, position: usize, settled: Settled, now: Timestamp) {
         self.decision.note_settled(position, settled);
@@ -73,18 +81,22 @@ impl Limits {
         let mut rest = self.selected.as_slice();
         let mut verdicts = self.decision.verdicts();
         while let Some(first) = rest.first() {
-            let limits = rest.iter().take_while(|selected| selected.rule == first.rule).count();
-            let (of_rule, others) = verdicts.split_at(limits);
-            let exceeds = of_rule.iter().any(|verdict| verdict.exceeds());
-            match (exceeds, first.check.enforcement) {
-                (true, Enforcement::Enforced) => view.record(first.rule, DecisionOutcome::Limited),
-                (true, Enforcement::Shadow) => view.record(first.rule, DecisionOutcome::Shadow),
-                (false, _) if refused => {}
-                (false, _) => view.record(first.rule, DecisionOutcome::Allowed),
+            let checks = rest.iter().take_while(|selected| selected.rule == first.rule).count();
+            let (of_rule, others) = verdicts.split_at(checks);
+            if let Some(outcome) = outcome_of(&rest[..checks], of_rule, refused) {
+                view.record(first.rule, outcome);
             }
-            rest = &rest[limits..];
+            rest = &rest[checks..];
             verdicts = others;
         }
+    }
+
+    /// The rules over whose limits the request passes all the same, marked.
+    pub(super) fn marking(&self) -> impl Iterator<Item = RuleIndex> + '_ {
+        let mut last = None;
+        let marks = self.selected.iter().zip(self.decision.verdicts()).filter(|(_, verdict)| verdict.marks());
+        // A rule with several limits marks once.
+        marks.map(|(selected, _)| selected.rule).filter(move |rule| last.replace(*rule) != Some(*rule))
     }
 
     /// The headers of the refusal by the check at `position`.
@@ -98,6 +110,16 @@ impl Limits {
         let mut headers = view.refusal(rule).limited_headers(retry_after);
         self.write_headers(&mut headers, view);
         headers
+    }
+
+    /// Says which rules' limits the request is over; nothing for one that is within all.
+    pub(super) fn write_marks(&self, headers: &mut HeaderMap, view: &View) {
+        for rule in self.marking() {
+            // Names are visible ASCII (the configuration sees to it), so the value is valid.
+            if let Ok(name) = HeaderValue::from_str(view.rule_name(rule)) {
+                headers.append(X_WEIR_OVER_LIMIT, name);
+            }
+        }
     }
 
     /// Tells the client how it stands, as far as the configuration wants it told.
@@ -118,7 +140,7 @@ impl Limits {
             .selected
             .iter()
             .zip(self.decision.verdicts())
-            .filter(|(_, verdict)| verdict.enforcement == Enforcement::Enforced)
+            .filter(|(_, verdict)| verdict.enforcement != Enforcement::Shadow)
             .filter_map(|(selected, verdict)| {
                 let usage = verdict.usage(self.at)?.at_price(selected.price);
                 Some(Standing { notation: view.notation(selected)?, grown: grown(selected, verdict), usage })
@@ -130,6 +152,35 @@ impl Limits {
         if ietf_headers {
             rate_limit_headers::write_ietf(headers, &standings);
         }
+    }
+}
+
+/// What a rule did by its checks; nothing where another rule refused what this one would have let pass.
+fn outcome_of(selected: &[Selected], verdicts: &[Verdict], refused: bool) -> Option<DecisionOutcome> {
+    // Almost every rule has one check, and almost every check conforms.
+    if let [verdict] = verdicts
+        && !verdict.exceeds()
+        && verdict.delay().is_zero()
+    {
+        return (!refused).then_some(DecisionOutcome::Allowed);
+    }
+    let any = |is: fn(&Verdict) -> bool| verdicts.iter().any(is);
+    let banned =
+        selected.iter().zip(verdicts).any(|(one, verdict)| one.part == Part::Ban && verdict.refuses());
+    if banned {
+        Some(DecisionOutcome::Banned)
+    } else if any(Verdict::refuses) {
+        Some(DecisionOutcome::Limited)
+    } else if any(|verdict| verdict.exceeds() && verdict.enforcement == Enforcement::Shadow) {
+        Some(DecisionOutcome::Shadow)
+    } else if refused {
+        None
+    } else if any(Verdict::marks) {
+        Some(DecisionOutcome::Soft)
+    } else if any(|verdict| !verdict.delay().is_zero()) {
+        Some(DecisionOutcome::Delayed)
+    } else {
+        Some(DecisionOutcome::Allowed)
     }
 }
 

@@ -64,26 +64,35 @@ pub(super) fn handle(
         Selection::Limited(selected) => Limits::check(&worker.shared.limiter, selected, now),
     };
     limits.record(&view);
-    if let Action::Refuse { by, retry_after } = throttle::resolve(limits.decision()) {
-        exchange.note_refused(view.rule_name(limits.rule(by)), &mut head, &hop);
-        let unread = Unread::new(&head, body);
-        if let Some(kept) = view.fallbacks.recall(limits.rule(by), &head, now) {
-            let headers = limits.refusal_headers(&view, by, retry_after);
-            return answered(answers::remembered(exchange, &kept, headers, now, unread));
+    let delay = match throttle::resolve(limits.decision()) {
+        Action::Forward => None,
+        Action::Delay(delay) => Some(delay),
+        Action::Refuse { by, retry_after } => {
+            exchange.note_refused(view.rule_name(limits.rule(by)), &mut head, &hop);
+            let unread = Unread::new(&head, body);
+            if let Some(kept) = view.fallbacks.recall(limits.rule(by), &head, now) {
+                let headers = limits.refusal_headers(&view, by, retry_after);
+                return answered(answers::remembered(exchange, &kept, headers, now, unread));
+            }
+            return answered(answers::limited(exchange, &view, (&limits, by), retry_after, unread));
         }
-        return answered(answers::limited(exchange, &view, (&limits, by), retry_after, unread));
-    }
+    };
 
     exchange.reserve(&limits, policy);
     exchange.listen(view.fallbacks.listen(limits.rules(), &head, now));
     headers::prepare_request(&mut head, &hop);
+    limits.write_marks(&mut head.headers, &view);
     exchange.note_headers(&head.headers);
-    let body = RequestBody::new(body, &mut exchange, view.upstream.settings().timeout);
-    let request = Request::from_parts(head, body);
     Handling::Forwarding(Box::pin(async move {
+        if let Some(delay) = delay {
+            exchange.wait(delay).await;
+        }
+        let body = RequestBody::new(body, &mut exchange, view.upstream.settings().timeout);
+        let request = Request::from_parts(head, body);
         let answer = forward(&view, &mut exchange, request).await;
         let mut response = answers::upstream(exchange, &view, &mut limits, answer);
         limits.write_headers(response.headers_mut(), &view);
+        limits.write_marks(response.headers_mut(), &view);
         response
     }))
 }

@@ -27,6 +27,8 @@ use crate::upstream::error::Error as UpstreamError;
 pub(super) struct Settlement {
     policy: Arc<Policy>,
     open: SmallVec<[Open; 2]>,
+    /// Held to the end.
+    permits: SmallVec<[Reservation; 1]>,
     /// How the request ended is known; only the octets of its bodies are not.
     ended: bool,
 }
@@ -57,7 +59,9 @@ impl Settlement {
                 free: false,
             })
             .collect();
-        (!open.is_empty()).then(|| Box::new(Self { policy: Arc::clone(policy), open, ended: false }))
+        let permits: SmallVec<[Reservation; 1]> = limits.permits().collect();
+        let any = !open.is_empty() || !permits.is_empty();
+        any.then(|| Box::new(Self { policy: Arc::clone(policy), open, permits, ended: false }))
     }
 
     /// The end of the request is known, its bodies' octets apart; tells `note` what became of which check.
@@ -89,6 +93,7 @@ impl Settlement {
             self.settle(&Ending::Abandoned, (limiter, now), |_, _| {});
         }
         self.octets(received, sent, (limiter, now), |_, _| {});
+        self.permits.drain(..).for_each(|permit| limiter.release(&permit));
     }
 
     /// At least so many octets have been received and sent; what they cost beyond what is charged already is

@@ -17,6 +17,8 @@ pub const X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-l
 pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 /// Seconds to a whole quota.
 pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// The rules over whose limits a request has passed, one per line: for the upstream and the client.
+pub const X_WEIR_OVER_LIMIT: HeaderName = HeaderName::from_static("x-weir-over-limit");
 /// The IETF draft's state header.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// The IETF draft's policy header.

@@ -27,6 +27,12 @@ pub enum KeyPart {
         /// Of an IPv6 client.
         ipv6: Option<u8>,
     },
+    /// The country of the client's address.
+    Country,
+    /// The continent of the client's address.
+    Continent,
+    /// The autonomous system that announces the client's address.
+    System,
     /// The pattern of the rule's `match.path` that matched.
     Route,
     /// The normalised path.
@@ -48,6 +54,9 @@ impl fmt::Display for KeyPart {
         match self {
             Self::ClientIp => f.write_str("client_ip"),
             Self::ClientNetwork { ipv4, ipv6 } => write_network(f, *ipv4, *ipv6),
+            Self::Country => f.write_str("country"),
+            Self::Continent => f.write_str("continent"),
+            Self::System => f.write_str("asn"),
             Self::Route => f.write_str("route"),
             Self::Path => f.write_str("path"),
             Self::Method => f.write_str("method"),
@@ -121,6 +130,9 @@ impl KeyPart {
                 let network = bits.map(|bits| client_ip::network(request.client.ip, bits, bits));
                 push_address(out, network.unwrap_or(request.client_network));
             }
+            Self::Country => push(out, &request.place().country.ok_or(Missing)?.code()),
+            Self::Continent => push(out, request.place().continent.ok_or(Missing)?.code().as_bytes()),
+            Self::System => push(out, &request.system().ok_or(Missing)?.0.to_be_bytes()),
             Self::Route => push(out, route.0.as_bytes()),
             Self::Path => push(out, request.path.as_bytes()),
             Self::Method => push(out, request.method.as_str().as_bytes()),

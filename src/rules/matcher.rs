@@ -6,6 +6,7 @@ use super::pattern::{HeaderPattern, HostPattern, PathPattern};
 use super::schedule::Schedule;
 use crate::identify::Attributes;
 use crate::identify::cidr::CidrSet;
+use crate::identify::geo::{Asn, Continent, Country};
 
 /// The compiled `match` or `except` of a rule. Empty fields hold for every request.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +23,19 @@ pub struct Matcher {
     pub client_ip: Option<CidrSet>,
     /// It is within these times.
     pub schedule: Option<Schedule>,
+    /// The client is in one of these places.
+    pub origin: Option<Box<Origin>>,
+}
+
+/// Where clients come from. Empty fields hold for every client, the others for none of whom nothing is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Any of these countries.
+    pub countries: Box<[Country]>,
+    /// Any of these continents.
+    pub continents: Box<[Continent]>,
+    /// Any of these autonomous systems.
+    pub systems: Box<[Asn]>,
 }
 
 /// The pattern by which a path matched: the route. Empty for a rule that looks at no path.
@@ -41,9 +55,26 @@ impl Matcher {
         if !holds {
             return None;
         }
-        if self.paths.is_empty() {
-            return Some(Route(""));
-        }
-        self.paths.iter().find(|path| path.matches(&request.path)).map(|path| Route(path.as_str()))
+        let route = if self.paths.is_empty() {
+            Route("")
+        } else {
+            Route(self.paths.iter().find(|path| path.matches(&request.path))?.as_str())
+        };
+        // Last, since this may be what has a database asked.
+        self.origin.as_ref().is_none_or(|origin| origin.contains(request)).then_some(route)
     }
+}
+
+impl Origin {
+    fn contains(&self, request: &Attributes<'_>) -> bool {
+        let Self { countries, continents, systems } = self;
+        holds(countries, || request.place().country)
+            && holds(continents, || request.place().continent)
+            && holds(systems, || request.system())
+    }
+}
+
+/// Whether what is known is among `wanted`, or nothing is wanted.
+fn holds<T: PartialEq>(wanted: &[T], known: impl FnOnce() -> Option<T>) -> bool {
+    wanted.is_empty() || known().is_some_and(|known| wanted.contains(&known))
 }

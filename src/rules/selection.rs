@@ -7,13 +7,38 @@ use smallvec::SmallVec;
 use super::RuleIndex;
 use crate::limiter::Check;
 
+/// What a check is for, among the checks of its rule. Limits by their position in the rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Refuses those whose ban runs.
+    Ban,
+    /// Counts what is under way.
+    Permit,
+    /// This limit, as written.
+    Limit(u16),
+    /// This limit with its soft margin.
+    Margin(u16),
+    /// This limit as written, which marks what is over.
+    Mark(u16),
+}
+
+impl Part {
+    /// The limit that clients are told about by this check: where there is a margin, the limit as written.
+    pub const fn told(self) -> Option<usize> {
+        match self {
+            Self::Limit(limit) | Self::Mark(limit) => Some(limit as usize),
+            Self::Ban | Self::Permit | Self::Margin(_) => None,
+        }
+    }
+}
+
 /// One limit the request must pass, and whose it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Selected {
     /// The rule.
     pub rule: RuleIndex,
-    /// Which of the rule's limits.
-    pub limit: usize,
+    /// What of the rule it is.
+    pub part: Part,
     /// Units of the limit in each unit of the request's cost: 1 unless the limit is elastic. What is settled
     /// later is settled at this price.
     pub price: NonZeroU32,
@@ -21,6 +46,13 @@ pub struct Selected {
     pub check: Check,
     /// Whether the end of the request can change what it is charged.
     pub settles: bool,
+}
+
+impl Selected {
+    /// A check whose cost nothing changes.
+    pub(super) const fn unpriced(rule: RuleIndex, part: Part, check: Check) -> Self {
+        Self { rule, part, price: NonZeroU32::MIN, check, settles: false }
+    }
 }
 
 /// The outcome of matching.

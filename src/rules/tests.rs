@@ -70,7 +70,8 @@ impl Bound {
         let uri: Uri = uri.parse().unwrap();
         let headers = HeaderMap::new();
         let peer = [192, 0, 2, 1].into();
-        let request = identify(&Method::GET, &uri, &headers, peer, &Settings::default(), START).unwrap();
+        let settings = Settings::default();
+        let request = identify(&Method::GET, &uri, &headers, peer, &settings, START).unwrap();
         self.rules.select(&request, Headroom::NONE)
     }
 
@@ -89,7 +90,8 @@ impl Bound {
 
 /// The names of the rules whose limits apply, with the limit's position.
 fn names<'a>(bound: &'a Bound, uri: &str) -> Vec<(&'a str, usize)> {
-    let name = |selected: Selected| (&*bound.rules.get(selected.rule).unwrap().name, selected.limit);
+    let name =
+        |selected: Selected| (&*bound.rules.get(selected.rule).unwrap().name, selected.part.told().unwrap());
     bound.limited(uri).into_iter().map(name).collect()
 }
 
@@ -226,7 +228,7 @@ fn meters_are_bound_in_the_order_of_their_specs() {
         bound.limited(uri).into_iter().map(usage).collect()
     };
     assert_eq!((counts("/a"), counts("/b")), (vec![1, 2], vec![3]));
-    let meters = |index| bound.rules.meters(RuleIndex(index)).len();
+    let meters = |index| bound.rules.meters(RuleIndex(index)).count();
     assert_eq!([0, 1, 2, 3, 4].map(meters), [0, 2, 0, 1, 0]);
 }
 
@@ -256,9 +258,8 @@ fn a_rule_applies_only_within_its_schedule() {
         let moment: jiff::Timestamp = moment.parse().unwrap();
         let now = Timestamp::from_nanos(u64::try_from(moment.as_nanosecond()).unwrap());
         let headers = HeaderMap::new();
-        let (method, uri) = (Method::GET, Uri::from_static("/"));
-        let request =
-            identify(&method, &uri, &headers, [192, 0, 2, 1].into(), &Settings::default(), now).unwrap();
+        let (method, uri, settings) = (Method::GET, Uri::from_static("/"), Settings::default());
+        let request = identify(&method, &uri, &headers, [192, 0, 2, 1].into(), &settings, now).unwrap();
         let Selection::Limited(selected) = bound.rules.select(&request, Headroom::NONE) else {
             panic!("{moment}")
         };

@@ -83,6 +83,23 @@ pub struct Scrape {
     pub overflows: u64,
     /// Access log lines lost.
     pub access_log_dropped: u64,
+    /// What was written to the state file, if there is one.
+    pub saves: Option<Saves>,
+}
+
+/// What was written to the state file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Saves {
+    /// Times it was.
+    pub saved: u64,
+    /// Times it could not be.
+    pub failed: u64,
+    /// When it was last.
+    pub last: Option<Timestamp>,
+    /// Counters in it.
+    pub counters: u64,
+    /// Its size.
+    pub bytes: u64,
 }
 
 /// All numbers of the process.

@@ -1,47 +1,39 @@
 //! The body of an upstream's answer, which gives its connection back when it ends.
 
+use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::client::conn::http1::SendRequest;
+use hyper::body::{Body, Frame, SizeHint};
 
-use super::pool::Pool;
+use super::http1::streaming::Streaming;
 
 /// A streamed answer.
 #[derive(Debug)]
-pub struct Answer<B: Body + 'static> {
+pub struct Answer<B> {
     source: Source<B>,
 }
 
 #[derive(Debug)]
-enum Source<B: Body + 'static> {
-    Connection { incoming: Incoming, lease: Option<Lease<B>> },
-    Echo { head: Option<Bytes>, body: B },
+enum Source<B> {
+    /// All there was came with the head.
+    Whole(Option<Bytes>),
+    /// Dropped before the answer has ended, it closes its connection.
+    Streaming(Box<Streaming>),
+    Echo {
+        head: Option<Bytes>,
+        body: B,
+    },
 }
 
-/// A connection in use. Dropped before the answer has ended, it is closed.
-#[derive(Debug)]
-pub(super) struct Lease<B> {
-    pub(super) sender: SendRequest<B>,
-    pub(super) pool: Rc<Pool<B>>,
-}
-
-impl<B: Body + 'static> Lease<B> {
-    fn end(self) {
-        self.pool.give_back(self.sender);
+impl<B> Answer<B> {
+    pub(super) fn whole(content: Bytes) -> Self {
+        Self { source: Source::Whole((!content.is_empty()).then_some(content)) }
     }
-}
 
-impl<B: Body + 'static> Answer<B> {
-    pub(super) fn new(incoming: Incoming, lease: Lease<B>) -> Self {
-        if incoming.is_end_stream() {
-            lease.end();
-            return Self { source: Source::Connection { incoming, lease: None } };
-        }
-        Self { source: Source::Connection { incoming, lease: Some(lease) } }
+    pub(super) fn streaming(streaming: Streaming) -> Self {
+        Self { source: Source::Streaming(Box::new(streaming)) }
     }
 
     pub(super) fn echo(head: Bytes, body: B) -> Self {
@@ -52,9 +44,9 @@ impl<B: Body + 'static> Answer<B> {
 /// Why an answer's body broke off.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
-    /// The upstream's connection failed.
+    /// The upstream's connection failed or ended too early, or what came was not HTTP.
     #[error("the upstream's answer broke off")]
-    Upstream(#[source] hyper::Error),
+    Upstream(#[source] io::Error),
     /// The request's body failed while it was echoed.
     #[error("the request's body broke off")]
     Request,
@@ -62,7 +54,7 @@ pub enum AnswerError {
 
 impl<B> Body for Answer<B>
 where
-    B: Body<Data = Bytes> + Unpin + 'static,
+    B: Body<Data = Bytes> + Unpin,
 {
     type Data = Bytes;
     type Error = AnswerError;
@@ -72,16 +64,8 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
         match &mut self.source {
-            Source::Connection { incoming, lease } => {
-                let polled = Pin::new(&mut *incoming).poll_frame(cx);
-                let ended = matches!(&polled, Poll::Ready(None)) || incoming.is_end_stream();
-                match &polled {
-                    Poll::Ready(Some(Err(_))) => drop(lease.take()),
-                    Poll::Ready(_) if ended => lease.take().map_or((), Lease::end),
-                    _ => {}
-                }
-                polled.map_err(AnswerError::Upstream)
-            }
+            Source::Whole(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
+            Source::Streaming(streaming) => streaming.poll_frame(cx).map_err(AnswerError::Upstream),
             Source::Echo { head, body } => match head.take() {
                 Some(head) => Poll::Ready(Some(Ok(Frame::data(head)))),
                 None => Pin::new(body).poll_frame(cx).map_err(|_| AnswerError::Request),
@@ -91,21 +75,25 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
-            Source::Connection { incoming, .. } => incoming.is_end_stream(),
+            Source::Whole(content) => content.is_none(),
+            Source::Streaming(streaming) => streaming.length().is_over(),
             Source::Echo { head, body } => head.is_none() && body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Connection { incoming, .. } => incoming.size_hint(),
+            Source::Whole(content) => exactly(content.as_ref().map_or(0, |content| content.len() as u64)),
+            Source::Streaming(streaming) => streaming.length().left().map_or_else(SizeHint::default, exactly),
             Source::Echo { head, body } => {
                 let head = head.as_ref().map_or(0, |head| head.len() as u64);
-                match body.size_hint().exact() {
-                    Some(rest) => SizeHint::with_exact(head.saturating_add(rest)),
-                    None => SizeHint::default(),
-                }
+                let rest = body.size_hint().exact();
+                rest.map_or_else(SizeHint::default, |rest| exactly(head.saturating_add(rest)))
             }
         }
     }
+}
+
+fn exactly(octets: u64) -> SizeHint {
+    SizeHint::with_exact(octets)
 }

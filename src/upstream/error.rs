@@ -1,4 +1,4 @@
-//! Why an upstream gave no answer.
+//! Why an upstream gave no answer, or only the beginning of one.
 
 use std::io;
 
@@ -11,20 +11,42 @@ pub enum Error {
     /// No connection within the time for it.
     #[error("connecting to the upstream took too long")]
     ConnectTimeout,
-    /// The connection ended before an answer came.
+    /// The connection ended before an answer came, or the request's body before it was sent.
     #[error("the upstream closed the connection")]
-    Reset(#[source] hyper::Error),
+    Reset(#[source] io::Error),
     /// What came was not HTTP.
     #[error("the upstream's answer is malformed")]
-    Malformed(#[source] hyper::Error),
+    Malformed(#[source] Malformed),
 }
 
-impl From<hyper::Error> for Error {
-    fn from(error: hyper::Error) -> Self {
-        if error.is_parse() || error.is_parse_too_large() || error.is_parse_status() {
-            Self::Malformed(error)
-        } else {
-            Self::Reset(error)
-        }
+/// What is wrong with an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// The grammar of a status line or a field is broken.
+    #[error("not a head of HTTP/1: {0}")]
+    Head(httparse::Error),
+    /// A status that is none.
+    #[error("status below 100")]
+    Status,
+    /// The head or the trailers are longer than we take.
+    #[error("fields over the limit")]
+    TooLong,
+    /// The connection ended in the middle of the head.
+    #[error("head cut off")]
+    CutOff,
+    /// `Content-Length` is no number, or several.
+    #[error("content-length is not one number")]
+    Length,
+    /// The body is coded in a way that we cannot follow.
+    #[error("transfer-encoding is not chunked")]
+    Coding,
+    /// The grammar of a chunk is broken.
+    #[error("not a chunk")]
+    Chunk,
+}
+
+impl From<Malformed> for io::Error {
+    fn from(malformed: Malformed) -> Self {
+        Self::new(io::ErrorKind::InvalidData, malformed)
     }
 }

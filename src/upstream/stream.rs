@@ -1,4 +1,4 @@
-//! A TCP connection that hands small messages to the kernel in one piece.
+//! Handing small messages to the kernel in one piece.
 //!
 //! HTTP writes a message's head and body from two places. Gathering them in the kernel costs more than copying
 //! a few hundred bytes here; for large ones it is the other way round.
@@ -7,7 +7,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 
 /// What is copied together rather than gathered.
@@ -33,44 +33,4 @@ pub fn poll_write_together(
         filled += part.len();
     }
     tcp.poll_write(cx, &together[..filled])
-}
-
-/// A connection to the upstream.
-#[derive(Debug)]
-pub(super) struct Stream(pub(super) TcpStream);
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        poll_write_together(Pin::new(&mut self.0), cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
 }

@@ -1,6 +1,7 @@
 //! A request passes through and its answer comes back, in every shape HTTP/1.1 has.
 
 mod bodies;
+mod exchanges;
 mod faults;
 mod headers;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use http::{HeaderName, Method};
 
-use super::{each, nested, networks};
+use super::scope::Scope;
+use super::{each, geo, nested, networks};
 use crate::config::at::At;
-use crate::config::files::Files;
 use crate::config::parse;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw;
@@ -22,7 +22,7 @@ const USUAL: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OP
 pub(super) fn matcher(
     raw: Option<&raw::Matcher>,
     at: At<'_>,
-    files: &mut Files,
+    scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> Matcher {
     let Some(raw) = raw else { return Matcher::default() };
@@ -40,24 +40,33 @@ pub(super) fn matcher(
         matcher.headers = headers(map, at.key("header"), report).into();
     }
     if let Some(list) = &raw.client_ip {
-        matcher.client_ip = Some(networks::set(list, at.key("client_ip"), files, report));
+        matcher.client_ip = Some(networks::set(list, at.key("client_ip"), scope.files, report));
     }
     if let Some(schedule) = &raw.schedule {
         let spans = each(schedule, at.key("schedule"), |raw, at| report.take(at, parse::schedule(&raw.0)));
         matcher.schedule = Some(Schedule::new(spans));
     }
+    matcher.origin = geo::origin(raw, at, scope, report);
     matcher
 }
 
 /// `except`; an empty one would hold for every request, and the rule never apply.
-pub(super) fn except(raw: &raw::Matcher, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Matcher {
-    let matcher = matcher(Some(raw), at, files, report);
-    let raw::Matcher { path, method, host, header, client_ip, schedule } = raw;
+pub(super) fn except(
+    raw: &raw::Matcher,
+    at: At<'_>,
+    scope: &mut Scope<'_>,
+    report: &mut Report<'_>,
+) -> Matcher {
+    let matcher = matcher(Some(raw), at, scope, report);
+    let raw::Matcher { path, method, host, header, client_ip, country, continent, asn, schedule } = raw;
     let is_empty = path.is_none()
         && method.is_none()
         && host.is_none()
         && header.is_none()
         && client_ip.is_none()
+        && country.is_none()
+        && continent.is_none()
+        && asn.is_none()
         && schedule.is_none();
     if is_empty && !report.is_faulty(at) {
         report.value(at, "an empty `except` excepts every request, so the rule would never apply");
@@ -67,13 +76,14 @@ pub(super) fn except(raw: &raw::Matcher, at: At<'_>, files: &mut Files, report: 
 
 /// Whether nothing is asked of a request.
 pub(super) fn holds_for_all(matcher: &Matcher) -> bool {
-    let Matcher { paths, methods, hosts, headers, client_ip, schedule } = matcher;
+    let Matcher { paths, methods, hosts, headers, client_ip, schedule, origin } = matcher;
     paths.is_empty()
         && methods.is_empty()
         && hosts.is_empty()
         && headers.is_empty()
         && client_ip.is_none()
         && schedule.is_none()
+        && origin.is_none()
 }
 
 /// `key` of the rule at `rule`: in order, each part once, and a route only where the rule looks at paths.
@@ -81,12 +91,13 @@ pub(super) fn key(
     raw: &raw::ZeroOrMany<raw::KeyPart>,
     matcher: &Matcher,
     rule: At<'_>,
+    scope: &Scope<'_>,
     report: &mut Report<'_>,
 ) -> KeyTemplate {
     let mut seen: Vec<KeyPart> = Vec::new();
     let no_route = matcher.paths.is_empty() && !report.is_faulty(rule.key("match"));
     each(raw, rule.key("key"), |raw, at| {
-        let part = part(raw, at, report)?;
+        let part = part(raw, at, scope, report)?;
         if part == KeyPart::Route && no_route {
             let fault = Fault::new("`route` is the pattern of `match.path`, and this rule has none");
             report.value(at, fault.hint("`path` counts each path apart"));
@@ -100,17 +111,9 @@ pub(super) fn key(
     KeyTemplate(seen.into())
 }
 
-fn part(raw: &raw::KeyPart, at: At<'_>, report: &mut Report<'_>) -> Option<KeyPart> {
+fn part(raw: &raw::KeyPart, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<KeyPart> {
     let named = match raw {
-        raw::KeyPart::Plain(plain) => {
-            return Some(match plain {
-                raw::PlainKey::ClientIp => KeyPart::ClientIp,
-                raw::PlainKey::Route => KeyPart::Route,
-                raw::PlainKey::Path => KeyPart::Path,
-                raw::PlainKey::Method => KeyPart::Method,
-                raw::PlainKey::Host => KeyPart::Host,
-            });
-        }
+        raw::KeyPart::Plain(plain) => return Some(plain_part(*plain, at, scope, report)),
         raw::KeyPart::Named(named) => named,
     };
     if let Some(header) = &named.header {
@@ -127,6 +130,28 @@ fn part(raw: &raw::KeyPart, at: At<'_>, report: &mut Report<'_>) -> Option<KeyPa
     let query = named.query.as_deref()?;
     let name = if query.is_empty() { Err(not_a("query parameter name", query)) } else { Ok(query.into()) };
     report.take(at.key("query"), name.map(KeyPart::Query))
+}
+
+fn plain_part(plain: raw::PlainKey, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> KeyPart {
+    match plain {
+        raw::PlainKey::ClientIp => KeyPart::ClientIp,
+        raw::PlainKey::Country => {
+            geo::places_for(at, "country", scope, report);
+            KeyPart::Country
+        }
+        raw::PlainKey::Continent => {
+            geo::places_for(at, "continent", scope, report);
+            KeyPart::Continent
+        }
+        raw::PlainKey::Asn => {
+            geo::systems_for(at, scope, report);
+            KeyPart::System
+        }
+        raw::PlainKey::Route => KeyPart::Route,
+        raw::PlainKey::Path => KeyPart::Path,
+        raw::PlainKey::Method => KeyPart::Method,
+        raw::PlainKey::Host => KeyPart::Host,
+    }
 }
 
 fn path(text: &str) -> Result<PathPattern, Fault> {

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
+use super::scope::Scope;
 use super::{each, limits, matching, nested, refusal, tariff, throttle, windows};
 use crate::config::at::At;
 use crate::config::defaults::LONGEST_NAME;
-use crate::config::files::Files;
 use crate::config::problem::{Fault, Report, named, quoted};
 use crate::config::raw;
 use crate::limiter::algorithm::conversion::OnChange;
@@ -19,7 +19,7 @@ use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
 pub(super) fn compile(
     raw: &raw::ZeroOrMany<raw::Rule>,
     at: At<'_>,
-    files: &mut Files,
+    scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> Vec<(Rule, Refusal)> {
     let mut lines = HashMap::new();
@@ -33,7 +33,7 @@ pub(super) fn compile(
                 report.value(name_at, fault.hint(format!("first in line {first}")));
             }
         }
-        Some(rule(raw, name, at, files, report))
+        Some(rule(raw, name, at, scope, report))
     })
 }
 
@@ -60,15 +60,15 @@ fn rule(
     raw: &raw::Rule,
     name: &str,
     at: At<'_>,
-    files: &mut Files,
+    scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> (Rule, Refusal) {
-    let matcher = matching::matcher(raw.matching.as_ref(), at.key("match"), files, report);
-    let except = raw.except.as_ref().map(|except| matching::except(except, at.key("except"), files, report));
-    let refusal = refusal::compile(raw.on_limit.as_ref(), name, at.key("on_limit"), files, report);
+    let matcher = matching::matcher(raw.matching.as_ref(), at.key("match"), scope, report);
+    let except = raw.except.as_ref().map(|except| matching::except(except, at.key("except"), scope, report));
+    let refusal = refusal::compile(raw.on_limit.as_ref(), name, at.key("on_limit"), scope.files, report);
     let action = match raw.action.unwrap_or_default() {
         raw::Action::Limit if report.is_faulty(at.key("action")) => Action::Deny,
-        raw::Action::Limit => Action::Limit(limiting(raw, &matcher, at, report)),
+        raw::Action::Limit => Action::Limit(limiting(raw, &matcher, at, scope, report)),
         raw::Action::Allow => {
             only_limits_have(raw, "allow", at, report);
             Action::Allow
@@ -82,9 +82,17 @@ fn rule(
     (Rule { name: name.into(), matcher, except, action }, refusal)
 }
 
-fn limiting(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<'_>) -> Limiting {
-    let key =
-        raw.key.as_ref().map_or_else(KeyTemplate::default, |key| matching::key(key, matcher, at, report));
+fn limiting(
+    raw: &raw::Rule,
+    matcher: &Matcher,
+    at: At<'_>,
+    scope: &Scope<'_>,
+    report: &mut Report<'_>,
+) -> Limiting {
+    let key = raw
+        .key
+        .as_ref()
+        .map_or_else(KeyTemplate::default, |key| matching::key(key, matcher, at, scope, report));
     let throttle = throttle::compile(raw.throttle.as_ref(), at.key("throttle"), report);
     let nested = nested::limits(raw, (&key, throttle), at, report);
     let is_nested = nested.is_some();

@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use super::tariff::{Cost, Count, Refund};
 use super::values::{
-    Algorithm, Duration, Factor, HeaderPattern, HostPattern, Json, Method, Networks, OneOrMany, PathPattern,
-    Percentage, Rate, Schedule, Size, ThrottleWords, TimeZone, ZeroOrMany,
+    Algorithm, Asn, Continent, Country, Duration, Factor, HeaderPattern, HostPattern, Json, Method, Networks,
+    OneOrMany, PathPattern, Percentage, Rate, Schedule, Size, ThrottleWords, TimeZone, ZeroOrMany,
 };
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
@@ -88,6 +88,12 @@ pub struct Matcher {
     pub header: Option<BTreeMap<String, OneOrMany<HeaderPattern>>>,
     /// The client's address.
     pub client_ip: Option<OneOrMany<Networks>>,
+    /// The country of the client's address; needs `geo.database`.
+    pub country: Option<OneOrMany<Country>>,
+    /// The continent of the client's address; needs `geo.database`.
+    pub continent: Option<OneOrMany<Continent>>,
+    /// The autonomous system that announces the client's address; needs `geo.asn_database`.
+    pub asn: Option<OneOrMany<Asn>>,
     /// Days of the week and times of day in a time zone.
     pub schedule: Option<OneOrMany<Schedule>>,
 }
@@ -108,6 +114,12 @@ pub enum KeyPart {
 pub enum PlainKey {
     /// The client's address, an IPv6 client by its network.
     ClientIp,
+    /// The country of the client's address; needs `geo.database`.
+    Country,
+    /// The continent of the client's address; needs `geo.database`.
+    Continent,
+    /// The autonomous system that announces the client's address; needs `geo.asn_database`.
+    Asn,
     /// The pattern of the rule's `match.path` that matched.
     Route,
     /// The normalised path.

@@ -168,6 +168,28 @@ pub struct Schedule(pub String);
 #[schemars(extend("title" = "time zone", "examples" = ["Europe/Berlin", "UTC"]))]
 pub struct TimeZone(pub String);
 
+/// A country's code of two letters, as ISO 3166 has it.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "country", "examples" = ["DE", "BR"]))]
+pub struct Country(pub String);
+
+/// A continent's code: AF, AN, AS, EU, NA, OC or SA.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "continent", "examples" = ["EU", "SA"]))]
+pub struct Continent(pub String);
+
+/// The number of an autonomous system, alone or after `AS`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Asn {
+    /// Alone.
+    Number(#[schemars(range(min = 1, max = 4_294_967_295_u64))] u64),
+    /// After `AS`.
+    Text(#[schemars(extend("title" = "autonomous system", "examples" = ["AS64500"]))] String),
+}
+
 /// A request method, in upper case.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]

@@ -85,6 +85,8 @@ impl<'a> Alternatives<'a> {
             (Value::Number(_), None | Some("header pattern")) if self.takes_text() => {
                 Some("put it in quotes".to_owned())
             }
+            // Norway, as programs that read YAML 1.1 understand it.
+            (Value::Bool(false), Some("country")) => Some("quote NO".to_owned()),
             (Value::Bool(_), _) if self.takes_text() => {
                 Some("put it in quotes if the word is meant".to_owned())
             }

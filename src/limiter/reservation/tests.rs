@@ -44,6 +44,7 @@ impl Bench {
             cost,
             enforcement: Enforcement::Enforced,
             charging: self.charging,
+            terms: None,
         };
         let decision = self.limiter.check(&[check], now);
         (!decision.is_refused()).then(|| Reservation::new(&check, now))
@@ -166,6 +167,7 @@ fn a_request_that_only_meets_holds_is_told_to_come_back_soon() {
         cost: 1,
         enforcement: Enforcement::Enforced,
         charging: Charging::OnAnswer,
+        terms: None,
     };
     let wait = || bench.limiter.check(&[check], now).verdicts()[0].wait();
     assert_eq!(wait(), Duration::ZERO);

@@ -47,6 +47,7 @@ fn takes(limiter: &Limiter, meter: Meter, number: u32, cost: u32, now: Timestamp
         cost,
         enforcement: Enforcement::Enforced,
         charging: Charging::OnArrival,
+        terms: None,
     };
     !limiter.check(&[check], now).is_refused()
 }

@@ -194,6 +194,26 @@ impl Shard {
         Kept::Own
     }
 
+    /// The same, but nowhere if there is no room for a counter of its own; whether there was. For counters that
+    /// have no history.
+    pub(in crate::limiter) fn keep_own(
+        &mut self,
+        place: Place,
+        key: Fingerprint,
+        meter: MeterId,
+        state: State,
+        now: Timestamp,
+    ) -> bool {
+        let entry = slot(key, meter, state);
+        match place {
+            Place::At(index) => {
+                self.slots_mut()[index] = entry;
+                true
+            }
+            Place::Absent => self.make_place(entry, now),
+        }
+    }
+
     /// Gives back units charged at the first of two moments, at the second; `None` where there is no counter.
     pub(in crate::limiter) fn refund(
         &mut self,
@@ -260,21 +280,25 @@ impl Shard {
     }
 
     fn insert(&mut self, key: Fingerprint, meter: MeterId, state: State, now: Timestamp) -> Kept {
+        if self.make_place(slot(key, meter, state), now) {
+            return Kept::Own;
+        }
+        self.overflow.insert(meter, state);
+        Kept::Shared
+    }
+
+    /// Puts an entry where it belongs, if room can be made for it.
+    fn make_place(&mut self, entry: Slot, now: Timestamp) -> bool {
         self.sweep(SWEPT_PER_INSERT, now);
-        let entry = slot(key, meter, state);
         while !self.place(entry) {
             if self.home_groups() < self.full_groups {
                 self.grow();
                 continue;
             }
             self.sweep(SWEPT_WHEN_FULL, now);
-            if self.place(entry) {
-                break;
-            }
-            self.overflow.insert(meter, state);
-            return Kept::Shared;
+            return self.place(entry);
         }
-        Kept::Own
+        true
     }
 
     fn grow(&mut self) {

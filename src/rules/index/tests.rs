@@ -147,7 +147,8 @@ fn bound(rules: Vec<Rule>) -> RuleSet {
 fn asking<T>(request: &Request, ask: impl FnOnce(&Attributes<'_>) -> T) -> T {
     let peer = [192, 0, 2, 1].into();
     let Request { uri, method, headers } = request;
-    ask(&identify(method, uri, headers, peer, &Settings::default(), NOW).unwrap())
+    let settings = Settings::default();
+    ask(&identify(method, uri, headers, peer, &settings, NOW).unwrap())
 }
 
 fn get(uri: &str) -> Request {

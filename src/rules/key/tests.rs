@@ -39,15 +39,9 @@ impl Request {
     }
 
     fn by_route(&self, parts: &[KeyPart], route: &str) -> Result<KeyHash, Missing> {
-        let attributes = identify(
-            &self.method,
-            &self.uri,
-            &self.headers,
-            self.peer,
-            &Settings::default(),
-            Timestamp::EPOCH,
-        )
-        .unwrap();
+        let Self { method, uri, headers, peer } = self;
+        let settings = Settings::default();
+        let attributes = identify(method, uri, headers, *peer, &settings, Timestamp::EPOCH).unwrap();
         KeyTemplate(parts.into()).hash(&attributes, Route(route), HASHER)
     }
 }

@@ -14,7 +14,7 @@ use super::families::{self, Family, Kind};
 use super::process::Process;
 use super::totals::{ListenerTotals, Totals, UpstreamTotals};
 use super::worker::{CLASSES, UpstreamOutcome};
-use super::{ReloadOutcome, Scrape};
+use super::{ReloadOutcome, Saves, Scrape};
 use crate::limiter::timestamp::Timestamp;
 
 /// Levels are for recorders that filter by them; this one does not.
@@ -80,6 +80,7 @@ impl Exporter {
         let rendered = self.recorder.handle().render();
         let mut families: Vec<String> = rendered.split("\n\n").map(sorted).collect();
         families.push(request_durations(totals));
+        families.push(delays(totals));
         families.push(upstream_durations(totals));
         families.push(cpu_seconds(process));
         families.retain(|family| !family.is_empty());
@@ -93,6 +94,7 @@ impl Exporter {
         }
         self.upstream(&totals.upstream);
         self.count(&families::REQUESTS_MALFORMED, &[], totals.malformed);
+        self.set(&families::REQUESTS_DELAYED, &[], totals.delayed() as f64);
         for (rule, decisions) in &totals.rules {
             for (outcome, count) in decisions.iter() {
                 self.count(&families::DECISIONS, &[("rule", rule), ("outcome", outcome.as_str())], count);
@@ -104,6 +106,9 @@ impl Exporter {
         self.set(&families::LIMITER_CAPACITY, &[], scrape.capacity as f64);
         self.count(&families::LIMITER_OVERFLOWS, &[], scrape.overflows);
         self.count(&families::ACCESS_LOG_DROPPED, &[], scrape.access_log_dropped);
+        if let Some(saves) = scrape.saves {
+            self.saves(saves);
+        }
         self.set(&families::BUILD_INFO, &[("version", super::VERSION)], 1.0);
         self.set(&families::PROCESS_START, &[], seconds(scrape.started));
         self.process(process);
@@ -132,6 +137,16 @@ impl Exporter {
         self.set(&families::UPSTREAM_CONNECTIONS, &[], upstream.connections() as f64);
         self.count(&families::UPSTREAM_CONNECTIONS_OPENED, &[], upstream.opened);
         self.count(&families::UPSTREAM_CONNECTIONS_FAILED, &[], upstream.failed);
+    }
+
+    fn saves(&self, saves: Saves) {
+        self.count(&families::STATE_SAVES, &[("outcome", "saved")], saves.saved);
+        self.count(&families::STATE_SAVES, &[("outcome", "failed")], saves.failed);
+        if let Some(last) = saves.last {
+            self.set(&families::STATE_SUCCESS_TIME, &[], seconds(last));
+        }
+        self.set(&families::STATE_COUNTERS, &[], saves.counters as f64);
+        self.set(&families::STATE_BYTES, &[], saves.bytes as f64);
     }
 
     fn process(&self, process: Process) {
@@ -187,6 +202,12 @@ fn request_durations(totals: &Totals) -> String {
         let labels = format!("listener=\"{}\"", escaped(&listener.name));
         histogram_lines(&mut text, families::REQUEST_DURATION.name, &labels, &listener.duration);
     }
+    text
+}
+
+fn delays(totals: &Totals) -> String {
+    let mut text = header(&families::REQUEST_DELAY);
+    histogram_lines(&mut text, families::REQUEST_DELAY.name, "", &totals.delay);
     text
 }
 

@@ -44,6 +44,10 @@ pub(super) static REQUEST_DURATION: Family = histogram(
     "weir_request_duration_seconds",
     "Time from the request's head to the end of the answer, refused requests included.",
 );
+pub(super) static REQUESTS_DELAYED: Family =
+    gauge("weir_requests_delayed", "Requests that limits are holding back.");
+pub(super) static REQUEST_DELAY: Family =
+    histogram("weir_request_delay_seconds", "Time for which limits held requests back, those they did.");
 pub(super) static CONNECTIONS: Family = gauge("weir_downstream_connections", "Open connections of clients.");
 pub(super) static CONNECTIONS_OPENED: Family =
     counter("weir_downstream_connections_total", "Connections of clients accepted.");
@@ -83,6 +87,14 @@ pub(super) static LIMITER_OVERFLOWS: Family = counter(
     "Requests that were counted in a shared counter because the table was full.",
 );
 
+pub(super) static STATE_SAVES: Family =
+    counter("weir_state_saves_total", "Times the state file was to be written, by outcome.");
+pub(super) static STATE_SUCCESS_TIME: Family =
+    gauge("weir_state_last_save_success_timestamp_seconds", "When the state file was last written.");
+pub(super) static STATE_COUNTERS: Family =
+    gauge("weir_state_counters", "Counters in the state file as last written.");
+pub(super) static STATE_BYTES: Family = gauge("weir_state_bytes", "Size of the state file as last written.");
+
 pub(super) static CONFIG_RELOADS: Family =
     counter("weir_config_reloads_total", "Times the configuration was read again, by outcome.");
 pub(super) static CONFIG_SUCCESSFUL: Family = gauge(
@@ -106,12 +118,14 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 31] = [
+pub(super) static ALL: [&Family; 37] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
     &REQUESTS_IN_FLIGHT,
     &REQUEST_DURATION,
+    &REQUESTS_DELAYED,
+    &REQUEST_DELAY,
     &CONNECTIONS,
     &CONNECTIONS_OPENED,
     &UPSTREAM_REQUESTS,
@@ -127,6 +141,10 @@ pub(super) static ALL: [&Family; 31] = [
     &LIMITER_ENTRIES,
     &LIMITER_CAPACITY,
     &LIMITER_OVERFLOWS,
+    &STATE_SAVES,
+    &STATE_SUCCESS_TIME,
+    &STATE_COUNTERS,
+    &STATE_BYTES,
     &CONFIG_RELOADS,
     &CONFIG_SUCCESSFUL,
     &CONFIG_SUCCESS_TIME,

@@ -16,6 +16,13 @@ fn scrape() -> Scrape {
         capacity: 1000,
         overflows: 3,
         access_log_dropped: 2,
+        saves: Some(Saves {
+            saved: 5,
+            failed: 1,
+            last: Some(Timestamp::from_secs(1_000_060)),
+            counters: 12,
+            bytes: 600,
+        }),
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct Totals {
     pub(super) listeners: Vec<ListenerTotals>,
     pub(super) upstream: UpstreamTotals,
     pub(super) malformed: u64,
+    pub(super) delay: histogram::Totals,
+    pub(super) delays_started: u64,
     pub(super) rules: Vec<(Box<str>, Decisions)>,
 }
 
@@ -117,7 +119,15 @@ impl Totals {
             .iter()
             .map(|name| ListenerTotals { name: name.clone(), ..Default::default() })
             .collect();
-        Self { workers: 0, listeners, upstream: UpstreamTotals::default(), malformed: 0, rules }
+        Self {
+            workers: 0,
+            listeners,
+            upstream: UpstreamTotals::default(),
+            malformed: 0,
+            delay: histogram::Totals::default(),
+            delays_started: 0,
+            rules,
+        }
     }
 
     pub(super) fn add(&mut self, worker: &WorkerCells) {
@@ -127,6 +137,13 @@ impl Totals {
         }
         self.upstream.add(&worker.upstream);
         add(&mut self.malformed, &worker.malformed);
+        self.delay.add(&worker.delay);
+        add(&mut self.delays_started, &worker.delays_started);
+    }
+
+    /// Requests held back.
+    pub(super) fn delayed(&self) -> u64 {
+        self.delays_started.saturating_sub(self.delay.count())
     }
 }
 

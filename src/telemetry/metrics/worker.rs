@@ -80,6 +80,8 @@ pub(super) struct WorkerCells {
     pub(super) listeners: Box<[ListenerCells]>,
     pub(super) upstream: UpstreamCells,
     pub(super) malformed: AtomicU64,
+    pub(super) delays_started: AtomicU64,
+    pub(super) delay: Histogram,
 }
 
 impl WorkerCells {
@@ -88,6 +90,8 @@ impl WorkerCells {
             listeners: (0..listeners).map(|_| ListenerCells::default()).collect(),
             upstream: UpstreamCells::default(),
             malformed: AtomicU64::new(0),
+            delays_started: AtomicU64::new(0),
+            delay: Histogram::default(),
         }
     }
 }
@@ -134,6 +138,16 @@ impl WorkerMetrics {
     /// Bytes that are no request got a 400, 408 or 431; not one of the requests counted above.
     pub fn malformed_request(&self) {
         bump(&self.cells.malformed);
+    }
+
+    /// A limit holds a request back. Exactly one [`Self::delay_ended`] must follow.
+    pub fn delay_started(&self) {
+        bump(&self.cells.delays_started);
+    }
+
+    /// A request that was held back goes on after so long, or its client has left.
+    pub fn delay_ended(&self, delay: Duration) {
+        self.cells.delay.record(delay);
     }
 
     /// A connection to the upstream stands.

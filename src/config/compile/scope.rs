@@ -1,0 +1,14 @@
+//! What a rule can refer to beyond itself.
+
+use crate::config::files::Files;
+
+/// The rest of the configuration, as far as rules ask for it.
+#[derive(Debug)]
+pub(super) struct Scope<'f> {
+    /// The data files.
+    pub(super) files: &'f mut Files,
+    /// Whether `geo.database` is written; whether it is any good is said there.
+    pub(super) has_places: bool,
+    /// Whether `geo.asn_database` is.
+    pub(super) has_systems: bool,
+}

@@ -1,0 +1,33 @@
+//! Where counters are kept across restarts.
+
+use std::path::Path;
+
+use super::{beside, timeout};
+use crate::config::at::At;
+use crate::config::problem::{Fault, Report, quoted};
+use crate::config::{defaults, raw};
+use crate::snapshot::Settings;
+
+/// A file that cannot be written is a note and not a problem: Weir serves without it.
+pub(super) fn compile(
+    raw: Option<&raw::State>,
+    file: &Path,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Option<Settings> {
+    let raw = raw?;
+    let interval = timeout(raw.interval.as_ref(), at.key("interval"), report);
+    let (written, at) = (raw.file.as_ref()?, at.key("file"));
+    if written.ends_with('/') || Path::new(written).file_name().is_none() {
+        let fault = Fault::new(format!("expected a file, got {}", quoted(written)));
+        report.value(at, fault.hint("a directory cannot be written to"));
+        return None;
+    }
+    let settings =
+        Settings { file: beside(file, written), interval: interval.unwrap_or(defaults::STATE_INTERVAL) };
+    if let Some(obstacle) = settings.obstacle() {
+        let fault = Fault::new(format!("counters cannot be kept in {}: {obstacle}", quoted(written)));
+        report.note(at, fault.hint("the directory must be there and writable"));
+    }
+    Some(settings)
+}

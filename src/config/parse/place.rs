@@ -1,0 +1,125 @@
+//! Countries, continents and autonomous systems.
+
+use crate::config::problem::{Fault, quoted};
+use crate::identify::geo::{Asn, Continent, Country};
+
+/// ISO 3166-1 alpha-2, as of 2026.
+const COUNTRIES: &str = "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR \
+    BS BT BV BW BY BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ EC EE EG EH ER ES ET \
+    FI FJ FK FM FO FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW GY HK HM HN HR HT HU ID IE IL IM IN IO IQ \
+    IR IS IT JE JM JO JP KE KG KH KI KM KN KP KR KW KY KZ LA LB LC LI LK LR LS LT LU LV LY MA MC MD ME MF MG MH MK ML \
+    MM MN MO MP MQ MR MS MT MU MV MW MX MY MZ NA NC NE NF NG NI NL NO NP NR NU NZ OM PA PE PF PG PH PK PL PM PN PR PS \
+    PT PW PY QA RE RO RS RU RW SA SB SC SD SE SG SH SI SJ SK SL SM SN SO SR SS ST SV SX SY SZ TC TD TF TG TH TJ TK TL \
+    TM TN TO TR TT TV TW TZ UA UG UM US UY UZ VA VC VE VG VI VN VU WF WS YE YT ZA ZM ZW";
+
+/// Reads a country's code, e.g. `DE`; case makes no difference.
+///
+/// # Errors
+/// A [`Fault`] if it is no code of two letters, or one that stands for no country.
+pub fn country(text: &str) -> Result<Country, Fault> {
+    let Ok(country) = text.parse::<Country>() else {
+        return Err(Fault::new(format!("expected a country's code such as `DE`, got {}", quoted(text)))
+            .hint("two letters, as ISO 3166 has them"));
+    };
+    let code = country.to_string();
+    if COUNTRIES.split(' ').any(|known| known == code) || is_free(country) {
+        return Ok(country);
+    }
+    let fault = Fault::new(format!("no country has the code {}", quoted(text)));
+    Err(match code.as_str() {
+        "UK" => fault.hint("did you mean `GB`?"),
+        "EL" => fault.hint("did you mean `GR`?"),
+        "EU" => fault.hint("did you mean `continent: EU`?"),
+        _ => fault,
+    })
+}
+
+/// Codes that anybody may give a meaning, as Kosovo's `XK`: `AA`, `QM` to `QZ`, `XA` to `XZ` and `ZZ`.
+const fn is_free(country: Country) -> bool {
+    matches!(country.code(), [b'A', b'A'] | [b'Q', b'M'..=b'Z'] | [b'X', _] | [b'Z', b'Z'])
+}
+
+/// Reads a continent's code, e.g. `EU`; case makes no difference.
+///
+/// # Errors
+/// A [`Fault`] that names all of them.
+pub fn continent(text: &str) -> Result<Continent, Fault> {
+    text.parse().map_err(|_| {
+        let known = Continent::ALL.map(Continent::code).join(", ");
+        Fault::new(format!("unknown continent {}, expected one of {known}", quoted(text)))
+    })
+}
+
+/// Reads the number of an autonomous system, e.g. `64500` or `AS64500`.
+///
+/// # Errors
+/// A [`Fault`] if it is no number from 1 to 4294967295.
+pub fn asn(text: &str) -> Result<Asn, Fault> {
+    let number = match text.get(..2) {
+        Some(prefix) if prefix.eq_ignore_ascii_case("AS") => &text[2..],
+        _ => text,
+    };
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number {
+        return Err(Fault::new(format!("expected an AS number such as `AS64500`, got {}", quoted(text))));
+    }
+    match number.parse() {
+        Ok(number) if number > 0 => Ok(Asn(number)),
+        _ => Err(Fault::new(format!("expected an AS number from 1 to 4294967295, got {}", quoted(text)))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said<T: std::fmt::Debug>(result: Result<T, Fault>) -> String {
+        let fault = result.unwrap_err();
+        fault.hint.map(|hint| format!("{} ({hint})", fault.message)).unwrap_or(fault.message)
+    }
+
+    #[test]
+    fn codes_have_no_case_and_are_those_of_countries() {
+        assert_eq!(country("de").unwrap().to_string(), "DE");
+        assert_eq!(country("NO").unwrap(), country("no").unwrap());
+        assert_eq!(country("xk").unwrap().code(), *b"XK");
+        assert_eq!(COUNTRIES.split(' ').count(), 249);
+        assert!(COUNTRIES.split(' ').is_sorted() && COUNTRIES.split(' ').all(|code| country(code).is_ok()));
+    }
+
+    #[test]
+    fn what_is_no_country_says_what_was_meant() {
+        assert_eq!(said(country("UK")), "no country has the code \"UK\" (did you mean `GB`?)");
+        assert_eq!(said(country("eu")), "no country has the code \"eu\" (did you mean `continent: EU`?)");
+        assert_eq!(said(country("QA ")).split(',').next_back(), Some(" as ISO 3166 has them)"));
+        for text in ["", "D", "DEU", "d1", "é", "Brazil"] {
+            assert!(said(country(text)).starts_with("expected a country's code such as `DE`"), "{text}");
+        }
+        assert_eq!(said(country("QL")), "no country has the code \"QL\"");
+    }
+
+    #[test]
+    fn there_are_seven_continents() {
+        assert!(Continent::ALL.into_iter().all(|known| continent(known.code()) == Ok(known)));
+        assert_eq!(continent("eu"), Ok(Continent::Europe));
+        assert_eq!(
+            said(continent("Europe")),
+            "unknown continent \"Europe\", expected one of AF, AN, AS, EU, NA, OC, SA"
+        );
+    }
+
+    #[test]
+    fn a_system_is_a_number_with_or_without_letters() {
+        assert_eq!(asn("AS64500"), Ok(Asn(64500)));
+        assert_eq!(asn("as4294967295"), Ok(Asn(u32::MAX)));
+        assert_eq!(asn("64500"), Ok(Asn(64500)));
+        assert_eq!(said(asn("0")), "expected an AS number from 1 to 4294967295, got \"0\"");
+        assert_eq!(
+            said(asn("AS4294967296")),
+            "expected an AS number from 1 to 4294967295, got \"AS4294967296\""
+        );
+        for text in ["", "AS", "AS-1", "+1", "ASN64500", "1.10", "ü1"] {
+            assert!(said(asn(text)).starts_with("expected an AS number such as `AS64500`"), "{text}");
+        }
+    }
+}

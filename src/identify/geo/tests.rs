@@ -1,0 +1,126 @@
+use std::fs;
+use std::path::Path;
+
+use super::*;
+
+fn file(name: &str) -> Vec<u8> {
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)).unwrap()
+}
+
+fn places(name: &str) -> Places {
+    Places::open(file(name)).unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// `country/continent`, with a dash for what is not known.
+fn found(places: &Places, address: &str) -> String {
+    let Place { country, continent } = places.find(ip(address));
+    let country = country.map_or_else(|| "-".to_owned(), |country| country.to_string());
+    format!("{country}/{}", continent.map_or("-", Continent::code))
+}
+
+#[test]
+fn a_country_database_says_where_addresses_are() {
+    let places = places("country.mmdb");
+    for (address, expected) in [
+        ("192.0.2.0", "DE/EU"),
+        ("192.0.2.127", "DE/EU"),
+        ("192.0.2.128", "FR/EU"),
+        ("198.51.100.7", "BR/SA"),
+        ("203.0.113.1", "US/NA"),
+        ("2001:db8:1::1", "DE/EU"),
+        ("2001:db8:2:ffff::", "BR/SA"),
+    ] {
+        assert_eq!(found(&places, address), expected, "{address}");
+    }
+}
+
+#[test]
+fn what_is_not_known_is_absent_and_the_registered_country_stands_in() {
+    let places = places("country.mmdb");
+    assert_eq!(found(&places, "198.51.100.200"), "NO/-");
+    assert_eq!(found(&places, "203.0.113.130"), "-/AN");
+    for nowhere in ["203.0.113.200", "127.0.0.1", "2001:db8:3::1", "::1"] {
+        assert_eq!(found(&places, nowhere), "-/-", "{nowhere}");
+    }
+}
+
+#[test]
+fn a_city_database_knows_countries_too() {
+    assert_eq!(found(&places("city.mmdb"), "192.0.2.1"), "DE/EU");
+    assert_eq!(found(&places("city.mmdb"), "198.51.100.1"), "BR/SA");
+}
+
+#[test]
+fn an_ipv6_client_is_nowhere_in_a_database_of_ipv4() {
+    let places = places("ipv4.mmdb");
+    assert_eq!((&*found(&places, "192.0.2.1"), &*found(&places, "2001:db8:1::1")), ("DE/EU", "-/-"));
+}
+
+#[test]
+fn an_asn_database_knows_systems() {
+    let systems = Systems::open(file("asn.mmdb")).unwrap();
+    assert_eq!(systems.find(ip("192.0.2.255")), Some(Asn(64500)));
+    assert_eq!(systems.find(ip("2001:db8:9::")), Some(Asn(64502)));
+    assert_eq!(systems.find(ip("203.0.113.1")), None);
+    assert_eq!((systems.database().kind(), systems.database().built()), ("GeoLite2-ASN", 1_767_225_600));
+}
+
+#[test]
+fn a_database_of_another_kind_says_what_it_has() {
+    let other = |wanted, kind: &str, has| Damage::Other { wanted, kind: kind.to_owned(), has };
+    assert_eq!(
+        Places::open(file("asn.mmdb")).unwrap_err(),
+        other(Content::Places, "GeoLite2-ASN", Some(Content::Systems))
+    );
+    assert_eq!(
+        Systems::open(file("country.mmdb")).unwrap_err(),
+        other(Content::Systems, "GeoLite2-Country", Some(Content::Places))
+    );
+    // It has a field `country`, but with another meaning.
+    assert_eq!(
+        Places::open(file("other.mmdb")).unwrap_err(),
+        other(Content::Places, "Example-Anonymous", None)
+    );
+}
+
+#[test]
+fn a_file_that_is_cut_off_anywhere_is_refused() {
+    let whole = file("country.mmdb");
+    for length in 0..whole.len() {
+        assert!(Places::open(whole[..length].to_vec()).is_err(), "cut at {length}");
+        assert!(Places::open(whole[whole.len() - length..].to_vec()).is_err(), "begun at {length}");
+    }
+    assert_eq!(Places::open(b"# no database".to_vec()).unwrap_err(), Damage::Foreign);
+    assert_eq!(Places::open(whole[..whole.len() / 2].to_vec()).unwrap_err(), Damage::Foreign);
+}
+
+#[test]
+fn no_damage_makes_a_lookup_panic_or_hang() {
+    let whole = file("country.mmdb");
+    let mut refused = 0;
+    for at in 0..whole.len() {
+        for byte in [0x00, 0x20, 0x7f, 0xff] {
+            let mut damaged = whole.clone();
+            damaged[at] = byte;
+            match Places::open(damaged) {
+                Ok(places) => drop(["192.0.2.1", "203.0.113.1", "2001:db8:1::1"].map(|a| found(&places, a))),
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(refused > whole.len() / 10, "{refused} of {}", whole.len() * 4);
+}
+
+#[test]
+fn a_database_is_asked_once_for_each_request() {
+    let geo = Geo { places: Some(Arc::new(places("country.mmdb"))), systems: None };
+    let whereabouts = Whereabouts::unknown(&geo);
+    let first = whereabouts.place(ip("192.0.2.1"));
+    // A second question would have another answer.
+    assert_eq!(whereabouts.place(ip("198.51.100.7")), first);
+    assert_eq!(whereabouts.system(ip("192.0.2.1")), None);
+}

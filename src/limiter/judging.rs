@@ -1,0 +1,106 @@
+//! One check against what its counter says.
+
+use super::Check;
+use super::algorithm::{self, Counter, Outcome, State};
+use super::decision::{Enforcement, Verdict};
+use super::key::Fingerprint;
+use super::quota::Quota;
+use super::reservation::{self, Charging};
+use super::store::{Place, Shard};
+use super::terms::{Role, Slack, Terms};
+use super::timestamp::{Timestamp, saturating_nanos};
+
+/// What a counter says before a check.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before<'a> {
+    pub(super) counter: Counter<'a>,
+    /// Units held of it, where that matters.
+    pub(super) held: u64,
+}
+
+impl<'a> Before<'a> {
+    pub(super) fn of(shard: &'a Shard, check: &Check, (key, place): (Fingerprint, Place)) -> Self {
+        let held = match check.charging {
+            Charging::OnArrival => 0,
+            Charging::OnAnswer | Charging::WhileServed => shard.held().of(key),
+        };
+        Self { counter: shard.counter(place, check.meter.id), held }
+    }
+}
+
+/// The verdict of one check and, if it is to be charged should the request pass, the state to keep.
+#[inline]
+pub(super) fn evaluate(
+    shard: &Shard,
+    check: &Check,
+    before: Before<'_>,
+    now: Timestamp,
+) -> (Verdict, Option<State>) {
+    let enforcement = check.enforcement;
+    let Some(quota) = shard.quota(check.meter.id) else {
+        return (Verdict { outcome: Outcome::Conform, enforcement, delay: 0, counter: None }, None);
+    };
+    let Before { counter, held } = before;
+    let (next, outcome) = match check.charging {
+        Charging::OnArrival => algorithm::evaluate(counter, quota, check.cost, now),
+        Charging::OnAnswer | Charging::WhileServed => {
+            reservation::evaluate(counter, quota, (check.cost, held), now)
+        }
+    };
+    let mut verdict = Verdict { outcome, enforcement, delay: 0, counter: Some((*quota, Some(next))) };
+    let kept = match check.terms {
+        None => (outcome == Outcome::Conform).then_some(next),
+        Some(terms) => on_terms(terms, check, (&mut verdict, next), (counter, quota), now),
+    };
+    (verdict, kept)
+}
+
+/// The same for a check that asks more than whether there is room.
+fn on_terms(
+    terms: Terms,
+    check: &Check,
+    (verdict, next): (&mut Verdict, State),
+    (counter, quota): (Counter<'_>, &Quota),
+    now: Timestamp,
+) -> Option<State> {
+    match (terms.role, verdict.outcome) {
+        // A request that passes does not change it.
+        (Role::Ban, _) => None,
+        (Role::Limit | Role::Delay(_), Outcome::Conform) => Some(next),
+        (Role::Delay(slack), Outcome::Exceed { .. }) => match verdict.enforcement {
+            Enforcement::Enforced => delayed(slack, check, verdict, (counter, quota), now),
+            Enforcement::Marking => {
+                verdict.delay = saturating_nanos(slack.most());
+                None
+            }
+            Enforcement::Shadow => None,
+        },
+        (Role::Limit, Outcome::Exceed { .. }) => None,
+    }
+}
+
+/// Charges now what will have room after a wait, if it is short and the queue is not full: whoever comes next
+/// waits behind it. So the order of arrival is the order of departure, and nobody asks again.
+fn delayed(
+    slack: Slack,
+    check: &Check,
+    verdict: &mut Verdict,
+    (counter, quota): (Counter<'_>, &Quota),
+    now: Timestamp,
+) -> Option<State> {
+    let Outcome::Exceed { retry_after: Some(wait) } = verdict.outcome else { return None };
+    // Nobody knows when what is held comes back.
+    if wait > slack.most() || check.charging != Charging::OnArrival {
+        return None;
+    }
+    let state = counter.in_short(quota, now);
+    let next = algorithm::charge(state, quota, check.cost.into(), now);
+    let owed = algorithm::usage(Some(next), quota, now).used.saturating_sub(quota.capacity());
+    if u64::from(owed) > slack.most_owed(check.cost) {
+        return None;
+    }
+    verdict.outcome = Outcome::Conform;
+    verdict.delay = saturating_nanos(wait);
+    verdict.counter = Some((*quota, Some(next)));
+    Some(next)
+}

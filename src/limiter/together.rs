@@ -1,0 +1,184 @@
+//! Several checks of one request, decided as one: all are charged or none.
+//!
+//! All their shards are locked, in ascending order, from the first look to the last charge. What a refusal
+//! costs those rules that say so, and the ban it begins, are written under the same locks.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::algorithm::{self, Outcome, State, ban};
+use super::decision::{Decision, Enforcement, Verdict, Verdicts};
+use super::judging::{self, Before};
+use super::key::Fingerprint;
+use super::reservation::Charging;
+use super::store::{Held, Shard, Store};
+use super::terms::{OnDenied, Role};
+use super::timestamp::Timestamp;
+use super::{Check, Limiter, commit};
+
+/// Refused requests that are charged make a counter owe at most as much again as it has.
+const MOST_CHARGED: u64 = 2;
+
+/// The checks of one request with their shards locked.
+struct Trial<'a> {
+    checks: &'a [Check],
+    keys: SmallVec<[Fingerprint; 4]>,
+    store: &'a Store,
+    shards: SmallVec<[usize; 4]>,
+    held: Held<'a>,
+}
+
+/// Decides `checks` and charges what passes.
+pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Decision {
+    let mut trial = Trial::begin(&limiter.store, checks);
+    let mut verdicts: SmallVec<[Verdict; 2]> = SmallVec::new();
+    let mut next: SmallVec<[Option<State>; 4]> = SmallVec::new();
+    for (position, check) in checks.iter().enumerate() {
+        let before = trial.before(position, &next);
+        let (verdict, state) = judging::evaluate(trial.shard(position), check, before, now);
+        verdicts.push(verdict);
+        next.push(state);
+    }
+    let mut overflowed = false;
+    if verdicts.iter().any(Verdict::refuses) {
+        trial.restate(&mut verdicts, now);
+        if checks.iter().any(|check| check.terms.is_some()) {
+            overflowed = trial.punish(&mut verdicts, limiter, now);
+        }
+        return Decision { verdicts: Verdicts::Several(verdicts), overflowed };
+    }
+    for (position, state) in next.into_iter().enumerate() {
+        let Some(state) = state else { continue };
+        let (key, check) = (trial.keys[position], &checks[position]);
+        let shard = trial.shard_mut(position);
+        let place = shard.find(key);
+        let kept = commit(shard, check, (key, place), state, now);
+        overflowed |= limiter.note(kept);
+    }
+    Decision { verdicts: Verdicts::Several(verdicts), overflowed }
+}
+
+impl<'a> Trial<'a> {
+    fn begin(store: &'a Store, checks: &'a [Check]) -> Self {
+        let keys: SmallVec<[Fingerprint; 4]> =
+            checks.iter().map(|check| check.key.salted(check.meter.salt)).collect();
+        let mut shards = keys.iter().map(|key| store.shard_of(*key)).collect();
+        let held = store.lock_all(&mut shards);
+        Self { checks, keys, store, shards, held }
+    }
+
+    fn guard(&self, position: usize) -> usize {
+        let shard = self.store.shard_of(self.keys[position]);
+        self.shards.iter().position(|held| *held == shard).unwrap_or(0)
+    }
+
+    fn shard(&self, position: usize) -> &Shard {
+        &self.held[self.guard(position)].1
+    }
+
+    fn shard_mut(&mut self, position: usize) -> &mut Shard {
+        let guard = self.guard(position);
+        &mut self.held[guard].1
+    }
+
+    /// What the counter at `position` says once the checks before it have been charged: the same counter may be
+    /// among them.
+    fn before(&self, position: usize, next: &[Option<State>]) -> Before<'_> {
+        let (key, shard) = (self.keys[position], self.shard(position));
+        let mut before = Before::of(shard, &self.checks[position], (key, shard.find(key)));
+        for earlier in (0..position).filter(|earlier| self.keys[*earlier] == key) {
+            match (self.checks[earlier].charging, next[earlier]) {
+                (_, None) => {}
+                (Charging::OnArrival, charged) => before.counter = charged.into(),
+                (Charging::OnAnswer | Charging::WhileServed, Some(_)) => {
+                    before.held = before.held.saturating_add(self.checks[earlier].cost.into());
+                }
+            }
+        }
+        before
+    }
+
+    /// Nothing is charged: the counters are as they were.
+    fn restate(&self, verdicts: &mut [Verdict], now: Timestamp) {
+        for (position, verdict) in verdicts.iter_mut().enumerate() {
+            verdict.delay = 0;
+            if let Some((_, state)) = &mut verdict.counter {
+                let shard = self.shard(position);
+                *state = shard.state(shard.find(self.keys[position]), self.checks[position].meter.id, now);
+            }
+        }
+    }
+
+    /// What a refusal brings upon those that refused; whether a counter had to be shared for it.
+    fn punish(&mut self, verdicts: &mut [Verdict], limiter: &Limiter, now: Timestamp) -> bool {
+        let group_of = |check: &Check| check.terms.map(|terms| terms.group);
+        let (mut from, mut overflowed) = (0, false);
+        for group in self.checks.chunk_by(|a, b| group_of(a) == group_of(b)) {
+            let range = from..from + group.len();
+            from = range.end;
+            let of_group = &verdicts[range.clone()];
+            let is_ban = |check: &Check| check.terms.is_some_and(|terms| terms.role == Role::Ban);
+            let banned =
+                group.iter().zip(of_group).any(|(check, verdict)| is_ban(check) && verdict.refuses());
+            // What a running ban refuses neither extends nor repeats it, nor is it charged.
+            if !banned && group[0].terms.is_some() && of_group.iter().any(Verdict::refuses) {
+                overflowed |= self.charge_denied(range.clone(), verdicts, limiter, now);
+                self.begin_ban(range, verdicts, now);
+            }
+        }
+        overflowed
+    }
+
+    fn charge_denied(
+        &mut self,
+        range: Range<usize>,
+        verdicts: &mut [Verdict],
+        limiter: &Limiter,
+        now: Timestamp,
+    ) -> bool {
+        let mut overflowed = false;
+        for position in range {
+            let check = &self.checks[position];
+            let charges = check
+                .terms
+                .is_some_and(|terms| terms.on_denied == OnDenied::Charge && terms.role != Role::Ban);
+            let counts =
+                check.enforcement == Enforcement::Enforced && check.charging != Charging::WhileServed;
+            let Some((quota, _)) = verdicts[position].counter.filter(|_| charges && counts) else { continue };
+            let (key, meter, cost) = (self.keys[position], check.meter.id, u64::from(check.cost));
+            let shard = self.shard_mut(position);
+            let place = shard.find(key);
+            let state = shard.state(place, meter, now);
+            let used = u64::from(algorithm::usage(state, &quota, now).used);
+            let room = (MOST_CHARGED * u64::from(quota.capacity())).saturating_sub(used);
+            let next = algorithm::charge(state, &quota, cost.min(room).cast_signed(), now);
+            let kept = shard.keep(place, key, meter, next, now);
+            overflowed |= limiter.note(kept);
+            verdicts[position].counter = Some((quota, Some(next)));
+        }
+        overflowed
+    }
+
+    /// A ban for which the table has no room does not begin: in a counter that many share it would keep out
+    /// everybody.
+    fn begin_ban(&mut self, range: Range<usize>, verdicts: &mut [Verdict], now: Timestamp) {
+        let is_ban = |check: &Check| check.terms.is_some_and(|terms| terms.role == Role::Ban);
+        let Some(position) = range.clone().find(|position| is_ban(&self.checks[*position])) else { return };
+        let Some((quota, state)) = verdicts[position].counter else { return };
+        let (next, length) = ban::begin(state, &quota, now);
+        let (key, meter) = (self.keys[position], self.checks[position].meter.id);
+        let shard = self.shard_mut(position);
+        if !shard.keep_own(shard.find(key), key, meter, next, now) {
+            return;
+        }
+        verdicts[position].counter = Some((quota, Some(next)));
+        for verdict in verdicts[range].iter_mut().filter(|verdict| verdict.refuses()) {
+            let wait = verdict.wait().max(length);
+            verdict.outcome = Outcome::Exceed { retry_after: Some(wait) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

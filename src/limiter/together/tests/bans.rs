@@ -1,0 +1,133 @@
+//! Bans: when they begin, how long they are, and what they leave alone.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn with_ban(limit: u32, first: u64, most: u64) -> Bench {
+    Bench::new(&[ban(first, most), per_second(Algorithm::FixedWindow, limit, 0)])
+}
+
+fn checks(bench: &Bench) -> [Check; 2] {
+    [bench.check(0, b"client", Role::Ban), bench.check(1, b"client", Role::Limit)]
+}
+
+/// Whether the request is refused, by the ban, and for how long.
+fn ask(bench: &Bench, millis: u64) -> (bool, bool, u128) {
+    let decision = bench.ask(&checks(bench), millis);
+    let refusing = decision.verdicts().iter().filter(|verdict| verdict.refuses());
+    let wait = refusing.map(|verdict| verdict.wait()).max().unwrap_or_default();
+    (decision.is_refused(), decision.verdicts()[0].refuses(), wait.as_millis())
+}
+
+#[test]
+fn a_ban_runs_from_the_first_refusal_for_its_full_time() {
+    let bench = with_ban(2, 5000, 60_000);
+    assert_eq!([ask(&bench, 0), ask(&bench, 1)], [(false, false, 0); 2]);
+    assert_eq!(ask(&bench, 100), (true, false, 5000), "refused by the limit, and told of the ban");
+    // The window is over, the ban is not; asking neither extends nor repeats it, nor is it charged.
+    for now in [1100, 2000, 5000, 5099] {
+        assert_eq!(ask(&bench, now), (true, true, u128::from(5100 - now)));
+    }
+    assert_eq!(bench.used(1, 5099), 0);
+    assert_eq!(ask(&bench, 5100), (false, false, 0));
+}
+
+#[test]
+fn a_refusal_soon_after_a_ban_doubles_it_up_to_the_longest() {
+    let bench = with_ban(1, 1000, 3000);
+    let mut now = 0;
+    for expected in [1000, 2000, 3000, 3000, 3000] {
+        assert!(!ask(&bench, now).0);
+        assert_eq!(ask(&bench, now), (true, false, expected));
+        now += u64::try_from(expected).unwrap();
+    }
+    // Within the longest time after its end it is remembered, and then no longer.
+    assert!(!ask(&bench, now + 4000).0);
+    assert_eq!(ask(&bench, now + 4000), (true, false, 1000));
+}
+
+#[test]
+fn who_is_only_looked_at_is_not_banned() {
+    let bench = with_ban(1, 1000, 3000);
+    let [ban, limit] = checks(&bench);
+    let shadow = Check { enforcement: Enforcement::Shadow, ..limit };
+    assert!((0..3).all(|_| !bench.ask(&[ban, shadow], 0).is_refused()));
+}
+
+#[test]
+fn a_refusal_of_another_rule_begins_no_ban() {
+    let bench = Bench::new(&[
+        ban(1000, 3000),
+        per_second(Algorithm::FixedWindow, 9, 0),
+        per_second(Algorithm::FixedWindow, 1, 0),
+    ]);
+    let [ban, limit] = checks(&bench);
+    let other = bench.plain(2);
+    assert!(!bench.ask(&[ban, limit, other], 0).is_refused());
+    assert!(bench.ask(&[ban, limit, other], 0).is_refused());
+    assert!(!bench.ask(&[ban, limit], 0).is_refused());
+    assert!(!bench.ask(&[ban, limit, other], 1000).is_refused());
+}
+
+#[test]
+fn a_request_that_passes_takes_no_room_for_its_ban() {
+    let bench = with_ban(5, 1000, 3000);
+    assert!(!ask(&bench, 0).0);
+    assert_eq!(bench.limiter.live_keys(), 1);
+}
+
+#[test]
+fn where_the_table_is_full_nobody_is_banned_for_another() {
+    let bench = Bench::with_room(&[ban(60_000, 60_000), per_second(Algorithm::FixedWindow, 1, 0)], 4);
+    let ask = |key: u32, now| {
+        let key = key.to_be_bytes();
+        let checks = [bench.check(0, &key, Role::Ban), bench.check(1, &key, Role::Limit)];
+        bench.ask(&checks, now).verdicts()[0].refuses()
+    };
+    for key in 0..50 {
+        // The first passes, or is counted among all newcomers; another begins a ban if there is room for it.
+        let _ = [ask(key, 0), ask(key, 0)];
+    }
+    let banned = (0..1000).filter(|key| ask(*key, 0)).count();
+    assert!(banned <= 4, "{banned} are banned, with room for four");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn bans_are_as_the_book_says(
+        first in 1_u64..3000,
+        more in 0_u64..9000,
+        steps in prop::collection::vec(0_u64..2500, 1..150),
+    ) {
+        let most = first + more;
+        let bench = with_ban(1, first, most);
+        // The book: when the ban ends, how long it was, and in which second a request last passed.
+        let (mut ban, mut passed, mut now) = (None::<(u64, u64)>, None, 0);
+        for step in steps {
+            now += step;
+            let second = now / 1000;
+            let expected = match ban {
+                Some((end, _)) if now < end => (true, true, u128::from(end - now)),
+                _ if passed != Some(second) => {
+                    passed = Some(second);
+                    (false, false, 0)
+                }
+                past => {
+                    let length = match past {
+                        Some((end, length)) if now <= end + most => (2 * length).min(most),
+                        _ => first,
+                    };
+                    ban = Some((now + length, length));
+                    (true, false, u128::from(length.max(1000 - now % 1000)))
+                }
+            };
+            let given = ask(&bench, now);
+            // Both may refuse: then the longest wait is told.
+            let told = expected.2.max(if expected.1 && passed == Some(second) { u128::from(1000 - now % 1000) } else { 0 });
+            prop_assert_eq!(given, (expected.0, expected.1, told), "at {}", now);
+        }
+    }
+}

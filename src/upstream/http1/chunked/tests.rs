@@ -1,0 +1,148 @@
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::*;
+
+/// What became of a body: its content so far, and how it ended, if it did.
+type Outcome = (Vec<u8>, Option<Result<HeaderMap, Malformed>>, Vec<u8>);
+
+fn in_pieces(bytes: &[u8], cuts: &[usize]) -> Outcome {
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+    cuts.extend([0, bytes.len()]);
+    cuts.sort_unstable();
+    let (mut chunked, mut read, mut content) = (Chunked::default(), BytesMut::new(), Vec::new());
+    for pair in cuts.windows(2) {
+        read.extend_from_slice(&bytes[pair[0]..pair[1]]);
+        let end = loop {
+            match chunked.decode(&mut read) {
+                Ok(Piece::Data(data)) => content.extend_from_slice(&data),
+                Ok(Piece::More) => break None,
+                Ok(Piece::Trailers(fields)) => break Some(Ok(fields)),
+                Ok(Piece::End) => break Some(Ok(HeaderMap::new())),
+                Err(malformed) => break Some(Err(malformed)),
+            }
+        };
+        if let Some(end) = end {
+            assert!(end.is_err() || chunked.is_over());
+            let rest = if end.is_ok() { [&read[..], &bytes[pair[1]..]].concat() } else { Vec::new() };
+            return (content, Some(end), rest);
+        }
+    }
+    (content, None, Vec::new())
+}
+
+fn read(text: &str) -> Outcome {
+    in_pieces(text.as_bytes(), &[])
+}
+
+fn assert_broken(text: &str) {
+    let (_, end, _) = read(text);
+    assert!(matches!(end, Some(Err(_))), "{text:?}: {end:?}");
+}
+
+#[test]
+fn chunks_are_put_together_and_extensions_dropped() {
+    let (content, end, rest) = read("5\r\nhello\r\n6 ; a=\"b;c\" \r\n world\r\n00 ;x\r\n\r\nnext");
+    assert_eq!(content, b"hello world");
+    assert_eq!((end, rest), (Some(Ok(HeaderMap::new())), b"next".to_vec()));
+}
+
+#[test]
+fn trailers_come_at_the_end() {
+    let (content, end, rest) = read("A\r\n0123456789\r\n0\r\nx-a: 1\r\nX-A: 2\r\n\r\nnext");
+    assert_eq!((content.as_slice(), rest.as_slice()), (&b"0123456789"[..], &b"next"[..]));
+    let fields = end.unwrap().unwrap();
+    assert_eq!(fields.get_all("x-a").iter().collect::<Vec<_>>(), ["1", "2"]);
+}
+
+#[test]
+fn a_body_that_has_not_ended_has_not() {
+    for text in
+        ["", "5", "5\r\n", "5\r\nhel", "5\r\nhello", "5\r\nhello\r\n", "0\r\n", "0\r\n\r", "0\r\na: b\r\n"]
+    {
+        assert_eq!(read(text).1, None, "{text:?}");
+    }
+}
+
+#[test]
+fn what_two_readers_could_take_for_different_ends_is_refused() {
+    for text in [
+        "\r\n",
+        "g\r\n",
+        "+5\r\n",
+        "-1\r\n",
+        "0x5\r\n",
+        " 5\r\n",
+        "5 5\r\n",
+        "5\nhello\r\n",
+        "5;x\nhello\r\n",
+        "5\r\nhello\n",
+        "5\r\nhelloX",
+        "5\rhello",
+        "10000000000000000\r\n",
+        "0\r\na b: c\r\n\r\n",
+        "0\r\na: b\n\nHTTP/1.1 200 OK\r\n\r\n",
+        "0\r\na: b\r\n c\r\n\r\n",
+    ] {
+        assert_broken(text);
+    }
+}
+
+#[test]
+fn lines_and_trailers_have_bounds() {
+    assert_broken(&format!("5;{}", "x".repeat(LONGEST_LINE)));
+    assert_broken(&"0".repeat(LONGEST_LINE + 1));
+    assert_broken(&format!("0\r\na: {}", "x".repeat(LARGEST_TRAILERS)));
+    assert_broken(&format!("0\r\n{}\r\n", "a: b\r\n".repeat(MOST_TRAILERS + 1)));
+    let many = "1;ext\r\nx\r\n".repeat(LONGEST_LINE);
+    assert_eq!(read(&many), (vec![b'x'; LONGEST_LINE], None, Vec::new()), "of every line, not of all");
+}
+
+#[test]
+fn the_largest_size_is_not_yet_too_large() {
+    let mut read = BytesMut::from("ffffffffffffffff\r\nab");
+    let mut chunked = Chunked::default();
+    assert_eq!(chunked.decode(&mut read), Ok(Piece::Data(Bytes::from_static(b"ab"))));
+    assert_eq!(chunked.state, State::Data(u64::MAX - 2));
+}
+
+const EXAMPLE: &[u8] =
+    b"3\r\nabc\r\n10;q=1\r\n0123456789abcdef\r\n1\r\n\n\r\n0\r\nx-sum: 1\r\n\r\nHTTP/1.1 200 OK";
+
+proptest! {
+    #[test]
+    fn however_it_is_cut_it_reads_the_same(
+        overwritten in proptest::option::of((0..EXAMPLE.len(), any::<u8>())),
+        cuts in proptest::collection::vec(any::<usize>(), 0..8),
+    ) {
+        let mut bytes = EXAMPLE.to_vec();
+        if let Some((place, byte)) = overwritten {
+            bytes[place] = byte;
+        }
+        prop_assert_eq!(in_pieces(&bytes, &cuts), in_pieces(&bytes, &[]));
+    }
+
+    #[test]
+    fn whatever_comes_is_read_or_refused(
+        bytes in proptest::collection::vec(proptest::sample::select(&b"05aF;\r\n :x"[..]), 0..40),
+        cuts in proptest::collection::vec(any::<usize>(), 0..8),
+    ) {
+        prop_assert_eq!(in_pieces(&bytes, &cuts), in_pieces(&bytes, &[]));
+    }
+
+    #[test]
+    fn what_is_cut_into_chunks_is_whole_again(
+        chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40), 0..6),
+        cuts in proptest::collection::vec(any::<usize>(), 0..8),
+    ) {
+        let mut bytes = Vec::new();
+        for chunk in &chunks {
+            bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+            bytes.extend_from_slice(chunk);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes.extend_from_slice(b"0\r\n\r\nnext");
+        let wanted = (chunks.concat(), Some(Ok(HeaderMap::new())), b"next".to_vec());
+        prop_assert_eq!(in_pieces(&bytes, &cuts), wanted);
+    }
+}

@@ -1,0 +1,153 @@
+//! A connection to the upstream, and one request with the head of its answer over it.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hyper::body::Body;
+use tokio::net::TcpStream;
+
+use super::head::{Head, Reader};
+use super::inbox::Inbox;
+use super::length::{self, Piece};
+use super::outbox::Outbox;
+use super::upload::{Failure, Upload};
+use crate::telemetry::metrics::WorkerMetrics;
+use crate::upstream::error::{Error, Malformed};
+
+/// An open connection. Dropped, it is closed.
+#[derive(Debug)]
+pub(in crate::upstream) struct Connection {
+    pub(super) stream: TcpStream,
+    pub(super) inbox: Inbox,
+    pub(in crate::upstream) outbox: Outbox,
+    pub(super) open: Open,
+}
+
+/// Counts a connection as long as it is open.
+#[derive(Debug)]
+pub(super) struct Open(Rc<WorkerMetrics>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.upstream_connection_closed();
+    }
+}
+
+/// The wait for the head of an answer.
+#[derive(Debug)]
+pub(in crate::upstream) struct Waiting {
+    reader: Reader,
+    /// Why no more of the request can be sent. An upstream that has answered may close before it has read all.
+    unsent: Option<io::Error>,
+}
+
+impl Waiting {
+    /// For the answer to HEAD or to another method.
+    pub(in crate::upstream) fn new(to_head: bool) -> Self {
+        Self { reader: Reader::new(to_head), unsent: None }
+    }
+}
+
+impl Connection {
+    /// A fresh connection, counted by `metrics` from now on.
+    pub(in crate::upstream) fn new(stream: TcpStream, metrics: &Rc<WorkerMetrics>) -> Self {
+        metrics.upstream_connection_opened();
+        let open = Open(Rc::clone(metrics));
+        Self { stream, inbox: Inbox::default(), outbox: Outbox::default(), open }
+    }
+
+    /// Sends a request and reads the head of its answer, both at once.
+    pub(in crate::upstream) fn poll_head<B>(
+        &mut self,
+        upload: &mut Upload<B>,
+        waiting: &mut Waiting,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Head, Error>>
+    where
+        B: Body<Data = Bytes> + Unpin,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
+        if waiting.unsent.is_none() && !(upload.is_over() && self.outbox.is_empty()) {
+            match upload.poll(&mut self.stream, &mut self.outbox, cx) {
+                Poll::Ready(Err(Failure::Body(error))) => return Poll::Ready(Err(Error::Reset(error))),
+                Poll::Ready(Err(Failure::Connection(error))) => waiting.unsent = Some(error),
+                Poll::Ready(Ok(())) | Poll::Pending => {}
+            }
+        }
+        loop {
+            let read = ready!(self.inbox.poll_read(&mut self.stream, cx));
+            let error = match read {
+                Ok(1..) => match waiting.reader.decode(&mut self.inbox.bytes) {
+                    Ok(None) => continue,
+                    Ok(Some(head)) => return Poll::Ready(Ok(self.answered(head, upload, waiting))),
+                    Err(malformed) => Error::Malformed(malformed),
+                },
+                Ok(0) if !self.inbox.is_empty() => Error::Malformed(Malformed::CutOff),
+                Ok(0) => {
+                    Error::Reset(waiting.unsent.take().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()))
+                }
+                Err(error) => Error::Reset(error),
+            };
+            return Poll::Ready(Err(error));
+        }
+    }
+
+    /// An upstream that has closed for reading has answered all the same, but that is the last it does.
+    fn answered<B>(&mut self, mut head: Head, upload: &mut Upload<B>, waiting: &Waiting) -> Head {
+        if waiting.unsent.is_some() {
+            upload.abandon();
+            self.outbox.begin();
+            head.keeps = false;
+        }
+        head
+    }
+
+    /// Whether the next `octets` of the answer are here already.
+    pub(in crate::upstream) fn has_read(&self, octets: u64) -> bool {
+        octets <= self.inbox.bytes.len() as u64
+    }
+
+    /// Takes the next `octets` of the answer, or as many as are here.
+    pub(in crate::upstream) fn take(&mut self, mut octets: u64) -> Bytes {
+        match length::take(&mut self.inbox.bytes, &mut octets) {
+            Piece::Data(content) => content,
+            Piece::Trailers(_) | Piece::End | Piece::More => Bytes::new(),
+        }
+    }
+
+    /// What it was to send; the connection is closed.
+    pub(in crate::upstream) fn into_outbox(self) -> Outbox {
+        self.outbox
+    }
+
+    /// Takes over what an earlier connection was to send, to send it from its beginning.
+    pub(in crate::upstream) fn repeat(&mut self, mut outbox: Outbox) {
+        outbox.rewind();
+        self.outbox = outbox;
+    }
+
+    /// Whether nothing has come since the last answer, not even the end, as far as we have been told. Asks the
+    /// system only if there is something to be read.
+    pub(in crate::upstream) fn is_quiet(&self) -> bool {
+        let read = self.stream.try_read(&mut [0]);
+        read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Whether the last request is out and no byte of its answer is left, nor one behind it.
+    pub(in crate::upstream) fn is_settled(&self) -> bool {
+        self.inbox.is_empty() && self.outbox.is_empty()
+    }
+
+    /// Its answer has ended: what was needed only for a large one is given back.
+    pub(in crate::upstream) fn settle(&mut self) {
+        self.inbox.settle();
+    }
+
+    /// It will not be used for a while: its buffers are given back.
+    pub(in crate::upstream) fn rest(&mut self) {
+        self.inbox = Inbox::default();
+        self.outbox = Outbox::default();
+    }
+}

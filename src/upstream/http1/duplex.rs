@@ -1,0 +1,122 @@
+//! A connection whose answer has begun before its request has ended.
+//!
+//! Then neither may wait for the other: a client may send all of its request before it reads a byte of the
+//! answer, or the other way round. So the rest of the request gets a task of its own. What is left when both have
+//! ended cleanly is a connection like any other.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use hyper::body::Body;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::task::JoinHandle;
+
+use super::connection::{Connection, Open};
+use super::inbox::Inbox;
+use super::outbox::Outbox;
+use super::upload::Upload;
+use crate::upstream::pool::Pool;
+
+/// The half that reads the answer.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) half: OwnedReadHalf,
+    pub(super) inbox: Inbox,
+    open: Open,
+}
+
+/// The half that sends the request.
+#[derive(Debug)]
+struct Writing {
+    half: OwnedWriteHalf,
+    outbox: Outbox,
+}
+
+/// The upload that goes on beside an answer. Dropped before the answer has ended, it is broken off.
+#[derive(Debug)]
+pub(super) struct Beside {
+    sending: Option<JoinHandle<()>>,
+    meeting: Rc<Meeting>,
+}
+
+/// Where the half that ends first waits for the other.
+#[derive(Debug)]
+struct Meeting {
+    arrived: RefCell<Arrived>,
+    pool: Rc<Pool>,
+}
+
+#[derive(Debug)]
+enum Arrived {
+    Nobody,
+    Sent(Writing),
+    Answered(Reading),
+    /// The request could not be sent to its end.
+    Broken,
+}
+
+/// Lets the rest of a request go on by itself.
+pub(super) fn part<B>(connection: Connection, mut upload: Upload<B>, pool: Rc<Pool>) -> (Reading, Beside)
+where
+    B: Body<Data = Bytes> + Unpin + 'static,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    let Connection { stream, inbox, outbox, open } = connection;
+    let (read, write) = stream.into_split();
+    let meeting = Rc::new(Meeting { arrived: RefCell::new(Arrived::Nobody), pool });
+    let mut writing = Writing { half: write, outbox };
+    let meets = Rc::clone(&meeting);
+    let sending = tokio::task::spawn_local(async move {
+        let sent = poll_fn(|cx| upload.poll(&mut writing.half, &mut writing.outbox, cx)).await;
+        match sent {
+            Ok(()) => meets.sent(writing),
+            Err(_) => *meets.arrived.borrow_mut() = Arrived::Broken,
+        }
+    });
+    (Reading { half: read, inbox, open }, Beside { sending: Some(sending), meeting })
+}
+
+impl Beside {
+    /// The answer has ended; the connection is given back when the request has, too.
+    pub(super) fn answered(mut self, reading: Reading) {
+        // From now on the upload has only itself and its client to end it.
+        self.sending = None;
+        self.meeting.answered(reading);
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if let Some(sending) = &self.sending {
+            sending.abort();
+        }
+    }
+}
+
+impl Meeting {
+    fn sent(&self, writing: Writing) {
+        match self.arrived.replace(Arrived::Broken) {
+            Arrived::Answered(reading) => self.meet(reading, writing),
+            Arrived::Nobody => *self.arrived.borrow_mut() = Arrived::Sent(writing),
+            Arrived::Sent(_) | Arrived::Broken => {}
+        }
+    }
+
+    fn answered(&self, reading: Reading) {
+        match self.arrived.replace(Arrived::Broken) {
+            Arrived::Sent(writing) => self.meet(reading, writing),
+            Arrived::Nobody => *self.arrived.borrow_mut() = Arrived::Answered(reading),
+            Arrived::Answered(_) | Arrived::Broken => {}
+        }
+    }
+
+    fn meet(&self, reading: Reading, writing: Writing) {
+        let Reading { half, inbox, open } = reading;
+        // They are of one connection, so they fit.
+        if let Ok(stream) = half.reunite(writing.half) {
+            self.pool.give_back(Connection { stream, inbox, outbox: writing.outbox, open });
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What is to be written to a connection.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use tokio::io::AsyncWrite;
+
+/// Pieces up to this size are copied to those before them; larger ones are written from where they are.
+const COPIED: usize = 1024;
+/// Nothing is added to what has reached this.
+const FULL: usize = 8 * 1024;
+/// A buffer that has grown beyond this is not kept.
+const KEPT: usize = 16 * 1024;
+
+/// A connection's write buffer: copied bytes, then at most one large piece, then copied bytes behind that.
+#[derive(Debug, Default)]
+pub(in crate::upstream) struct Outbox {
+    copied: Vec<u8>,
+    written: usize,
+    large: Bytes,
+    behind: Vec<u8>,
+    /// Whether a byte of the present request is out.
+    begun: bool,
+}
+
+impl Outbox {
+    /// Forgets the request before, and answers where the head of the next is to be put.
+    pub(super) fn begin(&mut self) -> &mut Vec<u8> {
+        if self.copied.capacity() > KEPT {
+            self.copied = Vec::new();
+        }
+        self.copied.clear();
+        self.written = 0;
+        self.large = Bytes::new();
+        self.behind.clear();
+        self.begun = false;
+        &mut self.copied
+    }
+
+    /// All is to be written once more. Only for what was put here since [`Self::begin`] and is here still.
+    pub(super) fn rewind(&mut self) {
+        self.written = 0;
+        self.begun = false;
+    }
+
+    /// Where small things are added.
+    pub(super) fn end(&mut self) -> &mut Vec<u8> {
+        if !self.large.is_empty() {
+            return &mut self.behind;
+        }
+        if self.written == self.copied.len() {
+            self.copied.clear();
+            self.written = 0;
+        }
+        &mut self.copied
+    }
+
+    /// Adds a piece. There must be room.
+    pub(super) fn push(&mut self, piece: Bytes) {
+        if piece.len() <= COPIED {
+            self.end().extend_from_slice(&piece);
+        } else {
+            self.large = piece;
+        }
+    }
+
+    /// Whether another piece may be added.
+    pub(super) fn has_room(&self) -> bool {
+        self.large.is_empty() && self.copied.len() - self.written < FULL
+    }
+
+    /// Whether all is written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.written == self.copied.len() && self.large.is_empty()
+    }
+
+    /// Whether a byte of the present request is out.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Writes all there is.
+    pub(super) fn poll_write(
+        &mut self,
+        stream: &mut (impl AsyncWrite + Unpin),
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while !self.is_empty() {
+            let copied = &self.copied[self.written..];
+            let written = if self.large.is_empty() {
+                ready!(Pin::new(&mut *stream).poll_write(cx, copied))?
+            } else {
+                let parts = [copied, &self.large, &self.behind].map(IoSlice::new);
+                ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &parts))?
+            };
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn advance(&mut self, mut octets: usize) {
+        self.begun = true;
+        let copied = octets.min(self.copied.len() - self.written);
+        self.written += copied;
+        octets -= copied;
+        if self.large.is_empty() {
+            return;
+        }
+        let large = octets.min(self.large.len());
+        self.large.advance(large);
+        if self.large.is_empty() {
+            std::mem::swap(&mut self.copied, &mut self.behind);
+            self.behind.clear();
+            self.written = octets - large;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

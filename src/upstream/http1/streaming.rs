@@ -1,0 +1,121 @@
+//! The body of an answer, read as it is asked for.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame};
+
+use super::connection::Connection;
+use super::duplex::{self, Beside, Reading};
+use super::length::{Length, Piece};
+use super::upload::Upload;
+use crate::upstream::pool::Pool;
+
+/// A body that is still to be read, and the connection it comes by.
+#[derive(Debug)]
+pub(in crate::upstream) struct Streaming {
+    source: Source,
+    length: Length,
+    /// Whether the connection can be used again afterwards.
+    keeps: bool,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// The request is out.
+    Whole(Connection, Rc<Pool>),
+    /// The request is still being sent.
+    Parted(Reading, Beside),
+    /// The connection is gone.
+    Gone,
+}
+
+impl Streaming {
+    /// The body that is to be read from `connection`.
+    pub(in crate::upstream) fn new<B>(
+        connection: Connection,
+        upload: Upload<B>,
+        (length, keeps): (Length, bool),
+        pool: &Rc<Pool>,
+    ) -> Self
+    where
+        B: Body<Data = Bytes> + Unpin + 'static,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
+        let pool = Rc::clone(pool);
+        let source = if upload.is_over() && connection.outbox.is_empty() {
+            Source::Whole(connection, pool)
+        } else {
+            let (reading, beside) = duplex::part(connection, upload, pool);
+            Source::Parted(reading, beside)
+        };
+        let mut streaming = Self { source, length, keeps };
+        streaming.settle();
+        streaming
+    }
+
+    /// The next frame.
+    ///
+    /// # Errors
+    /// If the connection fails or ends before the body, or the body's grammar is broken.
+    pub(in crate::upstream) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let polled = ready!(self.poll_piece(cx));
+        match polled {
+            Ok(Some(_)) => self.settle(),
+            Ok(None) => self.end(),
+            Err(_) => self.source = Source::Gone,
+        }
+        Poll::Ready(polled.transpose())
+    }
+
+    /// Where the body ends.
+    pub(in crate::upstream) fn length(&self) -> &Length {
+        &self.length
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
+        loop {
+            let inbox = match &mut self.source {
+                Source::Whole(connection, _) => &mut connection.inbox,
+                Source::Parted(reading, _) => &mut reading.inbox,
+                Source::Gone => return Poll::Ready(Ok(None)),
+            };
+            match self.length.decode(&mut inbox.bytes)? {
+                Piece::Data(data) => return Poll::Ready(Ok(Some(Frame::data(data)))),
+                Piece::Trailers(fields) => return Poll::Ready(Ok(Some(Frame::trailers(fields)))),
+                Piece::End => return Poll::Ready(Ok(None)),
+                Piece::More => {}
+            }
+            let read = match &mut self.source {
+                Source::Whole(connection, _) => connection.inbox.poll_read(&mut connection.stream, cx),
+                Source::Parted(reading, _) => reading.inbox.poll_read(&mut reading.half, cx),
+                Source::Gone => return Poll::Ready(Ok(None)),
+            };
+            if ready!(read)? == 0 {
+                let ended = self.length.ends_with_connection();
+                return Poll::Ready(if ended { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) });
+            }
+        }
+    }
+
+    /// Lets go of the connection as soon as the last piece is read, before anybody asks for more.
+    fn settle(&mut self) {
+        if self.length.is_over() {
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        let source = std::mem::replace(&mut self.source, Source::Gone);
+        match source {
+            Source::Whole(connection, pool) if self.keeps => pool.give_back(connection),
+            Source::Parted(reading, beside) if self.keeps => beside.answered(reading),
+            Source::Whole(..) | Source::Parted(..) | Source::Gone => {}
+        }
+    }
+}

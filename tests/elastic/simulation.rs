@@ -1,0 +1,167 @@
+//! What the controller promises, with an upstream that slows down, recovers and oscillates.
+//!
+//! Every claim is held for several seeds; `cargo bench --bench elastic -- --svg docs/elastic` draws the same runs.
+
+use weir::limiter::elastic::controller::Assessment;
+use weir::limiter::elastic::signal::{Signal, Signals};
+
+use super::upstream::{Moment, Scenario, run};
+
+/// The factors from a second on until another.
+fn factors(moments: &[Moment], from: f64, to: f64) -> Vec<f64> {
+    let between = moments.iter().filter(|moment| (from..to).contains(&moment.at));
+    between.map(|moment| moment.factor).collect()
+}
+
+fn mean(numbers: &[f64]) -> f64 {
+    numbers.iter().sum::<f64>() / numbers.len() as f64
+}
+
+/// How far factors stray from their mean, as a part of it.
+fn swing(factors: &[f64]) -> f64 {
+    let mean = mean(factors);
+    factors.iter().map(|factor| (factor - mean).abs() / mean).fold(0.0, f64::max)
+}
+
+/// Seconds from `from` until every limit is as written.
+fn time_to_base(moments: &[Moment], from: f64) -> Option<f64> {
+    let at_base = moments.iter().find(|moment| moment.at >= from && moment.factor <= 1.0)?;
+    Some(at_base.at - from)
+}
+
+/// Requests that passed between two seconds, per second, by client.
+fn rates(moments: &[Moment], from: f64, to: f64) -> Vec<f64> {
+    let clients = moments[0].passed.len();
+    let between = || moments.iter().filter(|moment| (from..to).contains(&moment.at));
+    let rate = |client: usize| between().map(|moment| f64::from(moment.passed[client])).sum::<f64>();
+    (0..clients).map(|client| rate(client) / (to - from)).collect()
+}
+
+#[test]
+fn in_steady_state_the_factor_strays_no_more_than_a_tenth() {
+    for seed in 0..8 {
+        let latency = Scenario::greedy(seed);
+        let reports = Scenario { reports: true, ..latency.clone() };
+        let few_servers = Scenario { servers: 2, service: 0.0022, ..latency.clone() };
+        for scenario in [latency, reports, few_servers] {
+            let factors = factors(&run(&scenario), 60.0, 180.0);
+            let (swing, mean) = (swing(&factors), mean(&factors));
+            assert!(swing < 0.1, "{swing} of {mean} with {scenario:?}");
+            assert!((1.2..2.05).contains(&mean), "{mean} with {scenario:?}");
+        }
+    }
+}
+
+#[test]
+fn an_upstream_with_room_for_all_gets_all() {
+    for (limit, spread) in [(1, 0.5), (1, 1.5), (5, 1.0), (20, 1.5), (100, 0.5)] {
+        let scenario = Scenario { limit, spread, servers: 64, ..Scenario::greedy(7) };
+        let moments = run(&scenario);
+        let lowest = factors(&moments, 30.0, 180.0).into_iter().fold(f64::MAX, f64::min);
+        assert!(lowest > 2.99, "{lowest} at {limit}/s, spread {spread}");
+    }
+}
+
+#[test]
+fn two_seconds_after_an_upstream_slows_down_limits_are_as_written() {
+    let slowdowns: [(&str, fn(f64) -> f64); 4] = [
+        ("to a third", |second| if second < 90.0 { 1.0 } else { 3.0 }),
+        ("to a tenth", |second| if second < 90.0 { 1.0 } else { 10.0 }),
+        ("to a stop", |second| if second < 90.0 { 1.0 } else { 1000.0 }),
+        ("by and by", |second| 1.0 + (second - 85.0).clamp(0.0, 5.0)),
+    ];
+    for (name, slowness) in slowdowns {
+        for seed in 0..4 {
+            let moments = run(&Scenario { slowness, seconds: 100, ..Scenario::greedy(seed) });
+            assert!(mean(&factors(&moments, 70.0, 85.0)) > 1.7, "nothing to lose: {name}");
+            let time = time_to_base(&moments, 90.0).unwrap_or(f64::MAX);
+            assert!(time <= 2.0, "{time} s when it slows down {name}, seed {seed}");
+            assert!(factors(&moments, 92.0, 100.0).iter().all(|factor| *factor <= 1.0), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_burst_of_all_clients_at_once_is_contained_in_two_seconds_and_found_its_place() {
+    // Nobody asks for long, so limits grow as far as they may; then all come, for more than the upstream can do.
+    let burst: fn(f64) -> f64 = |second| if second < 60.0 { 20.0 } else { 500.0 };
+    for seed in 0..4 {
+        let moments = run(&Scenario { clients: vec![burst; 4], ..Scenario::greedy(seed) });
+        assert!(mean(&factors(&moments, 50.0, 60.0)) > 2.99);
+        let over = |moment: &&Moment| moment.at > 60.0 && moment.factor <= 2.0;
+        let contained = moments.iter().find(over).unwrap().at - 60.0;
+        assert!(contained <= 2.0, "{contained} s");
+        let later = factors(&moments, 120.0, 180.0);
+        assert!(swing(&later) < 0.1 && mean(&later) > 1.7, "{} {}", swing(&later), mean(&later));
+    }
+}
+
+#[test]
+fn it_recovers_with_the_upstream() {
+    let slowness: fn(f64) -> f64 = |second| if (60.0..65.0).contains(&second) { 4.0 } else { 1.0 };
+    for seed in 0..4 {
+        let moments = run(&Scenario { slowness, ..Scenario::greedy(seed) });
+        let before = mean(&factors(&moments, 40.0, 60.0));
+        assert!(time_to_base(&moments, 60.0).is_some_and(|time| time <= 2.0));
+        let (soon, later) = (mean(&factors(&moments, 95.0, 100.0)), mean(&factors(&moments, 140.0, 180.0)));
+        assert!(soon > before * 0.85, "{before}, then {soon}");
+        assert!(later > before * 0.93, "{before}, at last {later}");
+        let late = moments.iter().filter(|moment| moment.at > 80.0 && moment.latency > Some(0.25));
+        assert_eq!(late.count(), 0, "the queue is gone and does not come back");
+    }
+}
+
+#[test]
+fn each_time_an_oscillating_upstream_slows_down_limits_are_back_in_two_seconds() {
+    let slowness: fn(f64) -> f64 = |second| if second > 40.0 && second % 40.0 < 10.0 { 5.0 } else { 1.0 };
+    for seed in 0..4 {
+        let moments = run(&Scenario { slowness, seconds: 200, ..Scenario::greedy(seed) });
+        for start in [80.0, 120.0, 160.0] {
+            assert!(mean(&factors(&moments, start - 4.0, start)) > 1.2, "it had not recovered by {start}");
+            let time = time_to_base(&moments, start).unwrap_or(f64::MAX);
+            assert!(time <= 2.0, "{time} s after {start}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn nobody_gets_less_than_was_written_and_all_get_alike() {
+    let slowness: fn(f64) -> f64 = |second| if second > 60.0 && second % 20.0 < 5.0 { 4.0 } else { 1.0 };
+    // Two that want all they can get, and one that keeps well within what was written.
+    let clients: Vec<fn(f64) -> f64> = vec![|_| 500.0, |_| 500.0, |_| 50.0];
+    let moments = run(&Scenario { slowness, clients, seconds: 120, servers: 8, ..Scenario::greedy(3) });
+    for second in (0..118).map(f64::from) {
+        let rates = rates(&moments, second, second + 2.0);
+        assert!(rates[0] > 98.0 && rates[1] > 98.0, "{rates:?} at {second}");
+        assert!((rates[0] - rates[1]).abs() < 0.1 * rates[0], "{rates:?} at {second}");
+    }
+    let modest = rates(&moments, 0.0, 120.0)[2];
+    assert!((48.0..52.0).contains(&modest), "{modest}");
+}
+
+#[test]
+fn an_upstream_that_has_become_slower_for_good_is_the_usual_one_after_minutes() {
+    let slowness: fn(f64) -> f64 = |second| if second < 60.0 { 1.0 } else { 3.0 };
+    let scenario = Scenario { slowness, servers: 64, seconds: 360, limit: 50, ..Scenario::greedy(1) };
+    let moments = run(&scenario);
+    assert!(factors(&moments, 70.0, 100.0).iter().all(|factor| *factor <= 1.0), "it is news at first");
+    assert!(mean(&factors(&moments, 340.0, 360.0)) > 2.9, "and then is not");
+}
+
+#[test]
+fn limits_that_stretch_do_not_get_an_upstream_used_to_being_slow() {
+    let moments = run(&Scenario { seconds: 900, ..Scenario::greedy(5) });
+    let of = |assessment: &Assessment| assessment.levels[Signal::Latency as usize];
+    let threshold = |at: f64| of(&moments[(at * 10.0) as usize].assessment).unwrap().threshold;
+    assert!(threshold(890.0) < threshold(60.0) * 1.25, "{} to {}", threshold(60.0), threshold(890.0));
+    assert!(swing(&factors(&moments, 600.0, 900.0)) < 0.1);
+}
+
+#[test]
+fn requests_under_way_alone_tell_of_a_standstill() {
+    let slowness: fn(f64) -> f64 = |second| if second < 60.0 { 1.0 } else { 1000.0 };
+    let signals: Signals = [Signal::InFlight].into_iter().collect();
+    let moments = run(&Scenario { slowness, signals, seconds: 70, ..Scenario::greedy(2) });
+    assert!(time_to_base(&moments, 60.0).is_some_and(|time| time <= 2.0));
+    assert!(moments.last().is_some_and(|last| last.in_flight > 1000), "nobody has been answered");
+}

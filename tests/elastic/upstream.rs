@@ -1,0 +1,253 @@
+//! A simulated upstream, clients that ask whatever they get, and the limiter and its controller in between.
+//!
+//! The upstream is a queue before so many servers; its service times are drawn from a log-normal distribution and
+//! stretched as a scenario says. Clients arrive at random and never wait for each other (an open loop, which is
+//! what overloads upstreams). Admission is the real limiter's arithmetic, the controller is the real one, and
+//! only what a proxy would see is told to it.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use weir::limiter::algorithm::{Algorithm, Outcome, State, evaluate};
+use weir::limiter::elastic::controller::{Assessment, Controller, TICK};
+use weir::limiter::elastic::latency::Samples;
+use weir::limiter::elastic::signal::{Reading, Signals};
+use weir::limiter::elastic::{Headroom, Prices, Stretch};
+use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::timestamp::Timestamp;
+
+const START: u64 = 1_704_067_200_000_000_000;
+const SECOND: f64 = 1e9;
+/// After that long a proxy gives up on an answer.
+const TIMEOUT: u64 = 15_000_000_000;
+
+/// What happens to whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    /// Of the random numbers.
+    pub(crate) seed: u64,
+    /// Requests at once that the upstream works on.
+    pub(crate) servers: usize,
+    /// The median time it works on one, in seconds.
+    pub(crate) service: f64,
+    /// How much these times vary: the standard deviation of their logarithm.
+    pub(crate) spread: f64,
+    /// How many times as long they take at a second of the simulation.
+    pub(crate) slowness: fn(f64) -> f64,
+    /// Whether the upstream reports its load.
+    pub(crate) reports: bool,
+    /// The written limit of each client, per second.
+    pub(crate) limit: u32,
+    /// How many times that it may become.
+    pub(crate) stretch: u32,
+    /// What each client asks for: requests per second at a second of the simulation.
+    pub(crate) clients: Vec<fn(f64) -> f64>,
+    /// How long it goes on, in seconds.
+    pub(crate) seconds: u32,
+    /// What the controller goes by.
+    pub(crate) signals: Signals,
+}
+
+impl Scenario {
+    /// An upstream of sixteen servers that can do 800 requests a second, and four clients who may have 100 each
+    /// and want 500.
+    pub(crate) fn greedy(seed: u64) -> Self {
+        Self {
+            seed,
+            servers: 16,
+            service: 0.0177,
+            spread: 0.5,
+            slowness: |_| 1.0,
+            reports: false,
+            limit: 100,
+            stretch: 3,
+            clients: vec![|_| 500.0; 4],
+            seconds: 180,
+            signals: Signals::ALL,
+        }
+    }
+}
+
+/// One tick of a simulation.
+#[derive(Clone, Debug)]
+pub(crate) struct Moment {
+    /// Seconds since the beginning.
+    pub(crate) at: f64,
+    /// How many times the written limit is in force.
+    pub(crate) factor: f64,
+    /// What the controller said.
+    pub(crate) assessment: Assessment,
+    /// Requests in the upstream.
+    pub(crate) in_flight: usize,
+    /// The mean time until an answer, in seconds; of those that came in this tick.
+    pub(crate) latency: Option<f64>,
+    /// Requests that passed in this tick, by client.
+    pub(crate) passed: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Done,
+    Arrival(usize),
+}
+
+struct Client {
+    rate: fn(f64) -> f64,
+    state: Option<State>,
+    passed: u32,
+}
+
+struct Simulation {
+    scenario: Scenario,
+    random: fastrand::Rng,
+    events: BinaryHeap<Reverse<(u64, Event)>>,
+    quota: Quota,
+    prices: Prices,
+    clients: Vec<Client>,
+    /// When each request came that is being worked on, by when it will be done.
+    working: BinaryHeap<Reverse<(u64, u64)>>,
+    waiting: VecDeque<u64>,
+    headroom: Headroom,
+    tally: Tally,
+}
+
+/// What happened in this tick.
+#[derive(Default)]
+struct Tally {
+    answers: Samples,
+    latencies: f64,
+    ended: u64,
+    failed: u64,
+    /// Servers busy, times nanoseconds.
+    busy: f64,
+    busy_until: u64,
+}
+
+/// Runs `scenario` to its end.
+pub(crate) fn run(scenario: &Scenario) -> Vec<Moment> {
+    let limit = NonZeroU32::new(scenario.limit).expect("a limit above 0");
+    let limit = Limit::new(limit, Period::one(Unit::Second));
+    let burst = NonZeroU32::new(scenario.limit.div_ceil(10));
+    let written = Quota::new(Algorithm::Gcra, limit, burst).expect("a limit that can be");
+    let stretch = Stretch::from_hundredths(scenario.stretch * 100).expect("above 1x");
+    let (quota, prices) = written.stretched(stretch).expect("a limit that stretches");
+    let client = |rate: &fn(f64) -> f64| Client { rate: *rate, state: None, passed: 0 };
+    let mut simulation = Simulation {
+        random: fastrand::Rng::with_seed(scenario.seed),
+        events: (0..scenario.clients.len()).map(|client| Reverse((0, Event::Arrival(client)))).collect(),
+        quota,
+        prices,
+        clients: scenario.clients.iter().map(client).collect(),
+        working: BinaryHeap::new(),
+        waiting: VecDeque::new(),
+        headroom: Headroom::NONE,
+        tally: Tally::default(),
+        scenario: scenario.clone(),
+    };
+    let mut controller = Controller::default();
+    let ticks = u64::from(scenario.seconds) * 10;
+    (1..=ticks).map(|tick| simulation.tick(tick * 100_000_000, &mut controller)).collect()
+}
+
+impl Simulation {
+    fn tick(&mut self, end: u64, controller: &mut Controller) -> Moment {
+        while let Some(Reverse((now, event))) =
+            self.events.peek().copied().filter(|Reverse((at, _))| *at < end)
+        {
+            self.events.pop();
+            self.account(now);
+            match event {
+                Event::Done => self.done(now),
+                Event::Arrival(client) => self.arrive(client, now),
+            }
+        }
+        self.account(end);
+        self.give_up(end);
+        let tally = std::mem::take(&mut self.tally);
+        self.tally.busy_until = end;
+        let in_flight = self.working.len() + self.waiting.len();
+        let busy = tally.busy / (self.scenario.servers as f64 * TICK.as_nanos() as f64);
+        let reading = Reading {
+            in_flight: in_flight as u64,
+            answers: tally.answers,
+            ended: tally.ended,
+            failed: tally.failed,
+            utilization: (self.scenario.reports && tally.ended > 0).then_some(busy),
+            cpu: None,
+        };
+        let assessment =
+            controller.assess(&reading, self.scenario.signals, Timestamp::from_nanos(START + end));
+        self.headroom = assessment.headroom;
+        Moment {
+            at: end as f64 / SECOND,
+            factor: self.prices.stretch().factor_at(self.headroom),
+            assessment,
+            in_flight,
+            latency: (tally.ended > 0).then(|| tally.latencies / tally.ended as f64),
+            passed: self.clients.iter_mut().map(|client| std::mem::take(&mut client.passed)).collect(),
+        }
+    }
+
+    fn account(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.tally.busy_until) as f64;
+        self.tally.busy += passed * self.working.len() as f64;
+        self.tally.busy_until = now;
+    }
+
+    fn arrive(&mut self, client: usize, now: u64) {
+        let rate = (self.clients[client].rate)(now as f64 / SECOND).max(0.001);
+        let gap = -(1.0 - self.random.f64()).ln() / rate;
+        self.events.push(Reverse((now + (gap * SECOND) as u64, Event::Arrival(client))));
+        let asking = &mut self.clients[client];
+        let price = self.prices.at(self.headroom).get();
+        let (next, outcome) = evaluate(asking.state, &self.quota, price, Timestamp::from_nanos(START + now));
+        if outcome != Outcome::Conform {
+            return;
+        }
+        asking.state = Some(next);
+        asking.passed += 1;
+        if self.working.len() < self.scenario.servers {
+            self.work(now, now);
+        } else {
+            self.waiting.push_back(now);
+        }
+    }
+
+    fn work(&mut self, came: u64, now: u64) {
+        let (one, other) = (1.0 - self.random.f64(), self.random.f64());
+        let normal = (-2.0 * one.ln()).sqrt() * (std::f64::consts::TAU * other).cos();
+        let slowness = (self.scenario.slowness)(now as f64 / SECOND);
+        let seconds = self.scenario.service * (normal * self.scenario.spread).exp() * slowness;
+        let done = now + (seconds * SECOND) as u64;
+        self.working.push(Reverse((done, came)));
+        self.events.push(Reverse((done, Event::Done)));
+    }
+
+    fn done(&mut self, now: u64) {
+        if let Some(Reverse((_, came))) = self.working.pop() {
+            let took = now - came;
+            self.tally.ended += 1;
+            self.tally.latencies += took as f64 / SECOND;
+            if took > TIMEOUT {
+                self.tally.failed += 1;
+            } else {
+                self.tally.answers.add(Duration::from_nanos(took));
+            }
+        }
+        if let Some(came) = self.waiting.pop_front() {
+            self.work(came, now);
+        }
+    }
+
+    /// The proxy closes the connections of those that have waited too long.
+    fn give_up(&mut self, now: u64) {
+        while self.waiting.front().is_some_and(|came| now - came > TIMEOUT) {
+            self.waiting.pop_front();
+            self.tally.ended += 1;
+            self.tally.failed += 1;
+            self.tally.latencies += TIMEOUT as f64 / SECOND;
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The order of things on a connection to the upstream, and what must never get from one exchange into another.
+
+use std::io;
+use std::sync::{Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use super::through;
+use crate::support::wait::{DEADLINE, pause, until_true};
+use crate::support::wire::Framing;
+use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config_with, get};
+
+const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+/// More than all buffers on the way hold together.
+const LARGE: usize = 32 << 20;
+
+#[test]
+fn an_answer_in_single_bytes_is_the_same_answer() {
+    let origin = Origin::start(|turn| {
+        let text = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\nx-mark: here\r\n\
+                    trailer: x-sum\r\n\r\n5;ext\r\nhello\r\n6\r\n world\r\n0\r\nx-sum: 11\r\n\r\n";
+        for byte in text.bytes() {
+            turn.send([byte])?;
+            // One segment each: what is sent together would be read together.
+            pause(Duration::from_millis(1));
+        }
+        Ok(Then::Keep)
+    });
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    for _ in 0..2 {
+        let answer = client.ask(&Request::get("/").header("te", "trailers").header("connection", "te"));
+        assert_eq!((answer.status, answer.body.text().as_str()), (201, "hello world"));
+        assert_eq!((answer.header("x-mark"), answer.body.trailers.get("x-sum")), ("here", Some("11")));
+    }
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn what_comes_unasked_on_an_idle_connection_is_nobodys_answer() {
+    let (sent, unasked) = mpsc::channel();
+    let sent = Mutex::new(sent);
+    let origin = Origin::start(move |turn| {
+        turn.send(HELLO)?;
+        if turn.head.word(1) == "/first" {
+            pause(Duration::from_millis(50));
+            turn.send("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")?;
+            sent.lock().unwrap().send(()).map_err(io::Error::other)?;
+        }
+        Ok(Then::Keep)
+    });
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    assert_eq!(client.get("/first").body.text(), "hello");
+    unasked.recv_timeout(DEADLINE).expect("nothing was sent unasked");
+    for _ in 0..3 {
+        assert_eq!(client.get("/next").body.text(), "hello");
+    }
+    assert_eq!(origin.connections(), 2);
+}
+
+#[test]
+fn what_follows_a_chunked_answer_is_nobodys_answer() {
+    let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    let origin = Origin::answering(format!("{chunked}HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"));
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    for _ in 0..5 {
+        assert_eq!(client.get("/").body.text(), "hello");
+    }
+    assert_eq!(origin.connections(), 5, "a connection with something left on it was used again");
+}
+
+#[test]
+fn a_broken_beginning_of_an_answer_is_not_asked_for_again() {
+    let origin = Origin::start(|turn| {
+        if turn.nth > 0 {
+            turn.send("HTT")?;
+            return Ok(Then::Close);
+        }
+        turn.send(HELLO)?;
+        Ok(Then::Keep)
+    });
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    assert_eq!(client.get("/one").status, 200);
+    assert_eq!(client.get("/two").status, 502);
+    assert_eq!(origin.seen().len(), 2);
+    assert_eq!(weir.metric("weir_upstream_retries_total", &[]), 0.0);
+}
+
+#[test]
+fn answers_that_forbid_it_leave_no_connection_to_use_again() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: Foo, CLOSE\r\n\r\nhello",
+        "HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\nhello",
+    ] {
+        let origin = Origin::answering(answer);
+        let weir = through(&origin);
+        let mut client = Client::connect(weir.address());
+        for _ in 0..3 {
+            assert_eq!(client.get("/").body.text(), "hello");
+        }
+        assert_eq!(origin.connections(), 3, "{answer:?}");
+    }
+}
+
+#[test]
+fn connections_are_counted_as_long_as_they_are_open() {
+    let origin = Origin::start(|turn| {
+        turn.send(HELLO)?;
+        Ok(if turn.head.word(1) == "/last" { Then::Close } else { Then::Keep })
+    });
+    let weir = through(&origin);
+    let open = || weir.metric("weir_upstream_connections", &[]);
+    let mut client = Client::connect(weir.address());
+    for _ in 0..3 {
+        assert_eq!(client.get("/").status, 200);
+    }
+    assert_eq!(open(), 1.0);
+    assert_eq!(client.get("/last").status, 200);
+    // Nobody asks for anything: it is noticed all the same.
+    until_true("the closed connection to be noticed", || open() == 0.0);
+    assert_eq!(weir.metric("weir_upstream_connections_total", &[]), 1.0);
+}
+
+#[test]
+fn a_request_goes_on_to_its_end_behind_an_answer_that_came_early() {
+    let origin = Origin::start(|turn| {
+        turn.send("HTTP/1.1 202 Accepted\r\ncontent-length: 5\r\n\r\nearly")?;
+        turn.body()?;
+        Ok(Then::Keep)
+    });
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    for round in 0..3 {
+        client.send("POST /up HTTP/1.1\r\nhost: test.local\r\ncontent-length: 60000\r\n\r\n");
+        let answer = client.answer("POST");
+        assert_eq!((answer.status, answer.body.text().as_str()), (202, "early"));
+        client.send(vec![b'x'; 60_000]);
+        until_true("the whole body to arrive", || {
+            origin.seen().iter().filter(|seen| seen.complete && seen.body.length == 60_000).count() > round
+        });
+    }
+    assert!(origin.connections() <= 2, "{} connections", origin.connections());
+}
+
+#[test]
+fn neither_direction_waits_for_the_other() {
+    // The upstream writes while it reads; the client reads nothing before it has written all.
+    let origin = Origin::start(|turn| {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LARGE}\r\n\r\n");
+        let mut writer = turn.wire.stream().try_clone()?;
+        let writing = thread::spawn(move || {
+            io::Write::write_all(&mut writer, head.as_bytes())?;
+            io::Write::write_all(&mut writer, &vec![b'd'; LARGE])
+        });
+        turn.body()?;
+        writing.join().unwrap()?;
+        Ok(Then::Keep)
+    });
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send(format!("POST / HTTP/1.1\r\nhost: test.local\r\ncontent-length: {LARGE}\r\n\r\n"));
+    let piece = vec![b'u'; 1 << 20];
+    client.send(&piece);
+    assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "200");
+    for _ in 1..LARGE >> 20 {
+        client.send(&piece);
+    }
+    origin.until("the whole request", |seen| seen.complete);
+    let body = client.wire.read_body(Framing::Length(LARGE as u64), |_| {}).unwrap();
+    assert_eq!(body.length, LARGE as u64);
+    assert_eq!(get(weir.address(), "/").status, 200, "and then it no longer served");
+}
+
+#[test]
+fn an_upload_that_is_given_up_ends_on_both_sides() {
+    let (ended, outcome) = mpsc::channel();
+    let ended = Mutex::new(ended);
+    let origin = Origin::start(move |turn| {
+        turn.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")?;
+        let body = turn.body();
+        ended.lock().unwrap().send(body.is_err()).map_err(io::Error::other)?;
+        body.map(|_| Then::Close)
+    });
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nhost: test.local\r\ncontent-length: 1000\r\n\r\nsome");
+    assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "200");
+    drop(client);
+    assert!(outcome.recv_timeout(DEADLINE).expect("the upstream was left waiting"));
+    until_true("the connection to be closed", || weir.metric("weir_upstream_connections", &[]) == 0.0);
+}
+
+#[test]
+fn an_answer_that_has_begun_has_no_deadline_left() {
+    let origin = Origin::start(|turn| {
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello")?;
+        turn.body()?;
+        turn.send("world")?;
+        Ok(Then::Keep)
+    });
+    let upstream = format!("{{ address: \"{}\", timeout: 200ms }}", origin.address());
+    let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nhost: test.local\r\ncontent-length: 4\r\n\r\nbo");
+    assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "200");
+    pause(Duration::from_millis(500));
+    client.send("dy");
+    let body = client.wire.read_body(Framing::Length(10), |_| {}).unwrap();
+    assert_eq!(body.text(), "helloworld");
+}

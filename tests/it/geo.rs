@@ -1,0 +1,222 @@
+//! Where clients come from: rules by country, continent and autonomous system, and databases that are
+//! replaced under a running proxy.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::support::{Client, Request, Weir, config, wait};
+
+const TRUST: &str = "client_ip: { trusted_proxies: [127.0.0.1] }";
+
+/// In `tests/data`; its README says what is where.
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+fn geo() -> String {
+    format!(
+        "geo: {{ database: {}, asn_database: {} }}",
+        data("country.mmdb").display(),
+        data("asn.mmdb").display()
+    )
+}
+
+fn with_rules(rules: &str) -> Weir {
+    Weir::start(&config("echo", &format!("{TRUST}\n{}\nrules:\n{rules}\n", geo())))
+}
+
+/// What requests from these addresses are answered, one after the other.
+fn statuses(weir: &Weir, clients: &[&str]) -> Vec<u16> {
+    let mut connection = Client::connect(weir.address());
+    clients.iter().map(|client| connection.ask(&Request::get("/").from(client)).status).collect()
+}
+
+/// A proxy whose databases lie beside its configuration, to be replaced.
+struct Replaceable {
+    weir: Weir,
+    directory: TempDir,
+}
+
+impl Replaceable {
+    fn start(rules: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self::place(directory.path(), "country.mmdb", "places.mmdb");
+        Self::place(directory.path(), "asn.mmdb", "systems.mmdb");
+        let file = directory.path().join("weir.yaml");
+        let settings = "geo: { database: places.mmdb, asn_database: systems.mmdb }";
+        fs::write(&file, config("echo", &format!("{TRUST}\n{settings}\nrules:\n{rules}\n"))).unwrap();
+        Self { weir: Weir::start_file(&file), directory }
+    }
+
+    /// Puts a database in the place of another, whole.
+    fn replace(&self, with: &str, name: &str) {
+        Self::place(self.directory.path(), with, name);
+    }
+
+    fn place(directory: &Path, from: &str, name: &str) {
+        let next = directory.join("next");
+        fs::copy(data(from), &next).unwrap();
+        fs::rename(&next, directory.join(name)).unwrap();
+    }
+
+    fn status(&self, client: &str) -> u16 {
+        statuses(&self.weir, &[client])[0]
+    }
+
+    fn until_status(&self, client: &str, status: u16) {
+        wait::until_true("the new database", || self.status(client) == status);
+    }
+
+    fn until_rejected(&self, before: f64) {
+        wait::until_true("the rejection", || self.weir.rejected_reloads() > before);
+    }
+}
+
+#[test]
+fn a_country_is_denied_and_nobody_else() {
+    let weir = with_rules("  - { name: no, match: { country: [br, IN] }, action: deny }");
+    assert_eq!(
+        statuses(&weir, &["198.51.100.7", "198.51.100.130", "2001:db8:2::1", "::ffff:198.51.100.7"]),
+        [403; 4]
+    );
+    assert_eq!(statuses(&weir, &["192.0.2.1", "203.0.113.1", "203.0.113.200", "2001:db8:1::1"]), [200; 4]);
+}
+
+#[test]
+fn continents_and_systems_match_too_and_all_fields_must_hold() {
+    let weir = with_rules(
+        "  - { name: africa-asia, match: { continent: [AF, AS] }, action: deny }\n  \
+           - { name: system, match: { asn: [AS64500, 64999], country: FR }, action: deny }",
+    );
+    assert_eq!(statuses(&weir, &["198.51.100.130", "192.0.2.130"]), [403; 2]);
+    // In the system but elsewhere, in neither, and nowhere.
+    assert_eq!(statuses(&weir, &["192.0.2.1", "203.0.113.1", "10.9.9.9"]), [200; 3]);
+}
+
+#[test]
+fn an_exception_for_a_country_lets_only_it_through() {
+    let weir = with_rules("  - { name: only-home, except: { country: DE }, action: deny }");
+    assert_eq!(statuses(&weir, &["192.0.2.1", "192.0.2.130", "203.0.113.200"]), [200, 403, 403]);
+}
+
+#[test]
+fn from_this_country_at_most_three_a_minute() {
+    let weir = with_rules(
+        "  - name: brazil\n    match: { country: BR, schedule: \"00:00-24:00 America/Sao_Paulo\" }\n    limit: 3/d",
+    );
+    let one_after_the_other =
+        ["198.51.100.1", "198.51.100.2", "2001:db8:2::1", "198.51.100.3", "198.51.100.1"];
+    assert_eq!(statuses(&weir, &one_after_the_other), [200, 200, 200, 429, 429]);
+    assert_eq!(statuses(&weir, &["192.0.2.1"; 5]), [200; 5]);
+}
+
+#[test]
+fn countries_continents_and_systems_are_counted_apart() {
+    let weir = with_rules("  - { name: a, key: country, limit: 1/d }");
+    assert_eq!(
+        statuses(&weir, &["192.0.2.1", "192.0.2.2", "2001:db8:1::1", "192.0.2.130"]),
+        [200, 429, 429, 200]
+    );
+    let weir = with_rules("  - { name: a, key: continent, limit: 1/d }");
+    assert_eq!(statuses(&weir, &["192.0.2.1", "192.0.2.130", "203.0.113.1"]), [200, 429, 200]);
+    let weir = with_rules("  - { name: a, key: [asn], limit: 1/d }");
+    assert_eq!(statuses(&weir, &["192.0.2.1", "192.0.2.200", "198.51.100.1"]), [200, 429, 200]);
+}
+
+#[test]
+fn a_client_of_no_known_country_lacks_that_part_of_the_key() {
+    for (on_missing, expected) in [("skip", [200; 3]), ("shared", [200, 429, 429]), ("deny", [403; 3])] {
+        let rule = format!("  - {{ name: a, key: country, limit: 1/d, on_missing: {on_missing} }}");
+        let weir = with_rules(&rule);
+        // In the database without a country, and twice not in it.
+        assert_eq!(
+            statuses(&weir, &["203.0.113.130", "203.0.113.200", "10.1.1.1"]),
+            expected,
+            "{on_missing}"
+        );
+        assert_eq!(statuses(&weir, &["192.0.2.1"]), [200]);
+    }
+}
+
+#[test]
+fn a_client_cannot_choose_where_it_comes_from() {
+    let rules = "rules: [{ name: no, match: { country: BR }, action: deny }]";
+    let weir = Weir::start(&config("echo", &format!("{}\n{rules}", geo())));
+    assert_eq!(statuses(&weir, &["198.51.100.7"]), [200]);
+}
+
+#[test]
+fn a_replaced_database_is_used_at_once_and_counters_stay() {
+    let place = Replaceable::start(
+        "  - { name: no, match: { country: BR }, action: deny }\n  \
+         - { name: counted, match: { path: /counted }, key: country, limit: 2/d }\n  \
+         - { name: system, match: { asn: 64503 }, action: deny }",
+    );
+    let counted = |client: &str| {
+        let request = Request::get("/counted").from(client);
+        Client::connect(place.weir.address()).ask(&request).status
+    };
+    assert_eq!([counted("192.0.2.1"), counted("192.0.2.130")], [200, 200]);
+    place.replace("country-moved.mmdb", "places.mmdb");
+    place.until_status("192.0.2.1", 403);
+    assert_eq!([counted("192.0.2.130"), counted("192.0.2.130")], [200, 429], "counted on from one");
+    place.replace("country.mmdb", "places.mmdb");
+    place.until_status("192.0.2.1", 200);
+    assert_eq!([counted("192.0.2.1"), counted("192.0.2.1")], [200, 429], "counted on from one");
+    place.replace("asn-moved.mmdb", "systems.mmdb");
+    place.until_status("192.0.2.1", 403);
+    assert_eq!(place.status("198.51.100.1"), 403, "a country that is still denied");
+}
+
+#[test]
+fn a_damaged_database_keeps_the_old_one_and_everybody_can_see_it() {
+    let place = Replaceable::start("  - { name: no, match: { country: BR }, action: deny }");
+    let damage = |content: &[u8]| {
+        let before = place.weir.rejected_reloads();
+        let next = place.directory.path().join("next");
+        fs::write(&next, content).unwrap();
+        fs::rename(&next, place.directory.path().join("places.mmdb")).unwrap();
+        place.until_rejected(before);
+        assert_eq!((place.status("198.51.100.7"), place.status("192.0.2.1")), (403, 200));
+    };
+    let whole = fs::read(data("country-moved.mmdb")).unwrap();
+    damage(&whole[..whole.len() / 2]);
+    damage(b"<html>quota exceeded</html>");
+    damage(&fs::read(data("asn.mmdb")).unwrap());
+    let problem = "geo.database: no countries in this database of type \"GeoLite2-ASN\"";
+    let info = place.weir.admin_json("/server_info");
+    let shown = info["config"]["last_reload"]["problems"][0].as_str().unwrap();
+    assert!(shown.contains(problem) && shown.contains("weir.yaml:"), "{shown}");
+    assert!(place.weir.log().iter().any(|line| line.contains("no countries in this database")));
+    assert_eq!(place.weir.metric("weir_config_last_reload_successful", &[]), 0.0);
+    // Right again, it is taken.
+    place.replace("country-moved.mmdb", "places.mmdb");
+    place.until_status("192.0.2.1", 403);
+    assert_eq!(place.weir.metric("weir_config_last_reload_successful", &[]), 1.0);
+}
+
+#[test]
+fn a_database_that_goes_away_is_kept_in_memory() {
+    let place = Replaceable::start("  - { name: no, match: { country: BR }, action: deny }");
+    let before = place.weir.rejected_reloads();
+    fs::remove_file(place.directory.path().join("places.mmdb")).unwrap();
+    place.until_rejected(before);
+    assert_eq!((place.status("198.51.100.7"), place.status("192.0.2.1")), (403, 200));
+}
+
+#[test]
+fn no_process_starts_with_a_database_of_the_wrong_kind() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("weir.yaml");
+    fs::write(&file, config("echo", &format!("geo: {{ database: {} }}", data("asn.mmdb").display())))
+        .unwrap();
+    let path = file.to_str().unwrap();
+    for command in [vec!["check", path], vec!["run", "-c", path]] {
+        let output = crate::support::weir::run(command);
+        assert_eq!(output.status.code(), Some(2));
+        let said = [output.stdout, output.stderr].concat();
+        assert!(String::from_utf8_lossy(&said).contains("it belongs in `geo.asn_database`"));
+    }
+}

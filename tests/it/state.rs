@@ -1,0 +1,175 @@
+//! Counters survive a restart, whatever the end was like; nothing about their file keeps Weir from serving.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Client, Request, Weir, config, wait};
+
+/// A directory with a configuration that keeps its counters beside itself.
+struct Kept {
+    directory: TempDir,
+}
+
+impl Kept {
+    fn new(interval: &str, limit: &str) -> Self {
+        let kept = Self { directory: tempfile::tempdir().unwrap() };
+        kept.configure(interval, limit, "");
+        kept
+    }
+
+    fn configure(&self, interval: &str, limit: &str, rest: &str) {
+        let rules = format!("rules: [{{ name: per-key, key: [{{ header: x-key }}], limit: {limit} }}]");
+        let state = format!("state: {{ file: counters, interval: {interval} }}\n{rest}");
+        fs::write(self.path("weir.yaml"), config("echo", &format!("{state}{rules}\n"))).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn start(&self) -> Weir {
+        Weir::start_file(&self.path("weir.yaml"))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.directory.path()).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// Sends requests of one key until one is refused; how many passed.
+fn exhaust(weir: &Weir, key: &str) -> usize {
+    let mut client = Client::connect(weir.address());
+    let request = Request::get("/").header("x-key", key);
+    (0..100).take_while(|_| client.ask(&request).status == 200).count()
+}
+
+fn terminate(mut weir: Weir) {
+    weir.terminate();
+    assert_eq!(weir.wait_exit().code(), Some(0));
+}
+
+/// Messages of the log with this level.
+fn said(weir: &Weir, level: &str) -> Vec<Value> {
+    let lines = weir.log();
+    let events = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    events.filter(|event| event["level"] == level).collect()
+}
+
+fn is_for_its_owner(path: &Path) -> bool {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777 == 0o600
+}
+
+#[test]
+fn who_was_limited_before_a_restart_is_limited_after_it() {
+    let kept = Kept::new("1h", "3/d");
+    let weir = kept.start();
+    assert_eq!((exhaust(&weir, "used"), exhaust(&weir, "other")), (3, 3));
+    terminate(weir);
+    assert!(is_for_its_owner(&kept.path("counters")));
+    assert_eq!(kept.names(), ["counters", "counters.lock", "weir.yaml"]);
+    let weir = kept.start();
+    assert_eq!((exhaust(&weir, "used"), exhaust(&weir, "new")), (0, 3));
+    assert_eq!(weir.admin_json("/limits")["state"]["restored"], 2);
+    terminate(weir);
+    let weir = kept.start();
+    assert_eq!((exhaust(&weir, "other"), exhaust(&weir, "new")), (0, 0), "twice is as good as once");
+}
+
+#[test]
+fn a_crash_forgives_only_what_came_after_the_last_writing() {
+    let kept = Kept::new("50ms", "3/d");
+    let mut weir = kept.start();
+    assert_eq!(exhaust(&weir, "used"), 3);
+    // What was being written may not have had it; the next does.
+    let enough = weir.metric("weir_state_saves_total", &[("outcome", "saved")]) + 2.0;
+    wait::until_true("two writings", || {
+        weir.metric("weir_state_saves_total", &[("outcome", "saved")]) >= enough
+    });
+    assert_eq!(weir.metric("weir_state_counters", &[]), 1.0);
+    assert!(weir.metric("weir_state_bytes", &[]) > 0.0);
+    weir.signal("KILL");
+    weir.wait_exit();
+    let weir = kept.start();
+    assert_eq!(exhaust(&weir, "used"), 0);
+}
+
+#[test]
+fn a_limit_that_was_raised_in_between_keeps_the_units_in_use() {
+    let kept = Kept::new("1h", "3/d");
+    let weir = kept.start();
+    assert_eq!(exhaust(&weir, "used"), 3);
+    terminate(weir);
+    kept.configure("1h", "10/d", "");
+    assert_eq!(exhaust(&kept.start(), "used"), 7);
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_counters_start_afresh() {
+    let kept = Kept::new("1h", "3/d");
+    let weir = kept.start();
+    assert_eq!(exhaust(&weir, "used"), 3);
+    terminate(weir);
+    let mut bytes = fs::read(kept.path("counters")).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(kept.path("counters"), &bytes).unwrap();
+    let weir = kept.start();
+    assert_eq!(exhaust(&weir, "used"), 3);
+    assert_eq!(fs::read(kept.path("counters.damaged")).unwrap(), bytes);
+    let warnings = said(&weir, "WARN");
+    let warned = warnings.iter().any(|event| {
+        event["message"] == "the state is set aside, counters start afresh"
+            && event["problem"].as_str().is_some_and(|problem| problem.ends_with("is damaged"))
+    });
+    assert!(warned, "{warnings:?}");
+    terminate(weir);
+    assert_eq!(exhaust(&kept.start(), "used"), 0, "the new one is whole");
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_said_and_served_without() {
+    let kept = Kept::new("1h", "3/d");
+    fs::create_dir(kept.path("counters")).unwrap();
+    let weir = kept.start();
+    assert_eq!(exhaust(&weir, "used"), 3);
+    let note = said(&weir, "WARN").iter().any(|event| event["message"].to_string().contains("state.file"));
+    assert!(note, "{:?}", said(&weir, "WARN"));
+    terminate(weir);
+}
+
+#[test]
+fn a_second_process_with_the_same_file_serves_and_does_not_write() {
+    let kept = Kept::new("50ms", "3/d");
+    let first = kept.start();
+    assert_eq!(exhaust(&first, "used"), 3);
+    let second = kept.start();
+    wait::until_true("a failure to write", || {
+        second.metric("weir_state_saves_total", &[("outcome", "failed")]) >= 1.0
+    });
+    assert_eq!(second.metric("weir_state_saves_total", &[("outcome", "saved")]), 0.0);
+    assert_eq!(second.admin_json("/limits")["state"]["problem"], "another process writes it");
+    assert_eq!(first.metric("weir_state_saves_total", &[("outcome", "failed")]), 0.0);
+    terminate(first);
+    wait::until_true("the file to be taken over", || {
+        second.metric("weir_state_saves_total", &[("outcome", "saved")]) >= 1.0
+    });
+}
+
+#[test]
+fn another_file_takes_a_restart() {
+    let kept = Kept::new("1h", "3/d");
+    let weir = kept.start();
+    let before = weir.generation();
+    kept.configure("2h", "3/d", "");
+    weir.until_reloaded(before);
+    let limits = weir.admin_json("/limits");
+    assert_eq!(limits["config"]["last_reload"]["needs_restart"], serde_json::json!(["state"]));
+}

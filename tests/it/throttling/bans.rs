@@ -1,0 +1,76 @@
+//! Keys that are kept out for a while, and refused requests that count.
+
+use std::time::Duration;
+
+use super::{decisions, statuses, with_rules};
+use crate::support::{Origin, Request, ask, get, wait};
+
+#[test]
+fn who_was_refused_is_refused_everything_for_the_full_time() {
+    let origin = Origin::hello();
+    let weir = with_rules(
+        &origin,
+        &["{ name: login, key: { header: x-id }, limit: 5/s, burst: 1, on_limit: { ban: 10m } }"],
+    );
+    let ask = |id: &str| ask(weir.address(), &Request::get("/").header("x-id", id));
+    assert_eq!(ask("a").status, 200);
+    let refused = ask("a");
+    assert_eq!((refused.status, refused.header("retry-after")), (429, "600"));
+    // The limit has room again long before the ban ends.
+    wait::pause(Duration::from_millis(1100));
+    let banned = ask("a");
+    assert_eq!(banned.status, 429);
+    let rest = banned.number("retry-after");
+    assert!((1..=599).contains(&rest), "{rest}");
+    assert_eq!(ask("b").status, 200, "others are not banned");
+    assert_eq!((decisions(&weir, "login", "limited"), decisions(&weir, "login", "banned")), (1.0, 1.0));
+}
+
+#[test]
+fn a_ban_ends_and_the_next_is_longer() {
+    let origin = Origin::hello();
+    let weir = with_rules(&origin, &["{ name: q, key: [], limit: 20/s, burst: 1, on_limit: { ban: 1s } }"]);
+    let banned_for = || {
+        wait::until("a refusal by the limit", || {
+            let before = decisions(&weir, "q", "limited");
+            let answer = get(weir.address(), "/");
+            (decisions(&weir, "q", "limited") > before).then(|| answer.number("retry-after"))
+        })
+    };
+    assert_eq!(banned_for(), 1);
+    assert_eq!(banned_for(), 2);
+}
+
+#[test]
+fn a_ban_outlives_a_reload() {
+    let origin = Origin::hello();
+    let rule =
+        |ban: &str| format!("{{ name: q, key: [], limit: 1/s, burst: 1, on_limit: {{ ban: {ban} }} }}");
+    let weir = with_rules(&origin, &[&rule("1h")]);
+    assert_eq!(statuses(&weir, 2), [200, 429]);
+    weir.reload(&super::rules_for(&origin, &[&rule("30m")]));
+    wait::pause(Duration::from_millis(1100));
+    assert!(get(weir.address(), "/").number("retry-after") > 1800);
+}
+
+#[test]
+fn a_shadow_rule_bans_nobody() {
+    let origin = Origin::hello();
+    let weir =
+        with_rules(&origin, &["{ name: q, key: [], limit: 1/h, throttle: shadow, on_limit: { ban: 10m } }"]);
+    assert_eq!(statuses(&weir, 3), [200, 200, 200]);
+    assert_eq!((decisions(&weir, "q", "shadow"), decisions(&weir, "q", "banned")), (2.0, 0.0));
+}
+
+#[test]
+fn refused_requests_count_where_the_rule_says_so() {
+    let origin = Origin::hello();
+    let rule = |charge: &str| {
+        format!("{{ name: q, key: [], limit: 3/year, algorithm: fixed_window, on_denied: {charge} }}")
+    };
+    let weir = with_rules(&origin, &[&rule("charge")]);
+    assert_eq!(statuses(&weir, 5), [200, 200, 200, 429, 429]);
+    // Five are used, which a larger limit shows.
+    weir.reload(&super::rules_for(&origin, &[&rule("free").replace("3/year", "6/year")]));
+    assert_eq!(statuses(&weir, 2), [200, 429]);
+}

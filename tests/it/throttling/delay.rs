@@ -1,0 +1,141 @@
+//! Requests that wait for their turn.
+
+use std::time::Duration;
+
+use super::{decisions, rules_for, statuses, with_rules};
+use crate::support::{Client, Origin, Request, Then, Weir, at_once, config_with, get, wait};
+
+#[test]
+fn what_is_over_waits_and_what_would_wait_too_long_is_refused() {
+    let origin = Origin::hello();
+    let weir = with_rules(&origin, &["{ name: q, key: [], limit: 4/min, burst: 1, throttle: delay 16s }"]);
+    let mut first = Client::connect(weir.address());
+    assert_eq!(first.get("/").status, 200);
+    let second = Client::connect(weir.address());
+    second.send(Request::get("/").bytes());
+    wait::until_true("the second to wait", || weir.metric("weir_requests_delayed", &[]) == 1.0);
+    let refused = get(weir.address(), "/");
+    assert_eq!(refused.status, 429);
+    assert!(refused.number("retry-after") >= 16);
+    assert_eq!(origin.seen().len(), 1, "the second still waits");
+    let counted = ["allowed", "delayed", "limited"].map(|outcome| decisions(&weir, "q", outcome));
+    assert_eq!(counted, [1.0, 1.0, 1.0]);
+}
+
+#[test]
+fn they_go_on_in_order_and_no_faster_than_the_limit() {
+    let origin = Origin::hello();
+    let rule = "{ name: q, key: [], limit: 20/s, burst: 1, throttle: { delay: 5s } }";
+    let weir = with_rules(&origin, &[rule]);
+    let mut clients: Vec<_> = (0..10).map(|_| Client::connect(weir.address())).collect();
+    for (index, client) in clients.iter_mut().enumerate() {
+        client.send(Request::get(&format!("/{index}")).bytes());
+        // Sent in order is not yet arrived in order.
+        let arrived = |weir: &Weir| decisions(weir, "q", "allowed") + decisions(weir, "q", "delayed");
+        wait::until_true("the request", || arrived(&weir) == index as f64 + 1.0);
+    }
+    clients.iter_mut().for_each(|client| assert_eq!(client.answer("GET").status, 200));
+    let order: Vec<_> = origin.seen().iter().map(|seen| seen.head.word(1).to_owned()).collect();
+    assert_eq!(order, (0..10).map(|index| format!("/{index}")).collect::<Vec<_>>());
+    let (delayed, waited) = (
+        weir.metric("weir_request_delay_seconds_count", &[]),
+        weir.metric("weir_request_delay_seconds_sum", &[]),
+    );
+    assert_eq!(delayed, decisions(&weir, "q", "delayed"));
+    assert!(waited > 0.0 && weir.metric("weir_requests_delayed", &[]) == 0.0);
+}
+
+#[test]
+fn many_at_once_are_spread_and_none_is_lost() {
+    let origin = Origin::hello();
+    let weir = with_rules(
+        &origin,
+        &["{ name: q, key: [], limit: 100/s, burst: 1, throttle: { wait: { max: 10s } } }"],
+    );
+    let address = weir.address();
+    let answered = at_once(30, |_| get(address, "/").status);
+    assert!(answered.iter().all(|status| *status == 200), "{answered:?}");
+    // The last waited for all before it: nobody went ahead of the rate.
+    assert!(weir.metric("weir_request_delay_seconds_sum", &[]) > 0.0);
+}
+
+#[test]
+fn the_queue_is_bounded() {
+    let origin = Origin::hello();
+    let weir = with_rules(
+        &origin,
+        &["{ name: q, key: [], limit: 1/min, burst: 1, throttle: { delay: 1h, queue: 2 } }"],
+    );
+    assert_eq!(statuses(&weir, 1), [200]);
+    let waiting: Vec<_> = (0..2)
+        .map(|_| {
+            let client = Client::connect(weir.address());
+            client.send(Request::get("/").bytes());
+            client
+        })
+        .collect();
+    wait::until_true("two to wait", || weir.metric("weir_requests_delayed", &[]) == 2.0);
+    assert_eq!(statuses(&weir, 2), [429, 429]);
+    // Who leaves has used its place, and the rest of it is forgotten.
+    drop(waiting);
+    wait::until_true("nobody to wait", || weir.metric("weir_requests_delayed", &[]) == 0.0);
+    assert_eq!(statuses(&weir, 1), [429]);
+    wait::until_true("the exchanges to end", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
+    assert_eq!(origin.seen().len(), 1);
+}
+
+#[test]
+fn a_wait_is_part_of_no_timeout() {
+    let origin = Origin::hello();
+    let upstream = format!("{{ address: \"{}\", timeout: 100ms, idle_timeout: 200ms }}", origin.address());
+    let rule = "rules:\n  - { name: q, key: [], limit: 1/s, burst: 1, throttle: delay 3s }\n";
+    let weir = Weir::start(&config_with(crate::support::LISTENER, &upstream, rule));
+    let mut client = Client::connect(weir.address());
+    assert_eq!([client.get("/").status, client.get("/").status], [200, 200]);
+    let posted = client.ask(&Request::post("/", "a body that waits with it"));
+    assert_eq!(posted.status, 200);
+    assert!(origin.seen().last().is_some_and(|seen| seen.complete));
+}
+
+#[test]
+fn the_time_of_the_upstream_is_without_the_wait() {
+    let origin = Origin::hello();
+    let weir = with_rules(&origin, &["{ name: q, key: [], limit: 2/s, burst: 1, throttle: delay 5s }"]);
+    assert_eq!(statuses(&weir, 3), [200, 200, 200]);
+    let (waited, upstream, whole) = (
+        weir.metric("weir_request_delay_seconds_sum", &[]),
+        weir.metric("weir_upstream_request_duration_seconds_sum", &[]),
+        weir.metric("weir_request_duration_seconds_sum", &[]),
+    );
+    assert!(waited > 0.5 && whole >= waited && upstream <= whole - waited, "{waited} {upstream} {whole}");
+}
+
+#[test]
+fn who_waits_is_served_in_a_drain() {
+    let origin = Origin::start(|turn| {
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(Then::Keep)
+    });
+    let weir = with_rules(&origin, &["{ name: q, key: [], limit: 1/s, burst: 1, throttle: delay 5s }"]);
+    assert_eq!(statuses(&weir, 1), [200]);
+    let mut client = Client::connect(weir.address());
+    client.send(Request::get("/").bytes());
+    wait::until_true("the request to wait", || weir.metric("weir_requests_delayed", &[]) == 1.0);
+    weir.terminate();
+    let answer = client.answer("GET");
+    assert_eq!((answer.status, answer.header("connection")), (200, "close"));
+}
+
+#[test]
+fn a_reload_moves_nobody_who_waits() {
+    let origin = Origin::hello();
+    let rule = |limit: &str| format!("{{ name: q, key: [], limit: {limit}, burst: 1, throttle: delay 1h }}");
+    let weir = with_rules(&origin, &[&rule("1/s")]);
+    assert_eq!(statuses(&weir, 1), [200]);
+    let mut client = Client::connect(weir.address());
+    client.send(Request::get("/").bytes());
+    wait::until_true("the request to wait", || weir.metric("weir_requests_delayed", &[]) == 1.0);
+    weir.reload(&rules_for(&origin, &[&rule("1/h")]));
+    assert_eq!(client.answer("GET").status, 200);
+    wait::throughout(Duration::from_millis(50), || assert_eq!(origin.seen().len(), 2));
+}
