@@ -8,10 +8,13 @@ pub mod client_ip;
 pub mod forwarded;
 pub mod geo;
 pub mod host;
+pub mod jwt;
+pub mod lookup;
 pub mod path;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
 
@@ -19,6 +22,8 @@ use self::cidr::CidrSet;
 use self::client_ip::ClientAddress;
 use self::geo::{Asn, Geo, Place, Whereabouts};
 use self::host::Host;
+use self::jwt::Verifier;
+use self::jwt::claim::Claim;
 use crate::limiter::timestamp::Timestamp;
 
 /// Whom to believe, how widely an address counts, and what is known about addresses.
@@ -30,11 +35,13 @@ pub struct Settings {
     pub ipv6_prefix: u8,
     /// Where addresses are.
     pub geo: Geo,
+    /// Who reads tokens, if rules ask for claims.
+    pub jwt: Option<Arc<Verifier>>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { trusted_proxies: CidrSet::default(), ipv6_prefix: 64, geo: Geo::default() }
+        Self { trusted_proxies: CidrSet::default(), ipv6_prefix: 64, geo: Geo::default(), jwt: None }
     }
 }
 
@@ -58,6 +65,7 @@ pub struct Attributes<'a> {
     /// When the request came.
     pub now: Timestamp,
     whereabouts: Whereabouts<'a>,
+    token: jwt::Token<'a>,
 }
 
 impl Attributes<'_> {
@@ -70,6 +78,11 @@ impl Attributes<'_> {
     /// first asked.
     pub fn system(&self) -> Option<Asn> {
         self.whereabouts.system(self.client.ip)
+    }
+
+    /// What the client's token says, if that holds: the value of `claim` as text. Verifies it when first asked.
+    pub fn claim(&self, claim: &Claim) -> Option<&str> {
+        self.token.claim(claim, self.headers, self.now)
     }
 }
 
@@ -101,5 +114,6 @@ pub fn identify<'a>(
         client,
         now,
         whereabouts: Whereabouts::unknown(&settings.geo),
+        token: jwt::Token::unread(settings.jwt.as_ref()),
     })
 }

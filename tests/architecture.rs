@@ -30,6 +30,8 @@ const TABLE: [(&str, &[&str]); 19] = [
             "snapshot",
             "drain",
             "telemetry",
+            // Keys say how long they hold.
+            "clock",
         ],
     ),
     (

@@ -5,6 +5,7 @@
 
 mod addresses;
 mod geo;
+mod jwt;
 mod limits;
 mod matching;
 mod nested;
@@ -19,6 +20,7 @@ mod windows;
 
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -44,7 +46,7 @@ pub(super) fn compile(
     let addresses = addresses::compile(raw, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
-    let identify = identify(raw, files, report);
+    let mut identify = identify(raw, files, report);
     let response = response(raw, report);
     let state = state::compile(raw.state.as_ref(), file, root.key("state"), report);
     let written =
@@ -53,12 +55,14 @@ pub(super) fn compile(
         files,
         has_places: written(|geo| &geo.database) || report.is_faulty(root.key("geo")),
         has_systems: written(|geo| &geo.asn_database) || report.is_faulty(root.key("geo")),
+        has_tokens: raw.jwt.is_some() || report.is_faulty(root.key("jwt")),
     };
     let rules = raw
         .rules
         .as_ref()
         .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut scope, report));
-    let (rules, refusals) = rules.into_iter().unzip();
+    let (rules, refusals): (Vec<_>, _) = rules.into_iter().unzip();
+    identify.jwt = jwt::compile(raw.jwt.as_ref(), &rules, root.key("jwt"), scope.files, report).map(Arc::new);
     let upstream = addresses.upstream.filter(|_| report.is_clean())?;
     Some(Config {
         listeners: addresses.listeners,
@@ -112,7 +116,12 @@ fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> ide
     });
     let prefix = raw.and_then(|raw| raw.ipv6_prefix).and_then(|prefix| u8::try_from(prefix).ok());
     let geo = geo::databases(root.geo.as_ref(), At::ROOT.key("geo"), files, report);
-    identify::Settings { trusted_proxies, ipv6_prefix: prefix.unwrap_or(defaults::IPV6_PREFIX), geo }
+    identify::Settings {
+        trusted_proxies,
+        ipv6_prefix: prefix.unwrap_or(defaults::IPV6_PREFIX),
+        geo,
+        jwt: None,
+    }
 }
 
 fn response(raw: &raw::Root, report: &mut Report<'_>) -> response::Settings {

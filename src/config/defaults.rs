@@ -33,6 +33,9 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Leading bits of an IPv6 address that make one client: what a home or a host is given (RFC 6177).
 pub const IPV6_PREFIX: u8 = 64;
 
+/// By how much an issuer's clock may differ from ours: what most that verify tokens allow.
+pub const JWT_LEEWAY: Duration = Duration::from_secs(60);
+
 /// Counters the limiter has room for; some 40 MB when all are in use.
 pub const MAX_KEYS: usize = 1_000_000;
 

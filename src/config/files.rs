@@ -6,6 +6,7 @@
 
 pub(super) mod content;
 pub(super) mod databases;
+pub(super) mod keys;
 pub(super) mod networks;
 mod reading;
 
@@ -18,6 +19,8 @@ use self::reading::{Stamp, hash, hash_of, read};
 use super::at::At;
 use super::problem::{Fault, Problem, Report, Severity, quoted};
 use super::source;
+use crate::clock::Clock;
+use crate::limiter::timestamp::Timestamp;
 
 /// More mistakes of one file than anybody reads.
 const MOST_FLAWS: usize = 20;
@@ -109,16 +112,26 @@ impl Files {
             report.value(at, "empty, expected the name of a file");
             return None;
         }
-        let path = self.base.join(name);
+        let path = self.path(name);
         let parsed =
             self.parsed(&path, kind).unwrap_or_else(|unreadable| Err([Flaw::whole(unreadable)].into()));
         match parsed {
             Ok(value) => value.downcast().ok(),
             Err(flaws) => {
-                flaws.iter().for_each(|flaw| tell(flaw, &path, at, report));
+                flaws.iter().for_each(|flaw| tell(flaw, Severity::Problem, &path, at, report));
                 None
             }
         }
+    }
+
+    /// The path of the file that is called `name`.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.base.join(name)
+    }
+
+    /// The time, for what a file says about how long it holds.
+    pub(super) fn now(&self) -> Timestamp {
+        Clock::start().now()
     }
 
     /// What every file in use says now. Reads only those that may have changed.
@@ -191,11 +204,15 @@ impl Record {
 }
 
 /// A flaw with a place belongs to the data file, one of the whole to whoever named it.
-fn tell(flaw: &Flaw, path: &Path, at: At<'_>, report: &mut Report<'_>) {
+pub(super) fn tell(flaw: &Flaw, severity: Severity, path: &Path, at: At<'_>, report: &mut Report<'_>) {
     let Flaw { place, fault } = flaw.clone();
     let Some((line, column)) = place else {
         let message = format!("{}, got {}", fault.message, quoted(&path.to_string_lossy()));
-        return report.value(at, Fault { message, hint: fault.hint });
+        let fault = Fault { message, hint: fault.hint };
+        return match severity {
+            Severity::Problem => report.value(at, fault),
+            Severity::Note => report.note(at, fault),
+        };
     };
     let problem = Problem {
         file: path.to_owned(),
@@ -204,7 +221,7 @@ fn tell(flaw: &Flaw, path: &Path, at: At<'_>, report: &mut Report<'_>) {
         path: String::new(),
         message: fault.message,
         hint: fault.hint,
-        severity: Severity::Problem,
+        severity,
     };
     report.elsewhere(at, problem);
 }

@@ -170,10 +170,15 @@ impl<'a> Report<'a> {
         self.add(at, self.positions.value(at), fault.into(), Severity::Note);
     }
 
-    /// Something is wrong in another file, which the value at `at` names.
+    /// Something is wrong, or worth a remark, in another file, which the value at `at` names.
     pub(super) fn elsewhere(&mut self, at: At<'_>, problem: Problem) {
-        self.mark(at);
-        self.problems.push(problem);
+        match problem.severity {
+            Severity::Problem => {
+                self.mark(at);
+                self.problems.push(problem);
+            }
+            Severity::Note => self.notes.push(problem),
+        }
     }
 
     /// The value, unless there was a fault at `at`.

@@ -5,6 +5,7 @@
 //! are the descriptions in the schema. Required keys are optional to `serde`: what was refused is left out, so
 //! that the rest can be looked at all the same.
 
+mod jwt;
 mod rules;
 mod tariff;
 mod values;
@@ -12,6 +13,7 @@ mod values;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+pub use self::jwt::{Jwt, Secret, SecretText, SigningAlgorithm};
 pub use self::rules::{
     Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange, OnDenied,
     OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
@@ -50,6 +52,8 @@ pub struct Root {
     pub client_ip: Option<ClientIp>,
     /// Where addresses are.
     pub geo: Option<Geo>,
+    /// Tokens that clients carry, for `{jwt: CLAIM}` in keys.
+    pub jwt: Option<Jwt>,
     /// When clients are sent `x-ratelimit-*`: on all answers, on refusals only, or never.
     #[schemars(extend("default" = "full"))]
     pub ratelimit_headers: Option<RateLimitHeaders>,

@@ -92,7 +92,7 @@ impl Substitution<'_, '_> {
                     *text = expanded.text;
                 }
                 Err(fault) => {
-                    self.report.value(at, fault);
+                    self.report.value(at, discreet(fault, at));
                     *value = Value::Null;
                 }
             },
@@ -108,6 +108,14 @@ impl Substitution<'_, '_> {
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }
+}
+
+/// A fault that does not repeat what stands where a secret is meant.
+fn discreet(fault: Fault, at: At<'_>) -> Fault {
+    if fault.message.contains('"') && at.to_string().contains("secret") {
+        return Fault { message: "not a reference to a variable".to_owned(), hint: fault.hint };
+    }
+    fault
 }
 
 #[derive(Debug, PartialEq, Eq)]

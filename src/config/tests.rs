@@ -96,19 +96,22 @@ fn what_is_not_said_is_as_documented() {
 #[test]
 fn a_default_written_out_is_the_default() {
     let mut written = 0;
+    let rules = "rules: [{ name: a, key: { jwt: sub }, limit: 1/s }]";
+    let secret = "secret: 0123456789abcdef0123456789abcdef";
+    let implicit = format!("{:?}", config(&format!("{LEAST}{rules}\njwt: {{ {secret} }}\n")));
     for (name, schema) in schema::schema()["properties"].as_object().unwrap() {
         let target = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/"));
         let inner = target.map_or(schema, |target| &schema::schema()["$defs"][target]);
         for (key, property) in inner["properties"].as_object().into_iter().flatten() {
             if let Some(default) = property.get("default") {
-                let text = format!("{LEAST}rules: []\n{name}: {{ {key}: {default} }}\n");
+                let section = format!("{name}: {{ {key}: {default} }}");
+                let text = match section.strip_prefix("jwt: {") {
+                    Some(rest) => format!("{LEAST}{rules}\njwt: {{ {secret},{rest}\n"),
+                    None => format!("{LEAST}{rules}\njwt: {{ {secret} }}\n{section}\n"),
+                };
                 let explicit =
                     Config { admin: config(&format!("{LEAST}rules: []\n")).admin, ..config(&text) };
-                assert_eq!(
-                    format!("{explicit:?}"),
-                    format!("{:?}", config(&format!("{LEAST}rules: []\n"))),
-                    "{text}"
-                );
+                assert_eq!(format!("{explicit:?}"), implicit, "{text}");
                 written += 1;
             }
         }

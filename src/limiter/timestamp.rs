@@ -13,6 +13,9 @@ impl Timestamp {
     /// The Unix epoch.
     pub const EPOCH: Self = Self(0);
 
+    /// The last moment there is, in the year 2554.
+    pub const END: Self = Self(u64::MAX);
+
     /// The moment `nanos` nanoseconds after the Unix epoch.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
@@ -38,6 +41,11 @@ impl Timestamp {
         Self(self.0.saturating_add(saturating_nanos(duration)))
     }
 
+    /// The moment `duration` earlier, saturating at the epoch.
+    pub fn saturating_sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(saturating_nanos(duration)))
+    }
+
     /// How long ago `earlier` was; zero if it lies in the future.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -55,10 +63,11 @@ mod tests {
 
     #[test]
     fn the_end_of_time_is_a_wall() {
-        let end = Timestamp::from_nanos(u64::MAX);
+        let end = Timestamp::END;
         assert_eq!(end.saturating_add(Duration::from_secs(1)), end);
         assert_eq!(Timestamp::from_secs(u64::MAX), end);
         assert_eq!(Timestamp::EPOCH.saturating_add(Duration::MAX), end);
+        assert_eq!(Timestamp::from_secs(1).saturating_sub(Duration::from_secs(2)), Timestamp::EPOCH);
     }
 
     #[test]

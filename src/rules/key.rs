@@ -12,6 +12,8 @@ use percent_encoding::percent_decode;
 use smallvec::SmallVec;
 
 use super::matcher::Route;
+use crate::identify::jwt::claim::Claim;
+use crate::identify::lookup::{self, split_once};
 use crate::identify::{Attributes, client_ip};
 use crate::limiter::key::{KeyHash, KeyHasher};
 
@@ -47,6 +49,8 @@ pub enum KeyPart {
     Cookie(Box<str>),
     /// The first query parameter of this name, decoded.
     Query(Box<str>),
+    /// A claim of the client's token.
+    Jwt(Claim),
 }
 
 impl fmt::Display for KeyPart {
@@ -64,6 +68,7 @@ impl fmt::Display for KeyPart {
             Self::Header(name) => write!(f, "{{header: {name}}}"),
             Self::Cookie(name) => write!(f, "{{cookie: {name}}}"),
             Self::Query(name) => write!(f, "{{query: {name}}}"),
+            Self::Jwt(claim) => write!(f, "{{jwt: {claim}}}"),
         }
     }
 }
@@ -139,7 +144,10 @@ impl KeyPart {
             Self::Host if request.host.as_str().is_empty() => return Err(Missing),
             Self::Host => push(out, request.host.as_str().as_bytes()),
             Self::Header(name) => encode_header(request, name, out)?,
-            Self::Cookie(name) => push(out, cookie(request, name).ok_or(Missing)?),
+            Self::Cookie(name) => {
+                push(out, lookup::cookie(request.headers.get_all(COOKIE), name).ok_or(Missing)?);
+            }
+            Self::Jwt(claim) => push(out, request.claim(claim).ok_or(Missing)?.as_bytes()),
             Self::Query(name) => encode_query(request.query.ok_or(Missing)?, name, out)?,
         }
         Ok(())
@@ -178,19 +186,6 @@ fn encode_header(request: &Attributes<'_>, name: &HeaderName, out: &mut Encoded)
     Ok(())
 }
 
-/// The value of a cookie (RFC 6265 section 4.2.1), from the first pair of that name over all lines.
-fn cookie<'a>(request: &Attributes<'a>, name: &str) -> Option<&'a [u8]> {
-    request
-        .headers
-        .get_all(COOKIE)
-        .iter()
-        .flat_map(|line| line.as_bytes().split(|byte| *byte == b';'))
-        .find_map(|pair| {
-            let (given, value) = split_once(pair.trim_ascii(), b'=')?;
-            (given == name.as_bytes()).then_some(value)
-        })
-}
-
 fn encode_query(query: &str, name: &str, out: &mut Encoded) -> Result<(), Missing> {
     for pair in query.as_bytes().split(|byte| *byte == b'&') {
         let (given, value) = split_once(pair, b'=').unwrap_or((pair, b""));
@@ -208,11 +203,6 @@ fn form_decoded(text: &[u8]) -> impl Iterator<Item = u8> + '_ {
     let mut words = text.split(|byte| *byte == b'+');
     let first = words.next().unwrap_or_default();
     percent_decode(first).chain(words.flat_map(|word| std::iter::once(b' ').chain(percent_decode(word))))
-}
-
-fn split_once(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
-    let at = text.iter().position(|byte| *byte == separator)?;
-    Some((&text[..at], &text[at + 1..]))
 }
 
 #[cfg(test)]

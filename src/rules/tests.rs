@@ -69,8 +69,7 @@ impl Bound {
     fn select(&self, uri: &str) -> Selection {
         let uri: Uri = uri.parse().unwrap();
         let headers = HeaderMap::new();
-        let peer = [192, 0, 2, 1].into();
-        let settings = Settings::default();
+        let (peer, settings) = ([192, 0, 2, 1].into(), Settings::default());
         let request = identify(&Method::GET, &uri, &headers, peer, &settings, START).unwrap();
         self.rules.select(&request, Headroom::NONE)
     }

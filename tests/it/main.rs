@@ -15,6 +15,7 @@ mod fallback;
 mod forwarding;
 mod geo;
 mod identity;
+mod jwt;
 mod limiting;
 mod malformed;
 mod reload;

@@ -10,6 +10,7 @@ use crate::config::at::At;
 use crate::config::parse;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw;
+use crate::identify::jwt::claim::Claim;
 use crate::rules::key::{KeyPart, KeyTemplate};
 use crate::rules::matcher::Matcher;
 use crate::rules::pattern::{HeaderPattern, HostPattern, PathPattern};
@@ -120,12 +121,18 @@ fn part(raw: &raw::KeyPart, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'
         return report.take(at.key("header"), header_name(header).map(KeyPart::Header));
     }
     if let Some(cookie) = &named.cookie {
-        // A cookie's name is a token (RFC 6265 section 4.1.1), and so is a method's.
-        let name = Method::from_bytes(cookie.as_bytes()).map_err(|_| not_a("cookie name", cookie));
-        return report.take(at.key("cookie"), name.map(|_| KeyPart::Cookie(cookie.as_str().into())));
+        return report.take(at.key("cookie"), cookie_name(cookie).map(KeyPart::Cookie));
     }
     if let Some(client) = &named.client_ip {
         return Some(nested::part(client, at.key("client_ip"), report));
+    }
+    if let Some(claim) = &named.jwt {
+        if !scope.has_tokens {
+            let fault = Fault::new("a claim, but nothing says which tokens are believed");
+            report.key(at.key("jwt"), fault.hint("add the section `jwt`"));
+        }
+        let claim = Claim::new(claim).ok_or_else(|| not_a("claim", claim));
+        return report.take(at.key("jwt"), claim.map(KeyPart::Jwt));
     }
     let query = named.query.as_deref()?;
     let name = if query.is_empty() { Err(not_a("query parameter name", query)) } else { Ok(query.into()) };
@@ -225,6 +232,11 @@ fn headers(
 /// A header's name; case makes no difference.
 pub(super) fn header_name(text: &str) -> Result<HeaderName, Fault> {
     HeaderName::from_bytes(text.as_bytes()).map_err(|_| not_a("header name", text))
+}
+
+/// A cookie's name is a token (RFC 6265 section 4.1.1), and so is a method's.
+pub(super) fn cookie_name(text: &str) -> Result<Box<str>, Fault> {
+    Method::from_bytes(text.as_bytes()).map(|_| text.into()).map_err(|_| not_a("cookie name", text))
 }
 
 fn not_a(what: &str, got: &str) -> Fault {

@@ -11,4 +11,6 @@ pub(super) struct Scope<'f> {
     pub(super) has_places: bool,
     /// Whether `geo.asn_database` is.
     pub(super) has_systems: bool,
+    /// There is a section that says which tokens are believed.
+    pub(super) has_tokens: bool,
 }

@@ -105,7 +105,7 @@ pub enum KeyPart {
     /// By its kind alone.
     Plain(PlainKey),
     /// With a name.
-    Named(NamedKey),
+    Named(Box<NamedKey>),
 }
 
 /// A part of a key that needs no name.
@@ -141,6 +141,8 @@ pub struct NamedKey {
     pub cookie: Option<String>,
     /// The first query parameter of this name.
     pub query: Option<String>,
+    /// This claim of the client's token; a dot leads into an object. Needs the section `jwt`.
+    pub jwt: Option<String>,
     /// The client's network, by how many leading bits of its address.
     pub client_ip: Option<ClientNetworks>,
 }

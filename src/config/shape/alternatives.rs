@@ -66,7 +66,8 @@ impl<'a> Alternatives<'a> {
 
     /// What to say to a value of a kind that is not allowed.
     pub(super) fn mismatch(&self, value: &Value) -> Fault {
-        let fault = Fault::new(format!("expected {}, got {}", self.nouns(), describe(value)));
+        let got = if self.is_secret() { "something else".to_owned() } else { describe(value) };
+        let fault = Fault::new(format!("expected {}, got {got}", self.nouns()));
         match self.advice(value) {
             Some(hint) => fault.hint(hint),
             None => fault,
@@ -91,11 +92,22 @@ impl<'a> Alternatives<'a> {
                 Some("put it in quotes if the word is meant".to_owned())
             }
             (Value::String(text), _) if self.plain(text).is_some() => Some(WITHOUT_QUOTES.to_owned()),
+            (Value::String(_), None) if self.names_a_file() => Some("write `{ file: NAME }`".to_owned()),
             (Value::Null, _) if self.one("array").is_some_and(|list| list.get("minItems").is_none()) => {
                 Some("write `[]` for none".to_owned())
             }
             _ => None,
         }
+    }
+
+    /// Whether what stands here is not to be repeated.
+    fn is_secret(&self) -> bool {
+        self.0.iter().any(|schema| schema.get("writeOnly") == Some(&Schema::Bool(true)))
+    }
+
+    fn names_a_file(&self) -> bool {
+        let properties = self.one("object").and_then(|map| map.get("properties")).and_then(Schema::as_object);
+        properties.is_some_and(|known| known.len() == 1 && known.contains_key("file"))
     }
 
     fn takes_text(&self) -> bool {

@@ -145,9 +145,8 @@ fn bound(rules: Vec<Rule>) -> RuleSet {
 }
 
 fn asking<T>(request: &Request, ask: impl FnOnce(&Attributes<'_>) -> T) -> T {
-    let peer = [192, 0, 2, 1].into();
+    let (peer, settings) = ([192, 0, 2, 1].into(), Settings::default());
     let Request { uri, method, headers } = request;
-    let settings = Settings::default();
     ask(&identify(method, uri, headers, peer, &settings, NOW).unwrap())
 }
 

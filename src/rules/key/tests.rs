@@ -12,6 +12,7 @@ struct Request {
     uri: Uri,
     headers: HeaderMap,
     peer: IpAddr,
+    settings: Settings,
 }
 
 fn get(uri: &str) -> Request {
@@ -20,6 +21,7 @@ fn get(uri: &str) -> Request {
         uri: uri.parse().unwrap(),
         headers: HeaderMap::new(),
         peer: [192, 0, 2, 1].into(),
+        settings: Settings::default(),
     }
 }
 
@@ -39,9 +41,8 @@ impl Request {
     }
 
     fn by_route(&self, parts: &[KeyPart], route: &str) -> Result<KeyHash, Missing> {
-        let Self { method, uri, headers, peer } = self;
-        let settings = Settings::default();
-        let attributes = identify(method, uri, headers, *peer, &settings, Timestamp::EPOCH).unwrap();
+        let Self { method, uri, headers, peer, settings } = self;
+        let attributes = identify(method, uri, headers, *peer, settings, Timestamp::EPOCH).unwrap();
         KeyTemplate(parts.into()).hash(&attributes, Route(route), HASHER)
     }
 }

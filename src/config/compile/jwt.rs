@@ -1,0 +1,227 @@
+//! Tokens: where they are found, which keys verify them, and that somebody asks for what they say.
+
+use jiff::Timestamp as Moment;
+use jsonwebtoken::Algorithm;
+
+use super::{duration, each, matching};
+use crate::config::at::At;
+use crate::config::defaults;
+use crate::config::files::keys::{JWKS, Jwks, PUBLIC_KEY, SECRET};
+use crate::config::files::{Files, Flaw, tell};
+use crate::config::problem::{Fault, Report, Severity, listed, named};
+use crate::config::raw::{self, SigningAlgorithm};
+use crate::identify::jwt::claim::Claim;
+use crate::identify::jwt::keys::Key;
+use crate::identify::jwt::{Settings, Source, Trust, Verifier};
+use crate::limiter::timestamp::Timestamp;
+use crate::rules::rule::Rule;
+
+/// A secret is as long as the hash it keys (RFC 7518 section 3.2); this is the shortest of them, in octets.
+const SHORTEST_SECRET: usize = 32;
+
+/// Who reads the tokens that `rules` ask about; `None` if none does.
+pub(super) fn compile(
+    raw: Option<&raw::Jwt>,
+    rules: &[Rule],
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Option<Verifier> {
+    let jwt = raw?;
+    let (source, trust) = (source(jwt, at, report), trust(jwt, at, files, report));
+    let issuers = texts(jwt.issuer.as_ref(), at.key("issuer"), report);
+    let audiences = texts(jwt.audience.as_ref(), at.key("audience"), report);
+    let leeway = duration(jwt.leeway.as_ref(), at.key("leeway"), report).unwrap_or(defaults::JWT_LEEWAY);
+    let claims: Vec<Claim> = rules.iter().flat_map(Rule::claims).cloned().collect();
+    if claims.is_empty() {
+        report.note(at, "no rule asks for a claim, so no token is read");
+        return None;
+    }
+    let mut secret = [0; 16];
+    if getrandom::fill(&mut secret).is_err() {
+        report.value(at, "the system gives no randomness to hash tokens with");
+        return None;
+    }
+    let (low, high) = secret.split_at(8);
+    let word = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let settings = Settings { source: source?, trust: trust?, issuers, audiences, leeway };
+    Some(Verifier::new(settings, claims, [word(low), word(high)]))
+}
+
+fn source(raw: &raw::Jwt, at: At<'_>, report: &mut Report<'_>) -> Option<Source> {
+    match (&raw.header, &raw.cookie) {
+        (Some(_), Some(_)) => {
+            report.key(at.key("cookie"), "both `header` and `cookie`, expected one of them");
+            None
+        }
+        (_, Some(cookie)) => report.take(at.key("cookie"), matching::cookie_name(cookie).map(Source::Cookie)),
+        (Some(header), None) => {
+            report.take(at.key("header"), matching::header_name(header).map(Source::Header))
+        }
+        (None, None) => Some(Source::Header(http::header::AUTHORIZATION)),
+    }
+}
+
+fn trust(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Option<Trust> {
+    let given: Vec<&str> = [
+        ("secret", raw.secret.is_some()),
+        ("public_key", raw.public_key.is_some()),
+        ("jwks", raw.jwks.is_some()),
+        ("trusted", raw.trusted == Some(true)),
+    ]
+    .into_iter()
+    .filter_map(|(key, is_given)| is_given.then_some(key))
+    .collect();
+    let [reason] = given[..] else {
+        if !report.is_faulty(at) {
+            let got = if given.is_empty() { "none".to_owned() } else { listed(given) };
+            let expected = "expected exactly one of `secret`, `public_key`, `jwks`, `trusted: true`";
+            report.value(at, format!("{expected}, got {got}"));
+        }
+        return None;
+    };
+    if reason == "trusted" {
+        if raw.algorithms.is_some() {
+            report.key(at.key("algorithms"), "`algorithms` has no meaning with `trusted: true`");
+        }
+        let fault =
+            "no signature is checked, so whoever reaches us without passing a gateway says who they are";
+        report.note(at.key("trusted"), fault);
+        return Some(Trust::Verified);
+    }
+    let keys = match reason {
+        "secret" => secrets(raw, at, files, report),
+        "public_key" => public_keys(raw, at, files, report),
+        _ => set_of_keys(raw, at, files, report)?,
+    };
+    if report.is_faulty(at) {
+        return None;
+    }
+    suitable(keys, raw, at, report).map(|keys| Trust::Signed(keys.into_iter().collect()))
+}
+
+fn secrets(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Vec<Key> {
+    let Some(secrets) = &raw.secret else { return Vec::new() };
+    each(secrets, at.key("secret"), |secret, at| {
+        let (key, length) = match secret {
+            raw::Secret::Text(text) if text.0.is_empty() => {
+                report.value(at, "empty, expected a secret");
+                return None;
+            }
+            raw::Secret::Text(text) => (Key::from_secret(text.0.as_bytes()), text.0.len()),
+            raw::Secret::File(name) => {
+                let secret = files.load(name.file.as_deref()?, &SECRET, at.key("file"), report)?;
+                (Key::from_secret(&secret.0), secret.0.len())
+            }
+        };
+        if length < SHORTEST_SECRET {
+            report.note(at, format!("a secret of less than {SHORTEST_SECRET} bytes can be guessed"));
+        }
+        Some(key)
+    })
+}
+
+fn public_keys(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Vec<Key> {
+    let Some(keys) = &raw.public_key else { return Vec::new() };
+    each(keys, at.key("public_key"), |name, at| {
+        files.load(name.file.as_deref()?, &PUBLIC_KEY, at.key("file"), report).map(|key| Key::clone(&key))
+    })
+}
+
+/// The keys of the set that hold: one that has expired is left over from a rotation, nothing but such is a file
+/// that nobody brings any more.
+fn set_of_keys(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Option<Vec<Key>> {
+    let name = raw.jwks.as_ref()?.file.as_deref()?;
+    let (jwks_at, now) = (at.key("jwks"), files.now());
+    let at = jwks_at.key("file");
+    let set = files.load(name, &JWKS, at, report)?;
+    let Jwks { keys, skipped } = &*set;
+    let path = files.path(name);
+    let (expired, valid): (Vec<_>, Vec<_>) =
+        keys.iter().partition(|(key, _)| key.expires().is_some_and(|expires| expires <= now));
+    let severity = if valid.is_empty() { Severity::Problem } else { Severity::Note };
+    for (key, (line, column)) in expired {
+        let flaw = Flaw::at(*line, *column, expired_since(key));
+        tell(&flaw, severity, &path, at, report);
+    }
+    skipped.iter().for_each(|flaw| tell(flaw, Severity::Note, &path, at, report));
+    Some(valid.into_iter().map(|(key, _)| key.clone()).collect())
+}
+
+fn expired_since(key: &Key) -> String {
+    let seconds = key.expires().map_or(0, Timestamp::as_secs);
+    let moment = i64::try_from(seconds).ok().and_then(|seconds| Moment::from_second(seconds).ok());
+    let name = key.id().map_or_else(|| "a key".to_owned(), |id| format!("the key {}", named(id)));
+    match moment {
+        Some(moment) => format!("{name} has expired, at {moment}"),
+        None => format!("{name} has expired"),
+    }
+}
+
+/// The keys for the algorithms that are given; each of these must be one that some key is for.
+fn suitable(keys: Vec<Key>, raw: &raw::Jwt, at: At<'_>, report: &mut Report<'_>) -> Option<Vec<Key>> {
+    let Some(wanted) = &raw.algorithms else { return Some(keys) };
+    let at = at.key("algorithms");
+    let mut algorithms = Vec::new();
+    each(wanted, at, |wanted, at| {
+        let algorithm = algorithm(*wanted);
+        if !keys.iter().any(|key| key.is_for(algorithm)) {
+            let fault = Fault::new(format!("no key for `{wanted:?}`"));
+            report.value(
+                at,
+                match keys.first() {
+                    Some(key) if !key.is_secret() && is_secret(*wanted) => {
+                        fault.hint("it takes a secret; with a public key everybody could sign")
+                    }
+                    _ => fault.hint(format!("the keys are for {}", known(&keys))),
+                },
+            );
+        }
+        algorithms.push(algorithm);
+        Some(())
+    });
+    (!report.is_faulty(at)).then(|| keys.into_iter().filter_map(|key| key.only_for(&algorithms)).collect())
+}
+
+fn known(keys: &[Key]) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for algorithm in keys.iter().flat_map(Key::algorithms) {
+        let name = format!("{algorithm:?}");
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    listed(names.iter().map(String::as_str))
+}
+
+fn texts(raw: Option<&raw::OneOrMany<String>>, at: At<'_>, report: &mut Report<'_>) -> Box<[Box<str>]> {
+    let Some(raw) = raw else { return Box::default() };
+    let texts = each(raw, at, |text, at| {
+        if text.is_empty() {
+            report.value(at, "empty");
+        }
+        Some(text.as_str().into())
+    });
+    texts.into()
+}
+
+const fn is_secret(algorithm: SigningAlgorithm) -> bool {
+    matches!(algorithm, SigningAlgorithm::HS256 | SigningAlgorithm::HS384 | SigningAlgorithm::HS512)
+}
+
+const fn algorithm(raw: SigningAlgorithm) -> Algorithm {
+    match raw {
+        SigningAlgorithm::HS256 => Algorithm::HS256,
+        SigningAlgorithm::HS384 => Algorithm::HS384,
+        SigningAlgorithm::HS512 => Algorithm::HS512,
+        SigningAlgorithm::RS256 => Algorithm::RS256,
+        SigningAlgorithm::RS384 => Algorithm::RS384,
+        SigningAlgorithm::RS512 => Algorithm::RS512,
+        SigningAlgorithm::PS256 => Algorithm::PS256,
+        SigningAlgorithm::PS384 => Algorithm::PS384,
+        SigningAlgorithm::PS512 => Algorithm::PS512,
+        SigningAlgorithm::ES256 => Algorithm::ES256,
+        SigningAlgorithm::ES384 => Algorithm::ES384,
+        SigningAlgorithm::EdDSA => Algorithm::EdDSA,
+    }
+}

@@ -1,0 +1,126 @@
+//! Keys that tokens are verified with: public keys, secrets, and sets of keys.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde_json::error::Category;
+use serde_json::value::RawValue;
+
+use super::{Flaw, Kind, first_of};
+use crate::config::problem::Fault;
+use crate::identify::jwt::keys::{Key, Unusable};
+
+/// Far more than the sets of the largest issuers.
+const LARGEST: u64 = 1 << 20;
+
+/// A public key in PEM.
+pub(in crate::config) const PUBLIC_KEY: Kind<Key> =
+    Kind { name: "public key", largest: LARGEST, parse: public_key };
+
+/// A secret: all that the file holds, a line break at its end apart.
+pub(in crate::config) const SECRET: Kind<SecretBytes> =
+    Kind { name: "secret", largest: LARGEST, parse: secret };
+
+/// A JSON Web Key Set (RFC 7517 section 5).
+pub(in crate::config) const JWKS: Kind<Jwks> = Kind { name: "set of keys", largest: LARGEST, parse: jwks };
+
+/// A secret out of a file.
+pub(in crate::config) struct SecretBytes(pub(in crate::config) Vec<u8>);
+
+impl fmt::Debug for SecretBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretBytes")
+    }
+}
+
+/// A set of keys, each with its line and column.
+#[derive(Debug)]
+pub(in crate::config) struct Jwks {
+    pub(in crate::config) keys: Vec<(Key, (usize, usize))>,
+    /// Keys that are of no use here, and why.
+    pub(in crate::config) skipped: Vec<Flaw>,
+}
+
+fn public_key(content: Vec<u8>) -> Result<Key, Vec<Flaw>> {
+    let text = super::text(content)?;
+    Key::from_pem(&text).map_err(|unusable| {
+        let fault = Fault::new(unusable.to_string());
+        let command = if text.contains("PRIVATE KEY") {
+            Some("`openssl pkey -in FILE -pubout` prints its public key")
+        } else if text.contains("BEGIN CERTIFICATE") {
+            Some("`openssl x509 -in FILE -noout -pubkey` prints its public key")
+        } else {
+            None
+        };
+        vec![Flaw::whole(match command {
+            Some(command) => fault.hint(command),
+            None => fault,
+        })]
+    })
+}
+
+fn secret(mut content: Vec<u8>) -> Result<SecretBytes, Vec<Flaw>> {
+    if content.ends_with(b"\n") {
+        content.pop();
+        if content.ends_with(b"\r") {
+            content.pop();
+        }
+    }
+    if content.is_empty() {
+        return Err(vec![Flaw::whole("empty, expected a secret")]);
+    }
+    Ok(SecretBytes(content))
+}
+
+#[derive(Deserialize)]
+struct RawJwks<'a> {
+    #[serde(borrow)]
+    keys: Vec<&'a RawValue>,
+}
+
+fn jwks(content: Vec<u8>) -> Result<Jwks, Vec<Flaw>> {
+    let text = super::text(content)?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let raw: RawJwks<'_> = serde_json::from_str(text).map_err(|error| {
+        // A message about data could quote what must not be shown.
+        let message = match error.classify() {
+            Category::Data => "not a set of keys, expected an object with a list `keys`",
+            Category::Eof => "ends too early: not valid JSON",
+            Category::Syntax | Category::Io => "not valid JSON",
+        };
+        vec![Flaw::at(error.line(), error.column().max(1), message)]
+    })?;
+    let mut set = Jwks { keys: Vec::new(), skipped: Vec::new() };
+    let mut damaged = Vec::new();
+    for raw in raw.keys {
+        let (line, column) = place_of(raw.get(), text);
+        match Key::from_jwk(raw.get()) {
+            Ok(key) => set.keys.push((key, (line, column))),
+            Err(Unusable::Damaged(what)) => damaged.push(Flaw::at(line, column, what)),
+            Err(Unusable::Unsupported(what)) => {
+                set.skipped.push(Flaw::at(line, column, format!("not used: {what}")));
+            }
+        }
+    }
+    if !damaged.is_empty() {
+        return Err(first_of(damaged));
+    }
+    if set.keys.is_empty() {
+        let mut flaws = vec![Flaw::whole("no key in it to verify tokens with")];
+        flaws.append(&mut set.skipped);
+        return Err(first_of(flaws));
+    }
+    set.skipped = first_of(set.skipped);
+    Ok(set)
+}
+
+/// Line and column, from 1, of `part` in the `text` that it is a piece of.
+fn place_of(part: &str, text: &str) -> (usize, usize) {
+    let at = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
+    let before = text.get(..at).unwrap_or_default();
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    (before.matches('\n').count() + 1, line.chars().count() + 1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,471 @@
+use http::HeaderValue;
+use http::header::AUTHORIZATION;
+use jsonwebtoken::jwk::Jwk;
+use jsonwebtoken::{Algorithm, EncodingKey};
+use serde_json::json;
+
+use super::keys::{Key, Unusable};
+use super::*;
+
+const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+const SECRET: &[u8] = b"a secret that is known to everybody";
+
+const RSA: &str = include_str!("../../../tests/data/jwt/rsa.pem");
+const RSA_PUBLIC: &str = include_str!("../../../tests/data/jwt/rsa.pub.pem");
+const EC: &str = include_str!("../../../tests/data/jwt/ec.pem");
+const EC_PUBLIC: &str = include_str!("../../../tests/data/jwt/ec.pub.pem");
+const OTHER: &str = include_str!("../../../tests/data/jwt/other.pem");
+const P384: &str = include_str!("../../../tests/data/jwt/p384.pem");
+const P384_PUBLIC: &str = include_str!("../../../tests/data/jwt/p384.pub.pem");
+const ED: &str = include_str!("../../../tests/data/jwt/ed.pem");
+const ED_PUBLIC: &str = include_str!("../../../tests/data/jwt/ed.pub.pem");
+
+fn encode(json: &Value) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(json.to_string())
+}
+
+/// A token with exactly this header and payload.
+fn sign(header: &Value, payload: &Value, key: &EncodingKey, algorithm: Algorithm) -> String {
+    let message = format!("{}.{}", encode(header), encode(payload));
+    let signature = jsonwebtoken::crypto::sign(message.as_bytes(), key, algorithm).unwrap();
+    format!("{message}.{signature}")
+}
+
+fn hs256(payload: &Value) -> String {
+    sign(&json!({ "alg": "HS256" }), payload, &EncodingKey::from_secret(SECRET), Algorithm::HS256)
+}
+
+fn es256(kid: Option<&str>, pem: &str) -> String {
+    let key = EncodingKey::from_ec_pem(pem.as_bytes()).unwrap();
+    sign(&json!({ "alg": "ES256", "kid": kid }), &json!({ "sub": "ada" }), &key, Algorithm::ES256)
+}
+
+/// The JWK of this private key on P-256, with more members.
+fn jwk(pem: &str, members: &Value) -> String {
+    let key = EncodingKey::from_ec_pem(pem.as_bytes()).unwrap();
+    let jwk = Jwk::from_encoding_key(&key, Algorithm::ES256).unwrap();
+    let mut jwk = serde_json::to_value(jwk).unwrap();
+    jwk.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+    jwk.to_string()
+}
+
+fn verifier(trust: Trust) -> Verifier {
+    with(trust, |_| {})
+}
+
+fn with(trust: Trust, change: impl FnOnce(&mut Settings)) -> Verifier {
+    let mut settings = Settings {
+        source: Source::Header(AUTHORIZATION),
+        trust,
+        issuers: Box::default(),
+        audiences: Box::default(),
+        leeway: Duration::from_secs(60),
+    };
+    change(&mut settings);
+    Verifier::new(settings, ["sub", "org.id"].map(|name| Claim::new(name).unwrap()), [3, 5])
+}
+
+fn signed(keys: impl IntoIterator<Item = Key>) -> Trust {
+    Trust::Signed(keys.into_iter().collect())
+}
+
+fn by_secret() -> Verifier {
+    verifier(signed([Key::from_secret(SECRET)]))
+}
+
+fn pem(text: &str) -> Key {
+    Key::from_pem(text).unwrap()
+}
+
+impl Verifier {
+    /// The claim `sub` of what stands in `authorization`.
+    fn sub_of(&self, header: &str, now: Timestamp) -> Option<String> {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, HeaderValue::from_str(header).unwrap());
+        self.sub_in(&headers, now)
+    }
+
+    fn sub_in(&self, headers: &HeaderMap, now: Timestamp) -> Option<String> {
+        self.read(headers, now)?.get(0).map(str::to_owned)
+    }
+
+    fn sub(&self, token: &str) -> Option<String> {
+        self.sub_of(&format!("Bearer {token}"), NOW)
+    }
+}
+
+const ADA: Option<&str> = Some("ada");
+
+#[track_caller]
+fn assert_ada(verifier: &Verifier, token: &str) {
+    assert_eq!(verifier.sub(token).as_deref(), ADA);
+    // And from memory.
+    assert_eq!(verifier.sub(token).as_deref(), ADA);
+}
+
+#[track_caller]
+fn assert_nobody(verifier: &Verifier, token: &str) {
+    assert_eq!(verifier.sub(token), None);
+    assert_eq!(verifier.sub(token), None);
+}
+
+/// RFC 7515, appendices A.1 and A.3.
+#[test]
+fn the_examples_of_the_rfc_are_verified() {
+    const PAYLOAD: &str =
+        "eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ";
+    let claims = ["iss", "http://example.com/is_root"].map(|name| Claim::new(name).unwrap());
+    let examples = [
+        (
+            "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9",
+            "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk",
+            r#"{"kty":"oct","k":"AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow"}"#,
+        ),
+        (
+            "eyJhbGciOiJFUzI1NiJ9",
+            "DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q",
+            r#"{"kty":"EC","crv":"P-256","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU","y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}"#,
+        ),
+    ];
+    for (header, signature, jwk) in examples {
+        let trust = signed([Key::from_jwk(jwk).unwrap()]);
+        let verifier = Verifier { claims: claims.clone().into(), ..verifier(trust) };
+        let mut headers = HeaderMap::new();
+        let token = format!("Bearer {header}.{PAYLOAD}.{signature}");
+        headers.insert(AUTHORIZATION, token.parse().unwrap());
+        let before = Timestamp::from_secs(1_300_819_379);
+        let claims = verifier.read(&headers, before).expect("the example");
+        assert_eq!((claims.get(0), claims.get(1)), (Some("joe"), Some("true")));
+        // It expired in 2011.
+        assert!(verifier.read(&headers, NOW).is_none());
+    }
+}
+
+#[test]
+fn every_kind_of_key_verifies_what_it_signed() {
+    let ec = |pem: &str| EncodingKey::from_ec_pem(pem.as_bytes()).unwrap();
+    let rsa = || EncodingKey::from_rsa_pem(RSA.as_bytes()).unwrap();
+    let secret = || EncodingKey::from_secret(SECRET);
+    let cases = [
+        (Algorithm::HS256, secret(), Key::from_secret(SECRET)),
+        (Algorithm::HS384, secret(), Key::from_secret(SECRET)),
+        (Algorithm::HS512, secret(), Key::from_secret(SECRET)),
+        (Algorithm::RS256, rsa(), pem(RSA_PUBLIC)),
+        (Algorithm::RS384, rsa(), pem(RSA_PUBLIC)),
+        (Algorithm::RS512, rsa(), pem(RSA_PUBLIC)),
+        (Algorithm::PS256, rsa(), pem(RSA_PUBLIC)),
+        (Algorithm::PS384, rsa(), pem(RSA_PUBLIC)),
+        (Algorithm::PS512, rsa(), pem(RSA_PUBLIC)),
+        (Algorithm::ES256, ec(EC), pem(EC_PUBLIC)),
+        (Algorithm::ES384, ec(P384), pem(P384_PUBLIC)),
+        (Algorithm::EdDSA, EncodingKey::from_ed_pem(ED.as_bytes()).unwrap(), pem(ED_PUBLIC)),
+    ];
+    for (algorithm, private, public) in cases {
+        let jwk = serde_json::to_string(&Jwk::from_encoding_key(&private, algorithm).unwrap()).unwrap();
+        let name = serde_json::to_value(algorithm).unwrap();
+        let token = sign(&json!({ "alg": name }), &json!({ "sub": "ada" }), &private, algorithm);
+        for key in [public, Key::from_jwk(&jwk).unwrap()] {
+            let verifier = verifier(signed([key]));
+            assert_ada(&verifier, &token);
+            let (message, _) = token.rsplit_once('.').unwrap();
+            assert_nobody(&verifier, &format!("{message}.AAAA"));
+            assert_nobody(&verifier, &format!("{message}."));
+        }
+    }
+}
+
+#[test]
+fn a_forged_token_says_nothing() {
+    assert_ada(&verifier(signed([pem(EC_PUBLIC)])), &es256(None, EC));
+    assert_nobody(&verifier(signed([pem(EC_PUBLIC)])), &es256(None, OTHER));
+    // Another payload under a good signature.
+    let (ada, eve) = (hs256(&json!({ "sub": "ada" })), hs256(&json!({ "sub": "eve" })));
+    let parts = |token: &str| token.split('.').map(str::to_owned).collect::<Vec<_>>();
+    let (ada, eve) = (parts(&ada), parts(&eve));
+    assert_nobody(&by_secret(), &format!("{}.{}.{}", ada[0], ada[1], eve[2]));
+    assert_ada(&by_secret(), &format!("{}.{}.{}", ada[0], ada[1], ada[2]));
+}
+
+#[test]
+fn a_token_that_says_it_is_not_signed_is_not() {
+    let payload = encode(&json!({ "sub": "ada" }));
+    for alg in ["none", "None", "NONE", "nOnE", ""] {
+        let header = encode(&json!({ "alg": alg }));
+        for verifier in [by_secret(), verifier(signed([pem(EC_PUBLIC)])), verifier(signed([]))] {
+            assert_nobody(&verifier, &format!("{header}.{payload}."));
+            assert_nobody(&verifier, &format!("{header}.{payload}"));
+        }
+    }
+}
+
+#[test]
+fn a_public_key_is_not_the_secret_of_an_hmac() {
+    for public in [RSA_PUBLIC, EC_PUBLIC, ED_PUBLIC] {
+        let verifier = verifier(signed([pem(public)]));
+        let of_material = pem(public).material().try_get_as_bytes().map(<[u8]>::to_vec).ok();
+        let trimmed = public.trim_end().as_bytes().to_vec();
+        for secret in [Some(public.as_bytes().to_vec()), Some(trimmed), of_material].into_iter().flatten() {
+            for (name, algorithm) in [("HS256", Algorithm::HS256), ("HS512", Algorithm::HS512)] {
+                let key = EncodingKey::from_secret(&secret);
+                let token = sign(&json!({ "alg": name }), &json!({ "sub": "ada" }), &key, algorithm);
+                assert_nobody(&verifier, &token);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_is_used_for_its_algorithms_alone() {
+    let only_512 = Key::from_secret(SECRET).only_for(&[Algorithm::HS512, Algorithm::RS256]).unwrap();
+    assert_eq!(only_512.algorithms(), [Algorithm::HS512]);
+    assert_nobody(&verifier(signed([only_512])), &hs256(&json!({ "sub": "ada" })));
+    assert!(Key::from_secret(SECRET).only_for(&[Algorithm::ES256]).is_none());
+}
+
+#[test]
+fn a_token_holds_between_its_times() {
+    let second = |seconds: u64| Timestamp::from_secs(NOW.as_secs() + seconds);
+    let token = hs256(&json!({ "sub": "ada", "nbf": NOW.as_secs() + 100, "exp": NOW.as_secs() + 200 }));
+    let header = format!("Bearer {token}");
+    // The same verifier, so that what it remembers is asked as well.
+    let verifier = by_secret();
+    for (moment, holds) in [(39, false), (40, true), (100, true), (259, true), (260, false), (1000, false)] {
+        for _ in 0..2 {
+            assert_eq!(verifier.sub_of(&header, second(moment)).is_some(), holds, "{moment}");
+            assert_eq!(by_secret().sub_of(&header, second(moment)).is_some(), holds, "{moment} afresh");
+        }
+    }
+    let strict = with(signed([Key::from_secret(SECRET)]), |settings| settings.leeway = Duration::ZERO);
+    for (moment, holds) in [(99, false), (100, true), (199, true), (200, false)] {
+        assert_eq!(strict.sub_of(&header, second(moment)).is_some(), holds, "{moment} without leeway");
+    }
+}
+
+#[test]
+fn a_time_that_is_none_refuses_the_token() {
+    for (name, value) in [
+        ("exp", json!("9999999999")),
+        ("exp", json!(null)),
+        ("exp", json!([9_999_999_999_u64])),
+        ("exp", json!(-1)),
+        ("exp", json!(0)),
+        ("exp", json!(1.5)),
+        ("nbf", json!("0")),
+        ("nbf", json!(1e300)),
+        ("nbf", json!(u64::MAX)),
+    ] {
+        assert_nobody(&by_secret(), &hs256(&json!({ "sub": "ada", (name): value })));
+    }
+    for (name, value) in [("exp", json!(1e300)), ("exp", json!(u64::MAX)), ("nbf", json!(-1.5))] {
+        assert_ada(&by_secret(), &hs256(&json!({ "sub": "ada", (name): value })));
+    }
+}
+
+#[test]
+fn a_token_of_another_issuer_or_for_another_audience_says_nothing() {
+    let check = |issuers: &[&str], audiences: &[&str], payload: Value| {
+        let boxed = |texts: &[&str]| texts.iter().map(|text| Box::from(*text)).collect();
+        let verifier = with(signed([Key::from_secret(SECRET)]), |settings| {
+            (settings.issuers, settings.audiences) = (boxed(issuers), boxed(audiences));
+        });
+        verifier.sub(&hs256(&payload)).is_some()
+    };
+    let ours = |extra: Value| {
+        let mut payload = json!({ "sub": "ada" });
+        payload.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        payload
+    };
+    assert!(check(&[], &[], ours(json!({ "iss": "anybody", "aud": ["anything"] }))));
+    assert!(check(&["a", "b"], &[], ours(json!({ "iss": "b" }))));
+    assert!(check(&[], &["x", "y"], ours(json!({ "aud": "y" }))));
+    assert!(check(&[], &["x"], ours(json!({ "aud": ["w", "x"] }))));
+    for wrong in [json!({}), json!({ "iss": "c" }), json!({ "iss": ["a"] }), json!({ "iss": "" })] {
+        assert!(!check(&["a"], &[], ours(wrong)));
+    }
+    for wrong in [json!({}), json!({ "aud": "w" }), json!({ "aud": [] }), json!({ "aud": [["x"], 1] })] {
+        assert!(!check(&[], &["x"], ours(wrong)));
+    }
+}
+
+#[test]
+fn what_is_no_token_says_nothing() {
+    let good = hs256(&json!({ "sub": "ada" }));
+    let verifier = by_secret();
+    for bad in [
+        "",
+        ".",
+        "..",
+        "...",
+        "a.b.c",
+        "Bearer",
+        &good[..good.len() - 1],
+        &good[1..],
+        &format!("{good}."),
+        &format!(".{good}"),
+        &format!("{good} {good}"),
+        &good.replace('.', ","),
+        &format!("{good}="),
+    ] {
+        assert_nobody(&verifier, bad);
+    }
+    let odd = |header: Value, payload: Value| {
+        sign(&header, &payload, &EncodingKey::from_secret(SECRET), Algorithm::HS256)
+    };
+    let alg = json!({ "alg": "HS256" });
+    for payload in [json!([]), json!("ada"), json!(null), json!(7)] {
+        assert_nobody(&verifier, &odd(alg.clone(), payload));
+    }
+    for header in [json!({}), json!({ "alg": 7 }), json!([]), json!({ "alg": ["HS256"] })] {
+        assert_nobody(&verifier, &odd(header, json!({ "sub": "ada" })));
+    }
+    let critical = json!({ "alg": "HS256", "crit": ["b64"], "b64": false });
+    assert_nobody(&verifier, &odd(critical, json!({ "sub": "ada" })));
+    assert_ada(&verifier, &good);
+}
+
+#[test]
+fn a_token_longer_than_any_gateway_takes_is_not_looked_at() {
+    let of = |length: usize| hs256(&json!({ "sub": "ada", "filler": "x".repeat(length) }));
+    let fits = of(5900);
+    assert!(fits.len() <= LONGEST_TOKEN && of(6200).len() > LONGEST_TOKEN);
+    assert_ada(&by_secret(), &fits);
+    assert_nobody(&by_secret(), &of(6200));
+}
+
+#[test]
+fn a_token_is_found_where_it_is_said_to_be() {
+    let token = hs256(&json!({ "sub": "ada" }));
+    let find = |source: Source, lines: &[(&'static str, String)]| {
+        let verifier = with(signed([Key::from_secret(SECRET)]), |settings| settings.source = source);
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, value.parse().unwrap());
+        }
+        verifier.sub_in(&headers, NOW).is_some()
+    };
+    let bearer = || Source::Header(AUTHORIZATION);
+    for good in [format!("Bearer {token}"), format!("bearer  {token}"), token.clone()] {
+        assert!(find(bearer(), &[("authorization", good)]));
+    }
+    for bad in [format!("Basic {token}"), format!("Bearer{token}"), format!("Bearer {token}, Bearer {token}")]
+    {
+        assert!(!find(bearer(), &[("authorization", bad)]));
+    }
+    let twice = [("authorization", token.clone()), ("authorization", token.clone())];
+    assert!(!find(bearer(), &twice), "nobody knows which of two the upstream believes");
+    let own = || Source::Header(HeaderName::from_static("x-jwt"));
+    assert!(find(own(), &[("x-jwt", token.clone())]));
+    assert!(!find(own(), &[("authorization", token.clone())]));
+    let cookie = || Source::Cookie("session".into());
+    assert!(find(cookie(), &[("cookie", format!("a=b; session={token}; c=d"))]));
+    assert!(!find(cookie(), &[("cookie", format!("other={token}"))]));
+}
+
+#[test]
+fn the_name_of_a_key_chooses_among_several() {
+    let keys = |pairs: &[(&str, &str)]| {
+        let key = |(id, pem): &(&str, &str)| Key::from_jwk(&jwk(pem, &json!({ "kid": id }))).unwrap();
+        verifier(signed(pairs.iter().map(key).collect::<Vec<_>>()))
+    };
+    let set = keys(&[("old", OTHER), ("new", EC)]);
+    assert_ada(&set, &es256(Some("new"), EC));
+    assert_ada(&set, &es256(Some("old"), OTHER));
+    assert_nobody(&set, &es256(Some("old"), EC));
+    assert_nobody(&set, &es256(Some("unknown"), EC));
+    // Without a name every key is tried,
+    assert_ada(&set, &es256(None, EC));
+    // but not any number of them.
+    let many = keys(&[("1", OTHER), ("2", OTHER), ("3", OTHER), ("4", OTHER), ("5", EC)]);
+    assert_nobody(&many, &es256(None, EC));
+    assert_ada(&many, &es256(Some("5"), EC));
+    // Two keys may share a name.
+    assert_ada(&keys(&[("a", OTHER), ("a", EC)]), &es256(Some("a"), EC));
+    // A key without a name is tried for all.
+    let nameless = Key::from_jwk(&jwk(EC, &json!({}))).unwrap();
+    assert_ada(&verifier(signed([nameless])), &es256(Some("whatever"), EC));
+}
+
+#[test]
+fn a_key_that_expires_takes_what_is_remembered_with_it() {
+    let expires = NOW.as_secs() + 10;
+    let key = Key::from_jwk(&jwk(EC, &json!({ "exp": expires }))).unwrap();
+    let verifier = verifier(signed([key]));
+    let header = format!("Bearer {}", es256(None, EC));
+    assert!(verifier.sub_of(&header, NOW).is_some());
+    assert!(verifier.sub_of(&header, Timestamp::from_secs(expires - 1)).is_some());
+    assert!(verifier.sub_of(&header, Timestamp::from_secs(expires)).is_none());
+}
+
+#[test]
+fn a_verified_token_is_believed_whoever_signed_it() {
+    let trusted = verifier(Trust::Verified);
+    assert_ada(&trusted, &es256(None, OTHER));
+    let payload = encode(&json!({ "sub": "ada" }));
+    assert_ada(&trusted, &payload);
+    assert_ada(&trusted, &format!("{payload}=="));
+    let expired = json!({ "sub": "ada", "exp": NOW.as_secs() - 100 });
+    assert_nobody(&trusted, &encode(&expired));
+    for bad in ["", "a.b", "a.b.c.d", &payload[1..]] {
+        assert_nobody(&trusted, bad);
+    }
+}
+
+#[test]
+fn keys_for_other_things_are_told_from_damaged_ones() {
+    let with = |members: Value| Key::from_jwk(&jwk(EC, &members)).map(drop);
+    assert_eq!(with(json!({ "use": "sig", "key_ops": ["verify"], "alg": "ES256" })), Ok(()));
+    for other in [
+        json!({ "use": "enc" }),
+        json!({ "key_ops": ["sign"] }),
+        json!({ "alg": "ECDH-ES" }),
+        json!({ "alg": "HS256" }),
+        json!({ "crv": "secp256k1" }),
+        json!({ "kty": "AKP" }),
+    ] {
+        assert!(matches!(with(other.clone()), Err(Unusable::Unsupported(_))), "{other}");
+    }
+    for damaged in [
+        json!({ "x": "AA" }),
+        json!({ "x": null }),
+        json!({ "y": "!" }),
+        json!({ "crv": "P-384" }),
+        json!({ "crv": null }),
+        json!({ "kty": null }),
+        json!({ "kty": "RSA" }),
+        json!({ "kid": 7 }),
+        json!({ "exp": "tomorrow" }),
+    ] {
+        assert!(matches!(with(damaged.clone()), Err(Unusable::Damaged(_))), "{damaged}");
+    }
+    let short = json!({ "kty": "RSA", "n": "A".repeat(171), "e": "AQAB" }).to_string();
+    let said = Key::from_jwk(&short).unwrap_err().to_string();
+    assert_eq!(said, "an RSA key of 1024 bits, not 2048 to 8192");
+}
+
+#[test]
+fn only_a_public_key_is_taken_for_one() {
+    for (text, said) in [
+        (EC, "a private key, expected a public key"),
+        (RSA, "a private key, expected a public key"),
+        ("-----BEGIN CERTIFICATE-----\n", "a certificate, expected a public key"),
+        ("", "not a public key in PEM"),
+        ("ssh-ed25519 AAAA", "not a public key in PEM"),
+        (&format!("{EC_PUBLIC}{RSA_PUBLIC}"), "more than one key"),
+        (
+            "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
+            "not a public key of RSA, P-256, P-384 or Ed25519",
+        ),
+    ] {
+        assert_eq!(Key::from_pem(text).unwrap_err().to_string(), said);
+    }
+}
+
+#[test]
+fn nothing_secret_is_shown() {
+    let verifier = by_secret();
+    verifier.sub(&hs256(&json!({ "sub": "ada" })));
+    let shown = format!("{verifier:?}");
+    let bytes = format!("{:?}", &SECRET[..5]);
+    assert!(!shown.contains("ada") && !shown.contains("a secret") && !shown.contains(&bytes), "{shown}");
+}

@@ -1,0 +1,282 @@
+//! Limits by what a signed token says about the client.
+
+use std::fs;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use jsonwebtoken::jwk::Jwk;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{Request, Weir, ask, config, wait};
+
+const SECRET: &str = "a secret that is known to everybody";
+
+fn data(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/jwt").join(name);
+    fs::read_to_string(path).unwrap()
+}
+
+fn ec(name: &str) -> EncodingKey {
+    EncodingKey::from_ec_pem(data(name).as_bytes()).unwrap()
+}
+
+#[expect(clippy::disallowed_methods, reason = "tokens hold by the clock on the wall")]
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// A token of `claims` that holds for an hour, unless they say otherwise.
+fn token(algorithm: Algorithm, kid: Option<&str>, key: &EncodingKey, claims: &Value) -> String {
+    let mut payload = json!({ "exp": now() + 3600 });
+    payload.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
+    let header = Header { kid: kid.map(str::to_owned), ..Header::new(algorithm) };
+    encode(&header, &payload, key).unwrap()
+}
+
+fn hmac(claims: &Value) -> String {
+    token(Algorithm::HS256, None, &EncodingKey::from_secret(SECRET.as_bytes()), claims)
+}
+
+/// A directory with the configuration and the files that it names.
+struct Place(TempDir);
+
+impl Place {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        for (name, content) in files {
+            place.replace(name, content);
+        }
+        place
+    }
+
+    /// Puts a file there as a careful person does: whole.
+    fn replace(&self, name: &str, content: &str) {
+        let next = self.0.path().join("next");
+        fs::write(&next, content).unwrap();
+        fs::rename(&next, self.0.path().join(name)).unwrap();
+    }
+
+    fn start(&self, jwt: &str, rule: &str) -> Weir {
+        let rules = format!("jwt: {{ {jwt} }}\nrules: [{{ name: a, {rule} }}]");
+        self.replace("weir.yaml", &config("echo", &rules));
+        Weir::start_file(&self.0.path().join("weir.yaml"))
+    }
+}
+
+fn start(jwt: &str, rule: &str) -> (Weir, Place) {
+    let place = Place::new(&[]);
+    (place.start(jwt, rule), place)
+}
+
+fn bearer(token: &str) -> Request {
+    Request::get("/").header("authorization", &format!("Bearer {token}"))
+}
+
+fn status(weir: &Weir, token: &str) -> u16 {
+    ask(weir.address(), &bearer(token)).status
+}
+
+/// Twice under `limit: 1/d`: `[200, 429]` is counted, `[200, 200]` is not.
+fn twice(weir: &Weir, token: &str) -> [u16; 2] {
+    [status(weir, token), status(weir, token)]
+}
+
+fn by_secret(more: &str) -> String {
+    format!("secret: {SECRET}, {more}")
+}
+
+const PER_SUB: &str = "key: { jwt: sub }, limit: 1/d";
+const PER_SUB_OR_DENY: &str = "key: { jwt: sub }, limit: 1/d, on_missing: deny";
+
+#[test]
+fn each_user_of_a_token_has_a_limit_of_their_own() {
+    let (weir, _place) = start(&by_secret("leeway: 0s"), PER_SUB);
+    let of = |sub: &str, more: u64| hmac(&json!({ "sub": sub, "jti": more }));
+    assert_eq!(twice(&weir, &of("ada", 1)), [200, 429]);
+    assert_eq!(status(&weir, &of("ada", 2)), 429, "another token of the same user");
+    assert_eq!(twice(&weir, &of("eve", 1)), [200, 429]);
+}
+
+#[test]
+fn claims_may_be_numbers_and_deep_inside() {
+    let (weir, _place) =
+        start(&by_secret("leeway: 0s"), "key: { jwt: org.id }, limit: 1/d, on_missing: deny");
+    assert_eq!(twice(&weir, &hmac(&json!({ "org": { "id": 7 } }))), [200, 429]);
+    assert_eq!(status(&weir, &hmac(&json!({ "org": { "id": 8 } }))), 200);
+    assert_eq!(status(&weir, &hmac(&json!({ "org.id": true }))), 200);
+    for absent in [json!({}), json!({ "org": 7 }), json!({ "org": { "id": [7] } }), json!({ "id": 7 })] {
+        assert_eq!(status(&weir, &hmac(&absent)), 403, "{absent}");
+    }
+}
+
+#[test]
+fn every_kind_of_public_key_will_do() {
+    let rsa = EncodingKey::from_rsa_pem(data("rsa.pem").as_bytes()).unwrap();
+    let ed = EncodingKey::from_ed_pem(data("ed.pem").as_bytes()).unwrap();
+    for (file, algorithm, key) in [
+        ("rsa.pub.pem", Algorithm::RS256, rsa.clone()),
+        ("rsa.pub.pem", Algorithm::PS512, rsa),
+        ("ec.pub.pem", Algorithm::ES256, ec("ec.pem")),
+        ("p384.pub.pem", Algorithm::ES384, ec("p384.pem")),
+        ("ed.pub.pem", Algorithm::EdDSA, ed),
+    ] {
+        let place = Place::new(&[("key.pem", &data(file))]);
+        let weir = place.start("public_key: { file: key.pem }", PER_SUB_OR_DENY);
+        let good = token(algorithm, None, &key, &json!({ "sub": "ada" }));
+        assert_eq!(twice(&weir, &good), [200, 429], "{algorithm:?}");
+        assert_eq!(status(&weir, &hmac(&json!({ "sub": "ada" }))), 403, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_token_that_does_not_hold_is_an_absent_key() {
+    let forged = token(Algorithm::ES256, None, &ec("other.pem"), &json!({ "sub": "ada" }));
+    for (on_missing, expected) in [("skip", [200, 200]), ("shared", [200, 429]), ("deny", [403, 403])] {
+        let place = Place::new(&[("key.pem", &data("ec.pub.pem"))]);
+        let rule = format!("{PER_SUB}, on_missing: {on_missing}");
+        let weir = place.start("public_key: { file: key.pem }", &rule);
+        assert_eq!(twice(&weir, &forged), expected, "{on_missing}");
+        let good = token(Algorithm::ES256, None, &ec("ec.pem"), &json!({ "sub": "ada" }));
+        assert_eq!(twice(&weir, &good), [200, 429], "{on_missing}");
+    }
+}
+
+#[test]
+fn an_expired_or_early_token_is_refused() {
+    let (weir, _place) = start(&by_secret("leeway: 30s, issuer: us, audience: [api, web]"), PER_SUB_OR_DENY);
+    let with = |claims: Value| {
+        let mut all = json!({ "iss": "us", "aud": "web" });
+        all.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
+        hmac(&all)
+    };
+    assert_eq!(status(&weir, &with(json!({ "sub": "in time" }))), 200);
+    assert_eq!(status(&weir, &with(json!({ "sub": "just late", "exp": now() - 5 }))), 200);
+    assert_eq!(status(&weir, &with(json!({ "sub": "just early", "nbf": now() + 5 }))), 200);
+    for wrong in [
+        json!({ "exp": now() - 60 }),
+        json!({ "exp": "9999999999" }),
+        json!({ "nbf": now() + 60 }),
+        json!({ "iss": "them" }),
+        json!({ "aud": ["mail"] }),
+    ] {
+        let mut claims = wrong.clone();
+        claims["sub"] = "wrong".into();
+        assert_eq!(status(&weir, &with(claims)), 403, "{wrong}");
+    }
+}
+
+#[test]
+fn a_token_expires_while_weir_remembers_it() {
+    let (weir, _place) =
+        start(&by_secret("leeway: 0s"), "key: { jwt: sub }, limit: 1000/s, on_missing: deny");
+    let brief = hmac(&json!({ "sub": "ada", "exp": now() + 2 }));
+    assert_eq!(twice(&weir, &brief), [200, 200]);
+    wait::until_true("the end of the token", || status(&weir, &brief) == 403);
+}
+
+#[test]
+fn an_unsigned_token_and_a_public_key_as_secret_are_refused() {
+    let pem = data("ec.pub.pem");
+    let place = Place::new(&[("key.pem", &pem)]);
+    let weir = place.start("public_key: { file: key.pem }", PER_SUB_OR_DENY);
+    let confused = EncodingKey::from_secret(pem.as_bytes());
+    assert_eq!(status(&weir, &token(Algorithm::HS256, None, &confused, &json!({ "sub": "ada" }))), 403);
+    // {"alg":"none"} and {"sub":"ada"}
+    for unsigned in ["eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ.", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ"] {
+        assert_eq!(status(&weir, unsigned), 403);
+    }
+    // The payload alone would do where a gateway is trusted; it is not here.
+    assert_eq!(status(&weir, "eyJzdWIiOiJhZGEifQ"), 403);
+}
+
+#[test]
+fn what_a_trusted_gateway_has_verified_is_believed() {
+    let (weir, _place) = start("trusted: true, header: x-jwt-payload", PER_SUB_OR_DENY);
+    let with = |value: &str| ask(weir.address(), &Request::get("/").header("x-jwt-payload", value)).status;
+    assert_eq!([with("eyJzdWIiOiJhZGEifQ"), with("eyJzdWIiOiJhZGEifQ==")], [200, 429]);
+    let whole = token(Algorithm::ES256, None, &ec("other.pem"), &json!({ "sub": "eve" }));
+    assert_eq!([with(&whole), with(&whole)], [200, 429]);
+    assert_eq!(status(&weir, &whole), 403, "it is in another header");
+}
+
+#[test]
+fn a_token_may_come_in_a_cookie() {
+    let (weir, _place) = start(&by_secret("cookie: session"), PER_SUB_OR_DENY);
+    let cookie = format!("theme=dark; session={}", hmac(&json!({ "sub": "ada" })));
+    let ask = || ask(weir.address(), &Request::get("/").header("cookie", &cookie)).status;
+    assert_eq!([ask(), ask()], [200, 429]);
+}
+
+#[test]
+fn two_authorization_lines_are_no_token() {
+    let (weir, _place) = start(&by_secret("leeway: 0s"), PER_SUB_OR_DENY);
+    let token = format!("Bearer {}", hmac(&json!({ "sub": "ada" })));
+    let request = Request::get("/").header("authorization", &token).header("authorization", &token);
+    assert_eq!(ask(weir.address(), &request).status, 403);
+}
+
+fn jwks(keys: &[(&str, &str)]) -> String {
+    let jwk = |(kid, file): &(&str, &str)| {
+        let mut jwk = Jwk::from_encoding_key(&ec(file), Algorithm::ES256).unwrap();
+        jwk.common.key_id = Some((*kid).to_owned());
+        jwk
+    };
+    json!({ "keys": keys.iter().map(jwk).collect::<Vec<_>>() }).to_string()
+}
+
+#[test]
+fn keys_are_rotated_while_weir_runs_and_a_damaged_set_changes_nothing() {
+    let place = Place::new(&[("jwks.json", &jwks(&[("old", "other.pem")]))]);
+    let weir = place.start("jwks: { file: jwks.json }", "key: { jwt: sub }, limit: 1000/s, on_missing: deny");
+    let old = token(Algorithm::ES256, Some("old"), &ec("other.pem"), &json!({ "sub": "ada" }));
+    let new = token(Algorithm::ES256, Some("new"), &ec("ec.pem"), &json!({ "sub": "ada" }));
+    assert_eq!((twice(&weir, &old), twice(&weir, &new)), ([200, 200], [403, 403]));
+
+    let before = weir.generation();
+    place.replace("jwks.json", &jwks(&[("old", "other.pem"), ("new", "ec.pem")]));
+    weir.until_reloaded(before);
+    assert_eq!((status(&weir, &old), status(&weir, &new)), (200, 200), "both are in force");
+
+    let (before, rejected) = (weir.generation(), weir.rejected_reloads());
+    let cut = jwks(&[("new", "ec.pem")]);
+    place.replace("jwks.json", &cut[..cut.len() / 2]);
+    wait::until_true("the rejection", || weir.rejected_reloads() > rejected);
+    assert_eq!((status(&weir, &old), status(&weir, &new)), (200, 200), "the old set stays");
+    assert_eq!(weir.generation(), before);
+    let problems = weir.admin_json("/server_info")["config"]["last_reload"]["problems"].to_string();
+    assert!(problems.contains("jwks.json:1:") && problems.contains("not valid JSON"), "{problems}");
+
+    place.replace("jwks.json", &jwks(&[("new", "ec.pem")]));
+    weir.until_reloaded(before);
+    // What was remembered of the old key's tokens is gone with it.
+    assert_eq!((status(&weir, &old), status(&weir, &new)), (403, 200));
+}
+
+#[test]
+fn nothing_that_is_shown_holds_a_secret_or_a_token() {
+    let log = tempfile::tempdir().unwrap();
+    let lines = log.path().join("access.log");
+    let place = Place::new(&[]);
+    let rules = format!(
+        "access_log: {{ path: {}, format: json }}\njwt: {{ secret: {SECRET} }}\nrules: [{{ name: a, {PER_SUB} }}]",
+        lines.display()
+    );
+    place.replace("weir.yaml", &config("echo", &rules));
+    let weir = Weir::start_file(&place.0.path().join("weir.yaml"));
+    let token = hmac(&json!({ "sub": "ada" }));
+    assert_eq!(twice(&weir, &token), [200, 429]);
+    weir.reload_in_vain(&config("echo", &rules.replace(SECRET, &format!("'{SECRET}${{'"))));
+    let mut shown = wait::until("two lines", || {
+        let text = fs::read_to_string(&lines).unwrap_or_default();
+        (text.lines().count() >= 2).then_some(text)
+    });
+    for path in ["/config_dump", "/server_info", "/limits", "/metrics", "/stats"] {
+        shown.push_str(&weir.admin_get(path).body.text());
+    }
+    shown.push_str(&weir.log().concat());
+    let signature = token.rsplit('.').next().unwrap();
+    assert!(!shown.contains(SECRET) && !shown.contains(signature), "{shown}");
+    assert!(shown.contains("[redacted]") && shown.contains("{jwt: sub}"), "{shown}");
+}
