@@ -17,6 +17,7 @@ mod scope;
 mod state;
 mod tariff;
 mod throttle;
+mod windows;
 
 use std::num::NonZeroUsize;
 use std::path::Path;

@@ -17,8 +17,8 @@ use serde::Deserialize;
 pub use self::jwt::{Jwt, Secret, SecretText, SigningAlgorithm};
 pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
 pub use self::rules::{
-    Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnDenied, OnLimit,
-    OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
+    Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange, OnDenied,
+    OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
 };
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
 pub use self::values::{

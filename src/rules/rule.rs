@@ -9,6 +9,7 @@ use super::matcher::{Matcher, Route};
 use super::tariff::Tariff;
 use crate::identify::Attributes;
 use crate::identify::jwt::claim::Claim;
+use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::elastic::{Prices, Stretch};
 use crate::limiter::percent::Percent;
 use crate::limiter::quota::{Ban, Quota};
@@ -59,6 +60,8 @@ pub struct Limiting {
     pub ban: Option<Ban>,
     /// What a refused request costs.
     pub on_denied: OnDenied,
+    /// What a reload does to its counters when it changes a limit.
+    pub on_change: OnChange,
 }
 
 impl Default for Limiting {
@@ -74,6 +77,7 @@ impl Default for Limiting {
             in_flight: None,
             ban: None,
             on_denied: OnDenied::default(),
+            on_change: OnChange::default(),
         }
     }
 }

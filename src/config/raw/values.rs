@@ -162,6 +162,12 @@ pub struct HeaderPattern(pub String);
 #[schemars(extend("title" = "schedule", "examples" = ["Mon-Fri 01:00-06:00 Europe/Berlin", "22:00-06:00"]))]
 pub struct Schedule(pub String);
 
+/// The name of a time zone in the IANA database.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "time zone", "examples" = ["Europe/Berlin", "UTC"]))]
+pub struct TimeZone(pub String);
+
 /// A country's code of two letters, as ISO 3166 has it.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]

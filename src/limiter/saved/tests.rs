@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::limiter::algorithm::Algorithm;
+use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::key::KeyHash;
 use crate::limiter::quota::{Ban, Limit, Period, Quota, Unit};
@@ -22,7 +23,11 @@ fn quota(algorithm: Algorithm, count: u32) -> Quota {
 }
 
 fn spec(rule: &str, quota: Quota) -> MeterSpec {
-    MeterSpec { lineage: Lineage { rule: rule.into(), key: "[client_ip]".into() }, quota }
+    MeterSpec {
+        lineage: Lineage { rule: rule.into(), key: "[client_ip]".into() },
+        quota,
+        on_change: OnChange::Keep,
+    }
 }
 
 fn limiter(max_keys: usize, specs: &[MeterSpec]) -> (Limiter, Vec<Meter>) {

@@ -1,5 +1,6 @@
 //! A shard's counters on their way out of the process, and back.
 
+use super::long::is_long;
 use super::{MeterId, Place, Shard, Slot, is_free, meter_of, slot, state_of};
 use crate::limiter::algorithm::{self, State};
 use crate::limiter::key::Fingerprint;
@@ -41,10 +42,11 @@ impl Copied {
 
 impl Shard {
     /// Copies everything into `copied`, whose memory is used again: requests wait for no more than the copying.
-    pub(in crate::limiter) fn copy_to(&self, copied: &mut Copied) {
+    pub(in crate::limiter) fn copy_to(&self, now: Timestamp, copied: &mut Copied) {
         copied.quotas = self.quotas.clone();
         copied.slots.clear();
-        copied.slots.extend(self.slots().iter().filter(|slot| !is_free(slot)));
+        let shortened = |slot: &Slot| if is_long(slot) { self.shortened(slot, now) } else { *slot };
+        copied.slots.extend(self.slots().iter().filter(|slot| !is_free(slot)).map(shortened));
         copied.overflow.clear();
         copied.overflow.extend(self.overflow.iter().map(|(meter, state)| (*meter, *state)));
     }
