@@ -10,6 +10,7 @@ mod limits;
 mod matching;
 mod nested;
 mod networks;
+mod patterns;
 mod refusal;
 mod rules;
 mod scope;
@@ -17,6 +18,7 @@ mod state;
 mod tariff;
 mod throttle;
 
+use std::cell::RefCell;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
@@ -55,13 +57,14 @@ pub(super) fn compile(
         has_places: written(|geo| &geo.database) || report.is_faulty(root.key("geo")),
         has_systems: written(|geo| &geo.asn_database) || report.is_faulty(root.key("geo")),
         has_tokens: raw.jwt.is_some() || report.is_faulty(root.key("jwt")),
+        claims: RefCell::default(),
     };
     let rules = raw
         .rules
         .as_ref()
         .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut scope, report));
-    let (rules, refusals): (Vec<_>, _) = rules.into_iter().unzip();
-    identify.jwt = jwt::compile(raw.jwt.as_ref(), &rules, root.key("jwt"), scope.files, report).map(Arc::new);
+    let (rules, refusals) = rules.into_iter().unzip();
+    identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), scope, report).map(Arc::new);
     let upstream = addresses.upstream.filter(|_| report.is_clean())?;
     Some(Config {
         listeners: addresses.listeners,

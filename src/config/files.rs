@@ -8,7 +8,8 @@ pub(super) mod content;
 pub(super) mod databases;
 pub(super) mod keys;
 pub(super) mod networks;
-mod reading;
+pub(super) mod reading;
+pub(super) mod values;
 
 use std::any::Any;
 use std::collections::BTreeMap;

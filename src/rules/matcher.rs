@@ -7,6 +7,7 @@ use super::schedule::Schedule;
 use crate::identify::Attributes;
 use crate::identify::cidr::CidrSet;
 use crate::identify::geo::{Asn, Continent, Country};
+use crate::identify::jwt::claim::Claim;
 
 /// The compiled `match` or `except` of a rule. Empty fields hold for every request.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +26,8 @@ pub struct Matcher {
     pub schedule: Option<Schedule>,
     /// The client is in one of these places.
     pub origin: Option<Box<Origin>>,
+    /// For each of these claims of the client's token, any of its patterns.
+    pub claims: Box<[(Claim, Box<[HeaderPattern]>)]>,
 }
 
 /// Where clients come from. Empty fields hold for every client, the others for none of whom nothing is known.
@@ -60,8 +63,13 @@ impl Matcher {
         } else {
             Route(self.paths.iter().find(|path| path.matches(&request.path))?.as_str())
         };
-        // Last, since this may be what has a database asked.
-        self.origin.as_ref().is_none_or(|origin| origin.contains(request)).then_some(route)
+        // Last, since this may be what has a database asked, or a signature verified.
+        let holds = self.origin.as_ref().is_none_or(|origin| origin.contains(request))
+            && self.claims.iter().all(|(claim, patterns)| {
+                let value = request.claim(claim);
+                patterns.iter().any(|pattern| pattern.matches_value(value))
+            });
+        holds.then_some(route)
     }
 }
 

@@ -1,6 +1,9 @@
 //! What a rule can refer to beyond itself.
 
+use std::cell::RefCell;
+
 use crate::config::files::Files;
+use crate::identify::jwt::claim::Claim;
 
 /// The rest of the configuration, as far as rules ask for it.
 #[derive(Debug)]
@@ -13,4 +16,6 @@ pub(super) struct Scope<'f> {
     pub(super) has_systems: bool,
     /// There is a section that says which tokens are believed.
     pub(super) has_tokens: bool,
+    /// The claims of tokens that have been asked for so far.
+    pub(super) claims: RefCell<Vec<Claim>>,
 }
