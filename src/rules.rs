@@ -7,6 +7,7 @@
 pub mod key;
 pub mod listed;
 pub mod matcher;
+pub mod membership;
 pub mod pattern;
 pub mod rule;
 pub mod schedule;

@@ -106,27 +106,27 @@ impl Upstream {
         let Address::Tcp { host, port } = &self.settings.address else {
             return Ok(echo::answer(request));
         };
-        let kept = self.pool.checkout();
+        let mut kept = self.pool.checkout();
         let is_kept = kept.is_some();
-        // Connecting is rare and its future large: it does not burden the requests that need none.
+        let buffer = kept.as_mut().map(|kept| std::mem::take(&mut kept.buffer)).unwrap_or_default();
+        let (parts, body) = request.into_parts();
+        let mut upload = Upload::new(&parts, body, buffer);
+        let mut waiting = Waiting::new(parts.method == Method::HEAD);
+        // What is to be written is written down: nobody needs the head any more.
+        drop(parts);
         let mut connection = match kept {
-            Some(connection) => connection,
+            Some(kept) => kept,
+            // Connecting is rare and its future large: it does not burden the requests that need none.
             None => Box::pin(self.connect(host, *port)).await?,
         };
-        let (parts, body) = request.into_parts();
-        let to_head = parts.method == Method::HEAD;
-        let mut upload = Upload::begin(&parts, body, &mut connection.outbox);
-        drop(parts);
-        let mut waiting = Waiting::new(to_head);
-        let answered = poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await;
-        let head = match answered {
+        let head = match poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await {
             // The upstream had closed it already, or was about to.
-            Err(Error::Reset(_)) if is_kept && upload.may_repeat(&connection) => {
+            Err(Error::Reset(_)) if is_kept && upload.may_repeat() => {
                 self.metrics.upstream_retry();
-                let outbox = connection.into_outbox();
+                drop(connection);
+                upload.repeat();
+                waiting.begin_again();
                 connection = Box::pin(self.connect(host, *port)).await?;
-                connection.repeat(outbox);
-                waiting = Waiting::new(to_head);
                 poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await?
             }
             answered => answered?,
@@ -144,6 +144,7 @@ impl Upstream {
             Length::Octets(octets) if connection.has_read(octets) && upload.is_over() => {
                 let content = connection.take(octets);
                 if keeps {
+                    connection.buffer = upload.into_buffer();
                     self.pool.give_back(connection);
                 }
                 Answer::whole(content)

@@ -75,3 +75,49 @@ fn compile(config: &Config, generation: u64, limiter: &Limiter, clock: &Clock) -
     };
     (policy, meters)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use http::{HeaderMap, Method, Uri};
+
+    use super::*;
+    use crate::config;
+    use crate::identify::identify;
+    use crate::limiter::Settings;
+    use crate::limiter::elastic::Headroom;
+    use crate::rules::selection::Selection;
+
+    fn config(rule: &str) -> Config {
+        let head = "listeners: 127.0.0.1:0\nupstream: echo\nrules:\n";
+        config::from_text(&format!("{head}  - {rule}\n"), Path::new("weir.yaml"), &|_| None).unwrap()
+    }
+
+    #[test]
+    fn a_request_that_began_before_a_reload_is_decided_by_the_limits_it_began_with() {
+        let limiter = Arc::new(Limiter::new(Settings { max_keys: 100, secret: [1, 2] }));
+        let clock = Arc::new(Clock::start());
+        let generations = Generations::first(&config("{ name: a, key: [], limit: 1/d }"), &limiter, &clock);
+        let passes = |policy: &Policy| {
+            let (uri, headers) = (Uri::from_static("/"), HeaderMap::new());
+            let peer = [192, 0, 2, 1].into();
+            let request =
+                identify(&Method::GET, &uri, &headers, peer, &policy.identify, clock.now()).unwrap();
+            let Selection::Limited(selected) = policy.rules.select(&request, Headroom::NONE) else {
+                panic!()
+            };
+            let checks: Vec<_> = selected.iter().map(|selected| selected.check).collect();
+            !limiter.check(&checks, clock.now()).is_refused()
+        };
+        let policy = || Arc::clone(&generations.current.load().policy);
+        let before = policy();
+        assert!(passes(&before));
+        generations.apply(&config("{ name: a, key: path, limit: 1/d }"));
+        assert!(!passes(&before), "its limit is still there, and used up");
+        assert!(passes(&policy()) && !passes(&policy()));
+        generations.apply(&config("{ name: a, key: path, limit: 2/d }"));
+        assert!(passes(&before), "two generations later it is gone");
+        assert!(passes(&policy()) && !passes(&policy()));
+    }
+}

@@ -7,8 +7,9 @@
 pub(super) mod content;
 pub(super) mod databases;
 pub(super) mod keys;
+pub(super) mod members;
 pub(super) mod networks;
-pub(super) mod reading;
+mod reading;
 pub(super) mod values;
 
 use std::any::Any;

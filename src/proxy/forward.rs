@@ -10,7 +10,6 @@ use super::View;
 use super::activity::Overdue;
 use super::body::RequestBody;
 use super::exchange::Exchange;
-use super::headers;
 use crate::telemetry::metrics::{UpstreamOutcome, WorkerMetrics};
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
@@ -20,7 +19,7 @@ use crate::upstream::error::Error as UpstreamError;
 pub(super) enum Failure {
     /// Between us and the upstream.
     Upstream(UpstreamError),
-    /// The answer's body is coded in a way we cannot follow.
+    /// The answer is the beginning of a protocol that we cannot follow.
     Unreadable,
     /// The answer's head did not come in time.
     Late,
@@ -56,7 +55,6 @@ pub(super) async fn forward(
         Err(Failure::Upstream(_)) if exchange.request_is_broken() => Err(Failure::BrokenRequest),
         // A 101 would end HTTP on a connection whose client has not been offered anything else.
         Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => Err(Failure::Unreadable),
-        Ok(response) if !headers::is_readable(response.headers()) => Err(Failure::Unreadable),
         answered => answered,
     };
     activity.answered();

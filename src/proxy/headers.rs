@@ -119,12 +119,7 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) {
     let given = Given::of(headers);
     if given.of_the_hop {
         let wants_trailers = headers.get(TE).is_some_and(|te| lists(te, "trailers"));
-        let chunked = headers.contains_key(TRANSFER_ENCODING);
         remove_hop_by_hop(headers);
-        if chunked {
-            // hyper takes a GET of unknown length for one without a body unless it is told otherwise.
-            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-        }
         // The client has been, or will be, told to continue by us.
         headers.remove(EXPECT);
         headers.remove(X_ENVOY_INTERNAL);
@@ -211,23 +206,11 @@ fn to_origin_form(head: &mut request::Parts) {
     head.uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
-/// Whether we know where an answer's body ends and what it is: chunked, or not coded at all.
-pub(super) fn is_readable(headers: &HeaderMap) -> bool {
-    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-    codings.next().is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
-        && codings.next().is_none()
-}
-
 /// Turns an upstream's answer into ours.
 pub(super) fn prepare_response(headers: &mut HeaderMap) {
-    if !headers.keys().any(|name| is_of_the_hop(name.as_str())) {
-        return;
+    if headers.keys().any(|name| is_of_the_hop(name.as_str())) {
+        remove_hop_by_hop(headers);
     }
-    // Both at once is an attempt to be read in two ways; the coding is what was read.
-    if headers.contains_key(TRANSFER_ENCODING) {
-        headers.remove(CONTENT_LENGTH);
-    }
-    remove_hop_by_hop(headers);
 }
 
 /// RFC 9110 section 7.6.1, and what practice has added to it.

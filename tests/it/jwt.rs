@@ -324,3 +324,18 @@ fn keys_from_a_file_are_exempt_or_denied_and_followed() {
     let dump = weir.admin_get("/config_dump").body.text();
     assert!(!dump.contains("delta") && !dump.contains("root"), "{dump}");
 }
+
+#[test]
+fn a_plan_may_belong_to_whoever_a_token_is_for() {
+    let place = Place::new(&[]);
+    let rules = format!(
+        "jwt: {{ secret: {SECRET} }}\nplans: {{ of: {{ jwt: sub }}, members: {{ ada: pro }}, default: free }}\nrules:\n  \
+         - {{ name: free, match: {{ plan: free }}, key: [], limit: 1/d }}\n  \
+         - {{ name: pro, match: {{ plan: pro }}, key: [], limit: 2/d }}"
+    );
+    place.replace("weir.yaml", &config("echo", &rules));
+    let weir = Weir::start_file(&place.0.path().join("weir.yaml"));
+    let [ada, eve] = ["ada", "eve"].map(|sub| hmac(&json!({ "sub": sub })));
+    let asked = [&ada, &eve, &ada, &ada, &eve].map(|token| status(&weir, token));
+    assert_eq!(asked, [200, 200, 200, 429, 429]);
+}

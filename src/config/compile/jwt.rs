@@ -8,7 +8,7 @@ use super::{duration, each, matching};
 use crate::config::at::At;
 use crate::config::defaults;
 use crate::config::files::keys::{JWKS, Jwks, PUBLIC_KEY, SECRET};
-use crate::config::files::reading::random;
+use crate::config::files::members::secret;
 use crate::config::files::{Files, Flaw, tell};
 use crate::config::problem::{Fault, Report, Severity, listed, named};
 use crate::config::raw::{self, SigningAlgorithm};
@@ -36,7 +36,7 @@ pub(super) fn compile(
         report.note(at, "no rule asks for a claim, so no token is read");
         return None;
     }
-    let secret = report.take(at, random())?;
+    let secret = report.take(at, secret())?;
     let settings = Settings { source: source?, trust: trust?, issuers, audiences, leeway };
     Some(Verifier::new(settings, claims, secret))
 }

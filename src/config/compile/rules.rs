@@ -101,6 +101,7 @@ fn limiting(
         throttle::without_limit(raw, at, report);
     }
     let tariff = tariff::compile(raw, &limits, at, report);
+    throttle::check_charging(throttle, &tariff, at.key("throttle"), report);
     Limiting {
         key,
         on_missing: match raw.on_missing {

@@ -7,8 +7,10 @@ use crate::config::problem::{Fault, Report};
 use crate::config::{defaults, parse, raw};
 use crate::limiter::percent::Percent;
 use crate::limiter::quota::Ban;
+use crate::limiter::reservation::Charging;
 use crate::limiter::terms::Slack;
 use crate::rules::rule::{RuleLimit, Throttle};
+use crate::rules::tariff::Tariff;
 
 pub(super) fn compile(raw: Option<&raw::Throttle>, at: At<'_>, report: &mut Report<'_>) -> Throttle {
     match raw {
@@ -93,6 +95,14 @@ pub(super) fn fit(throttle: Throttle, limits: &mut [RuleLimit], at: At<'_>, repo
             },
             Throttle::Hard | Throttle::Shadow | Throttle::Delay(_) => {}
         }
+    }
+}
+
+/// A request that waits is charged beforehand; what the answer decides is not known then.
+pub(super) fn check_charging(throttle: Throttle, tariff: &Tariff, at: At<'_>, report: &mut Report<'_>) {
+    if matches!(throttle, Throttle::Delay(_)) && tariff.charging() == Charging::OnAnswer {
+        let fault = Fault::new("`delay` has no meaning where the answer decides what is charged");
+        report.value(at, fault.hint("without `count` and `cost.response_header` it has"));
     }
 }
 

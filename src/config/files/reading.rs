@@ -37,15 +37,6 @@ impl Stamp {
     }
 }
 
-/// A secret to hash with.
-pub(in crate::config) fn random() -> Result<[u64; 2], &'static str> {
-    let mut secret = [0; 16];
-    getrandom::fill(&mut secret).map_err(|_| "the system gives no randomness to hash with")?;
-    let (low, high) = secret.split_at(8);
-    let word = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    Ok([word(low), word(high)])
-}
-
 /// The content of the file at `path`, if that is a regular file of at most `largest` bytes.
 pub(super) fn read(path: &Path, largest: u64) -> Result<Vec<u8>, String> {
     let (file, metadata) = open(path, largest)?;

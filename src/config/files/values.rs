@@ -1,6 +1,7 @@
 //! Lists of values of headers: one to a line.
 
-use super::{Flaw, Kind, reading};
+use super::members::secret;
+use super::{Flaw, Kind};
 use crate::rules::listed::ValueList;
 
 /// Some two million API keys.
@@ -13,7 +14,7 @@ pub(in crate::config) const VALUES: Kind<ValueList> =
 fn parse(content: Vec<u8>) -> Result<ValueList, Vec<Flaw>> {
     let text = super::text(content)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let secret = reading::random().map_err(|fault| vec![Flaw::whole(fault)])?;
+    let secret = secret().map_err(|fault| vec![Flaw::whole(fault)])?;
     // A `#` further on may belong to the value.
     let values = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok(ValueList::new(values.map(str::as_bytes), secret))

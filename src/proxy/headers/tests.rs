@@ -141,25 +141,3 @@ fn targets_that_are_no_path_are_refused() {
     }
     assert_eq!(validate(&head("*", &[("host", "a")])), Err(Unacceptable::Malformed));
 }
-
-#[test]
-fn only_a_plain_or_chunked_answer_can_be_read() {
-    let coded = |codings: &[&'static str]| {
-        let mut headers = HeaderMap::new();
-        for coding in codings {
-            headers.append(TRANSFER_ENCODING, HeaderValue::from_static(coding));
-        }
-        is_readable(&headers)
-    };
-    assert!(coded(&[]) && coded(&["chunked"]) && coded(&["CHUNKED"]));
-    assert!(!coded(&["gzip"]) && !coded(&["gzip, chunked"]) && !coded(&["chunked", "chunked"]));
-}
-
-#[test]
-fn an_answer_with_a_length_and_a_coding_keeps_the_coding() {
-    let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_LENGTH, HeaderValue::from_static("5"));
-    headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-    prepare_response(&mut headers);
-    assert!(headers.is_empty());
-}

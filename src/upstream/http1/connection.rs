@@ -11,7 +11,6 @@ use tokio::net::TcpStream;
 use super::head::{Head, Reader};
 use super::inbox::Inbox;
 use super::length::{self, Piece};
-use super::outbox::Outbox;
 use super::upload::{Failure, Upload};
 use crate::telemetry::metrics::WorkerMetrics;
 use crate::upstream::error::{Error, Malformed};
@@ -21,7 +20,8 @@ use crate::upstream::error::{Error, Malformed};
 pub(in crate::upstream) struct Connection {
     pub(super) stream: TcpStream,
     pub(super) inbox: Inbox,
-    pub(in crate::upstream) outbox: Outbox,
+    /// Memory for the next request.
+    pub(in crate::upstream) buffer: Vec<u8>,
     pub(super) open: Open,
 }
 
@@ -48,6 +48,11 @@ impl Waiting {
     pub(in crate::upstream) fn new(to_head: bool) -> Self {
         Self { reader: Reader::new(to_head), unsent: None }
     }
+
+    /// For the answer to the same request on another connection.
+    pub(in crate::upstream) fn begin_again(&mut self) {
+        self.unsent = None;
+    }
 }
 
 impl Connection {
@@ -55,7 +60,7 @@ impl Connection {
     pub(in crate::upstream) fn new(stream: TcpStream, metrics: &Rc<WorkerMetrics>) -> Self {
         metrics.upstream_connection_opened();
         let open = Open(Rc::clone(metrics));
-        Self { stream, inbox: Inbox::default(), outbox: Outbox::default(), open }
+        Self { stream, inbox: Inbox::default(), buffer: Vec::new(), open }
     }
 
     /// Sends a request and reads the head of its answer, both at once.
@@ -69,8 +74,8 @@ impl Connection {
         B: Body<Data = Bytes> + Unpin,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        if waiting.unsent.is_none() && !(upload.is_over() && self.outbox.is_empty()) {
-            match upload.poll(&mut self.stream, &mut self.outbox, cx) {
+        if waiting.unsent.is_none() && !upload.is_over() {
+            match upload.poll(&mut self.stream, cx) {
                 Poll::Ready(Err(Failure::Body(error))) => return Poll::Ready(Err(Error::Reset(error))),
                 Poll::Ready(Err(Failure::Connection(error))) => waiting.unsent = Some(error),
                 Poll::Ready(Ok(())) | Poll::Pending => {}
@@ -81,7 +86,7 @@ impl Connection {
             let error = match read {
                 Ok(1..) => match waiting.reader.decode(&mut self.inbox.bytes) {
                     Ok(None) => continue,
-                    Ok(Some(head)) => return Poll::Ready(Ok(self.answered(head, upload, waiting))),
+                    Ok(Some(head)) => return Poll::Ready(Ok(answered(head, upload, waiting))),
                     Err(malformed) => Error::Malformed(malformed),
                 },
                 Ok(0) if !self.inbox.is_empty() => Error::Malformed(Malformed::CutOff),
@@ -92,16 +97,6 @@ impl Connection {
             };
             return Poll::Ready(Err(error));
         }
-    }
-
-    /// An upstream that has closed for reading has answered all the same, but that is the last it does.
-    fn answered<B>(&mut self, mut head: Head, upload: &mut Upload<B>, waiting: &Waiting) -> Head {
-        if waiting.unsent.is_some() {
-            upload.abandon();
-            self.outbox.begin();
-            head.keeps = false;
-        }
-        head
     }
 
     /// Whether the next `octets` of the answer are here already.
@@ -117,17 +112,6 @@ impl Connection {
         }
     }
 
-    /// What it was to send; the connection is closed.
-    pub(in crate::upstream) fn into_outbox(self) -> Outbox {
-        self.outbox
-    }
-
-    /// Takes over what an earlier connection was to send, to send it from its beginning.
-    pub(in crate::upstream) fn repeat(&mut self, mut outbox: Outbox) {
-        outbox.rewind();
-        self.outbox = outbox;
-    }
-
     /// Whether nothing has come since the last answer, not even the end, as far as we have been told. Asks the
     /// system only if there is something to be read.
     pub(in crate::upstream) fn is_quiet(&self) -> bool {
@@ -135,9 +119,9 @@ impl Connection {
         read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Whether the last request is out and no byte of its answer is left, nor one behind it.
+    /// Whether no byte is left, of its last answer or behind it.
     pub(in crate::upstream) fn is_settled(&self) -> bool {
-        self.inbox.is_empty() && self.outbox.is_empty()
+        self.inbox.is_empty()
     }
 
     /// Its answer has ended: what was needed only for a large one is given back.
@@ -148,6 +132,15 @@ impl Connection {
     /// It will not be used for a while: its buffers are given back.
     pub(in crate::upstream) fn rest(&mut self) {
         self.inbox = Inbox::default();
-        self.outbox = Outbox::default();
+        self.buffer = Vec::new();
     }
+}
+
+/// An upstream that has closed for reading has answered all the same, but that is the last it does.
+fn answered<B>(mut head: Head, upload: &mut Upload<B>, waiting: &Waiting) -> Head {
+    if waiting.unsent.is_some() {
+        upload.abandon();
+        head.keeps = false;
+    }
+    head
 }

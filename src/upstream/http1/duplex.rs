@@ -15,7 +15,6 @@ use tokio::task::JoinHandle;
 
 use super::connection::{Connection, Open};
 use super::inbox::Inbox;
-use super::outbox::Outbox;
 use super::upload::Upload;
 use crate::upstream::pool::Pool;
 
@@ -31,7 +30,7 @@ pub(super) struct Reading {
 #[derive(Debug)]
 struct Writing {
     half: OwnedWriteHalf,
-    outbox: Outbox,
+    buffer: Vec<u8>,
 }
 
 /// The upload that goes on beside an answer. Dropped before the answer has ended, it is broken off.
@@ -63,15 +62,13 @@ where
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    let Connection { stream, inbox, outbox, open } = connection;
-    let (read, write) = stream.into_split();
+    let Connection { stream, inbox, buffer: _, open } = connection;
+    let (read, mut write) = stream.into_split();
     let meeting = Rc::new(Meeting { arrived: RefCell::new(Arrived::Nobody), pool });
-    let mut writing = Writing { half: write, outbox };
     let meets = Rc::clone(&meeting);
     let sending = tokio::task::spawn_local(async move {
-        let sent = poll_fn(|cx| upload.poll(&mut writing.half, &mut writing.outbox, cx)).await;
-        match sent {
-            Ok(()) => meets.sent(writing),
+        match poll_fn(|cx| upload.poll(&mut write, cx)).await {
+            Ok(()) => meets.sent(Writing { half: write, buffer: upload.into_buffer() }),
             Err(_) => *meets.arrived.borrow_mut() = Arrived::Broken,
         }
     });
@@ -116,7 +113,7 @@ impl Meeting {
         let Reading { half, inbox, open } = reading;
         // They are of one connection, so they fit.
         if let Ok(stream) = half.reunite(writing.half) {
-            self.pool.give_back(Connection { stream, inbox, outbox: writing.outbox, open });
+            self.pool.give_back(Connection { stream, inbox, buffer: writing.buffer, open });
         }
     }
 }

@@ -42,9 +42,21 @@ pub(super) struct Reader {
 }
 
 /// Where a field stands.
+#[derive(Clone, Copy)]
 struct Place {
-    name: Range<usize>,
-    value: Range<usize>,
+    name: [u32; 2],
+    value: [u32; 2],
+}
+
+/// Where the fields of most heads stand fits here.
+type Places = SmallVec<[Place; 16]>;
+
+/// What a head begins with.
+struct Start {
+    status: StatusCode,
+    is_1_1: bool,
+    /// Where the head ends.
+    end: usize,
 }
 
 impl Reader {
@@ -60,51 +72,60 @@ impl Reader {
     pub(super) fn decode(&mut self, read: &mut BytesMut) -> Result<Option<Head>, Malformed> {
         // A head that comes byte by byte is not to be read from its beginning for each.
         while self.looked == 0 || may_end(read, self.looked) {
-            let Some((status, is_1_1, fields, end)) = parse(read)? else { break };
-            let head = read.split_to(end).freeze();
+            let mut places = Places::new();
+            let Some(start) = parse(read, &mut places)? else { break };
+            let head = read.split_to(start.end).freeze();
             self.looked = 0;
-            if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+            if start.status.is_informational() && start.status != StatusCode::SWITCHING_PROTOCOLS {
                 if read.is_empty() {
                     return Ok(None);
                 }
                 continue;
             }
-            return self.complete(status, is_1_1, &head, &fields).map(Some);
+            return self.complete(&start, &head, &places).map(Some);
         }
         self.looked = read.len();
         if self.looked >= LARGEST { Err(Malformed::TooLong) } else { Ok(None) }
     }
 
-    fn complete(
-        &self,
-        status: StatusCode,
-        is_1_1: bool,
-        head: &Bytes,
-        fields: &[Place],
-    ) -> Result<Head, Malformed> {
-        let mut headers = HeaderMap::with_capacity(fields.len() + ADDED);
+    fn complete(&self, start: &Start, head: &Bytes, places: &[Place]) -> Result<Head, Malformed> {
+        let status = start.status;
+        let mut headers = HeaderMap::with_capacity(places.len() + ADDED);
         let mut framing = Framing::default();
-        for place in fields {
-            let name = HeaderName::from_bytes(&head[place.name.clone()]);
+        for place in places {
+            let name = HeaderName::from_bytes(&head[range(place.name)]);
             let name = name.map_err(|_| Malformed::Head(httparse::Error::HeaderName))?;
-            let value = HeaderValue::from_maybe_shared(head.slice(place.value.clone()));
+            let value = HeaderValue::from_maybe_shared(head.slice(range(place.value)));
             let value = value.map_err(|_| Malformed::Head(httparse::Error::HeaderValue))?;
-            framing.note(&name, &value)?;
-            headers.append(name, value);
+            if framing.note(&name, &value)? == Concerns::Everybody {
+                headers.append(name, value);
+            }
         }
-        let length = framing.length(is_1_1)?;
+        if framing.is_ambiguous() {
+            headers.remove(CONTENT_LENGTH);
+        }
+        let length = framing.length(start.is_1_1)?;
         let bodiless = self.to_head
             || matches!(
                 status,
                 StatusCode::SWITCHING_PROTOCOLS | StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
             );
-        let keeps = is_1_1
+        let keeps = start.is_1_1
             && !framing.closes
             && !framing.is_ambiguous()
             && status != StatusCode::SWITCHING_PROTOCOLS
             && (bodiless || length != Length::Close);
         Ok(Head { status, headers, length: if bodiless { Length::Octets(0) } else { length }, keeps })
     }
+}
+
+/// Whom a field is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Concerns {
+    /// Whoever reads the message.
+    Everybody,
+    /// Only us, who have understood it: it speaks of this connection or of how the body comes by it.
+    Connection,
 }
 
 /// What the fields say of the body's end and of the connection's.
@@ -116,7 +137,7 @@ struct Framing {
 }
 
 impl Framing {
-    fn note(&mut self, name: &HeaderName, value: &HeaderValue) -> Result<(), Malformed> {
+    fn note(&mut self, name: &HeaderName, value: &HeaderValue) -> Result<Concerns, Malformed> {
         match *name {
             CONTENT_LENGTH => {
                 for number in value.as_bytes().split(|byte| *byte == b',') {
@@ -125,20 +146,30 @@ impl Framing {
                         return Err(Malformed::Length);
                     }
                 }
+                Ok(Concerns::Everybody)
             }
             TRANSFER_ENCODING => {
                 if self.chunked || !value.as_bytes().eq_ignore_ascii_case(b"chunked") {
                     return Err(Malformed::Coding);
                 }
                 self.chunked = true;
+                Ok(Concerns::Connection)
             }
             CONNECTION => {
-                let mut options = value.as_bytes().split(|byte| *byte == b',');
-                self.closes |= options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"));
+                let mut concerns = Concerns::Connection;
+                for option in value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                    if option.eq_ignore_ascii_case(b"close") {
+                        self.closes = true;
+                    } else if !option.eq_ignore_ascii_case(b"keep-alive") {
+                        // It names fields that are to go no further, too.
+                        concerns = Concerns::Everybody;
+                    }
+                }
+                Ok(concerns)
             }
-            _ => {}
+            _ if name.as_str() == "keep-alive" => Ok(Concerns::Connection),
+            _ => Ok(Concerns::Everybody),
         }
-        Ok(())
     }
 
     fn length(&self, is_1_1: bool) -> Result<Length, Malformed> {
@@ -156,9 +187,8 @@ impl Framing {
     }
 }
 
-/// What a whole head consists of and where it ends; `None` if it is not whole.
-#[expect(clippy::type_complexity, reason = "taken apart at the only place that calls it")]
-fn parse(read: &[u8]) -> Result<Option<(StatusCode, bool, SmallVec<[Place; 32]>, usize)>, Malformed> {
+/// What a whole head begins with, and in `places` where its fields stand; `None` if it is not whole.
+fn parse(read: &[u8], places: &mut Places) -> Result<Option<Start>, Malformed> {
     let mut room = [const { MaybeUninit::uninit() }; MOST_FIELDS];
     let mut response = httparse::Response::new(&mut []);
     let parsed =
@@ -168,20 +198,26 @@ fn parse(read: &[u8]) -> Result<Option<(StatusCode, bool, SmallVec<[Place; 32]>,
         return Err(Malformed::TooLong);
     }
     let status = response.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(Malformed::Status)?;
-    let places = response
-        .headers
-        .iter()
-        .map(|field| Place { name: place(read, field.name.as_bytes()), value: place(read, field.value) });
-    Ok(Some((status, response.version == Some(1), places.collect(), end)))
+    places.extend(
+        response
+            .headers
+            .iter()
+            .map(|field| Place { name: place(read, field.name.as_bytes()), value: place(read, field.value) }),
+    );
+    Ok(Some(Start { status, is_1_1: response.version == Some(1), end }))
 }
 
-/// Where `part` stands in `whole`, of which it is a part unless it is empty.
-fn place(whole: &[u8], part: &[u8]) -> Range<usize> {
+/// Where `part` stands in `whole`, of which it is a part unless it is empty. No head is too long for it.
+fn place(whole: &[u8], part: &[u8]) -> [u32; 2] {
     if part.is_empty() {
-        return 0..0;
+        return [0, 0];
     }
     let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
-    start..start + part.len()
+    [start, start + part.len()].map(|place| u32::try_from(place).unwrap_or(u32::MAX))
+}
+
+fn range([start, end]: [u32; 2]) -> Range<usize> {
+    start as usize..end as usize
 }
 
 /// Whether an empty line, which ends a head, ends after the first `looked` bytes.

@@ -21,25 +21,23 @@ pub(in crate::upstream) struct Outbox {
     written: usize,
     large: Bytes,
     behind: Vec<u8>,
-    /// Whether a byte of the present request is out.
+    /// Whether a byte is out.
     begun: bool,
 }
 
 impl Outbox {
-    /// Forgets the request before, and answers where the head of the next is to be put.
-    pub(super) fn begin(&mut self) -> &mut Vec<u8> {
-        if self.copied.capacity() > KEPT {
-            self.copied = Vec::new();
-        }
-        self.copied.clear();
-        self.written = 0;
-        self.large = Bytes::new();
-        self.behind.clear();
-        self.begun = false;
-        &mut self.copied
+    /// Nothing to be written yet, in the memory of `buffer`.
+    pub(super) fn new(mut buffer: Vec<u8>) -> Self {
+        buffer.clear();
+        Self { copied: buffer, ..Self::default() }
     }
 
-    /// All is to be written once more. Only for what was put here since [`Self::begin`] and is here still.
+    /// The memory, to be used again.
+    pub(super) fn into_buffer(self) -> Vec<u8> {
+        if self.copied.capacity() > KEPT { Vec::new() } else { self.copied }
+    }
+
+    /// All is to be written once more. Only for what is here from its beginning.
     pub(super) fn rewind(&mut self) {
         self.written = 0;
         self.begun = false;
@@ -76,7 +74,7 @@ impl Outbox {
         self.written == self.copied.len() && self.large.is_empty()
     }
 
-    /// Whether a byte of the present request is out.
+    /// Whether a byte is out.
     pub(super) fn has_begun(&self) -> bool {
         self.begun
     }

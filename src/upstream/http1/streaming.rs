@@ -35,7 +35,7 @@ enum Source {
 impl Streaming {
     /// The body that is to be read from `connection`.
     pub(in crate::upstream) fn new<B>(
-        connection: Connection,
+        mut connection: Connection,
         upload: Upload<B>,
         (length, keeps): (Length, bool),
         pool: &Rc<Pool>,
@@ -45,7 +45,11 @@ impl Streaming {
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let pool = Rc::clone(pool);
-        let source = if upload.is_over() && connection.outbox.is_empty() {
+        if let Some(octets) = length.left() {
+            connection.inbox.expect(octets.saturating_sub(connection.inbox.bytes.len() as u64));
+        }
+        let source = if upload.is_over() {
+            connection.buffer = upload.into_buffer();
             Source::Whole(connection, pool)
         } else {
             let (reading, beside) = duplex::part(connection, upload, pool);

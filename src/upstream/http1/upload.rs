@@ -9,13 +9,13 @@ use http::{HeaderMap, Method, request};
 use hyper::body::Body;
 use tokio::io::AsyncWrite;
 
-use super::connection::Connection;
 use super::encode::{self, Coding, LAST_CHUNK};
 use super::outbox::Outbox;
 
-/// What of a request is still to be sent, beside what is in the outbox.
+/// A request as far as it is still to be sent.
 #[derive(Debug)]
 pub(in crate::upstream) struct Upload<B> {
+    outbox: Outbox,
     /// `None` once it is all in the outbox.
     body: Option<B>,
     coding: Coding,
@@ -37,23 +37,24 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    /// Puts a request's head into the outbox.
-    pub(in crate::upstream) fn begin(parts: &request::Parts, body: B, outbox: &mut Outbox) -> Self {
-        let coding = encode::head(parts, &body, outbox.begin());
+    /// A request of which nothing is out yet; its bytes are put into `buffer`.
+    pub(in crate::upstream) fn new(parts: &request::Parts, body: B, buffer: Vec<u8>) -> Self {
+        let mut outbox = Outbox::new(buffer);
+        let coding = encode::head(parts, &body, outbox.end());
         let empty = body.is_end_stream();
-        Self { body: (!empty).then_some(body), coding, repeatable: empty && is_idempotent(&parts.method) }
+        let repeatable = empty && is_idempotent(&parts.method);
+        Self { outbox, body: (!empty).then_some(body), coding, repeatable }
     }
 
     /// Sends as much as can be sent now; ready when all of it is.
     pub(super) fn poll(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),
-        outbox: &mut Outbox,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Failure>> {
         loop {
-            let filled = self.poll_fill(outbox, cx).map_err(Failure::Body)?;
-            ready!(outbox.poll_write(stream, cx)).map_err(Failure::Connection)?;
+            let filled = self.poll_fill(cx).map_err(Failure::Body)?;
+            ready!(self.outbox.poll_write(stream, cx)).map_err(Failure::Connection)?;
             match filled {
                 Poll::Ready(()) if self.body.is_none() => return Poll::Ready(Ok(())),
                 Poll::Ready(()) => {}
@@ -63,41 +64,41 @@ where
     }
 
     /// Moves the body into the outbox until that is full or the body has ended.
-    fn poll_fill(&mut self, outbox: &mut Outbox, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(body) = self.body.as_mut().filter(|_| outbox.has_room()) {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(body) = self.body.as_mut().filter(|_| self.outbox.has_room()) {
             let ended = match ready!(Pin::new(&mut *body).poll_frame(cx)) {
                 None => true,
                 Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
                         let ended = body.is_end_stream();
-                        self.push(data, outbox)?;
+                        self.push(data)?;
                         ended
                     }
                     Err(frame) => {
-                        self.end(frame.trailers_ref(), outbox)?;
+                        self.end(frame.trailers_ref())?;
                         return Poll::Ready(Ok(()));
                     }
                 },
             };
             if ended {
-                self.end(None, outbox)?;
+                self.end(None)?;
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    fn push(&mut self, data: Bytes, outbox: &mut Outbox) -> io::Result<()> {
+    fn push(&mut self, data: Bytes) -> io::Result<()> {
         match &mut self.coding {
             _ if data.is_empty() => {}
             Coding::Octets(left) => {
                 *left = left.checked_sub(data.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
-                outbox.push(data);
+                self.outbox.push(data);
             }
             Coding::Chunked(_) => {
-                encode::chunk_size(&data, outbox.end());
-                outbox.push(data);
-                outbox.end().extend_from_slice(b"\r\n");
+                encode::chunk_size(&data, self.outbox.end());
+                self.outbox.push(data);
+                self.outbox.end().extend_from_slice(b"\r\n");
             }
         }
         Ok(())
@@ -106,34 +107,45 @@ where
 
 impl<B> Upload<B> {
     /// The body has ended: what ends it goes out.
-    fn end(&mut self, trailers: Option<&HeaderMap>, outbox: &mut Outbox) -> io::Result<()> {
+    fn end(&mut self, trailers: Option<&HeaderMap>) -> io::Result<()> {
         self.body = None;
         match (&self.coding, trailers) {
             (Coding::Octets(0), _) => {}
             (Coding::Octets(_), _) => return Err(io::ErrorKind::UnexpectedEof.into()),
             (Coding::Chunked(announced), Some(fields)) => {
-                encode::trailers(fields, announced, outbox.end());
+                encode::trailers(fields, announced, self.outbox.end());
             }
-            (Coding::Chunked(_), None) => outbox.end().extend_from_slice(LAST_CHUNK),
+            (Coding::Chunked(_), None) => self.outbox.end().extend_from_slice(LAST_CHUNK),
         }
         Ok(())
     }
 
-    /// Whether all of it is in the outbox.
+    /// Whether all of it is out.
     pub(in crate::upstream) fn is_over(&self) -> bool {
-        self.body.is_none()
+        self.body.is_none() && self.outbox.is_empty()
     }
 
     /// Nobody takes it any more.
     pub(super) fn abandon(&mut self) {
         self.body = None;
+        self.outbox = Outbox::default();
     }
 
     /// Whether the request may be sent again after its connection failed without an answer: RFC 9110 section
     /// 9.2.2, the upstream could not tell two of these from one; or it has seen nothing of it. A body
     /// that has gone out is not kept.
-    pub(in crate::upstream) fn may_repeat(&self, connection: &Connection) -> bool {
-        self.repeatable || !connection.outbox.has_begun()
+    pub(in crate::upstream) fn may_repeat(&self) -> bool {
+        self.repeatable || !self.outbox.has_begun()
+    }
+
+    /// All is to be sent once more, where it [may](Self::may_repeat) be.
+    pub(in crate::upstream) fn repeat(&mut self) {
+        self.outbox.rewind();
+    }
+
+    /// The memory it was sent from.
+    pub(in crate::upstream) fn into_buffer(self) -> Vec<u8> {
+        self.outbox.into_buffer()
     }
 }
 

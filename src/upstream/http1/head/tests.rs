@@ -82,6 +82,19 @@ fn a_connection_is_kept_only_where_nothing_speaks_against_it() {
 }
 
 #[test]
+fn what_speaks_of_the_connection_goes_no_further() {
+    let names = |fields: &str| -> Vec<String> {
+        head(fields).headers.keys().map(|name| name.as_str().to_owned()).collect()
+    };
+    let usual = "Connection: keep-alive\r\nKeep-Alive: timeout=5\r\ntransfer-encoding: chunked\r\na: b\r\n";
+    assert_eq!(names(usual), ["a"]);
+    assert_eq!(names("connection: Close , Keep-Alive\r\ncontent-length: 1\r\n"), ["content-length"]);
+    assert_eq!(names("connection: x-named, close\r\nx-named: b\r\n"), ["connection", "x-named"]);
+    let both = "content-length: 5\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\na: b\r\n";
+    assert_eq!(names(both), ["a"], "the coding is what is read");
+}
+
+#[test]
 fn interim_answers_are_skipped() {
     let text =
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\nbody";

@@ -55,11 +55,10 @@ fn sent(
 ) -> (String, Result<(), String>) {
     let body = Frames { frames: frames.into_iter().collect(), length };
     let (parts, body) = request.body(body).unwrap().into_parts();
-    let mut outbox = Outbox::default();
-    let mut upload = Upload::begin(&parts, body, &mut outbox);
+    let mut upload = Upload::new(&parts, body, Vec::new());
     let (mut out, mut cx) = (Vec::new(), Context::from_waker(Waker::noop()));
     let ended = loop {
-        match upload.poll(&mut out, &mut outbox, &mut cx) {
+        match upload.poll(&mut out, &mut cx) {
             Poll::Ready(Ok(())) => break Ok(()),
             Poll::Ready(Err(failure)) => break Err(format!("{failure:?}")),
             Poll::Pending => {}
@@ -148,7 +147,7 @@ fn only_what_cannot_be_told_from_its_repetition_is_sent_again() {
     {
         let body = Frames { frames: VecDeque::new(), length: Some(length) };
         let (parts, body) = Request::builder().method(method).body(body).unwrap().into_parts();
-        let upload = Upload::begin(&parts, body, &mut Outbox::default());
+        let upload = Upload::new(&parts, body, Vec::new());
         assert_eq!(upload.repeatable, repeatable, "{method}");
     }
 }
