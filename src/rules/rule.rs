@@ -4,11 +4,10 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::key::{KeyPart, KeyTemplate};
+use super::key::KeyTemplate;
 use super::matcher::{Matcher, Route};
 use super::tariff::Tariff;
 use crate::identify::Attributes;
-use crate::identify::jwt::claim::Claim;
 use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::elastic::{Prices, Stretch};
 use crate::limiter::percent::Percent;
@@ -186,18 +185,6 @@ impl Rule {
             Action::Limit(limiting) => &limiting.limits,
             Action::Allow | Action::Deny => &[],
         }
-    }
-
-    /// The claims it asks for. Wider networks of nested limits ask for the same.
-    pub fn claims(&self) -> impl Iterator<Item = &Claim> {
-        let parts: &[KeyPart] = match &self.action {
-            Action::Limit(limiting) => &limiting.key.0,
-            Action::Allow | Action::Deny => &[],
-        };
-        parts.iter().filter_map(|part| match part {
-            KeyPart::Jwt(claim) => Some(claim),
-            _ => None,
-        })
     }
 
     /// Whether any of its limits is elastic.

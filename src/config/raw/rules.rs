@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::jwt::ClaimPattern;
 use super::tariff::{Cost, Count, Refund};
 use super::values::{
-    Algorithm, Asn, Continent, Country, Duration, Factor, HeaderPattern, HostPattern, Json, Method, Networks,
+    Algorithm, Asn, Continent, Country, Duration, Factor, HeaderValues, HostPattern, Json, Method, Networks,
     OneOrMany, PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, TimeZone, ZeroOrMany,
 };
 use crate::config::defaults;
@@ -85,7 +86,7 @@ pub struct Matcher {
     /// The host, without port.
     pub host: Option<OneOrMany<HostPattern>>,
     /// Headers by name.
-    pub header: Option<BTreeMap<String, OneOrMany<HeaderPattern>>>,
+    pub header: Option<BTreeMap<String, OneOrMany<HeaderValues>>>,
     /// The client's address.
     pub client_ip: Option<OneOrMany<Networks>>,
     /// The country of the client's address; needs `geo.database`.
@@ -98,6 +99,8 @@ pub struct Matcher {
     pub plan: Option<OneOrMany<PlanName>>,
     /// Days of the week and times of day in a time zone.
     pub schedule: Option<OneOrMany<Schedule>>,
+    /// Claims of the client's token by name. Needs the section `jwt`.
+    pub jwt: Option<BTreeMap<String, OneOrMany<ClaimPattern>>>,
 }
 
 /// One thing that is counted apart.

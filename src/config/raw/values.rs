@@ -156,6 +156,16 @@ pub struct HostPattern(pub String);
 #[schemars(extend("title" = "header pattern", "examples" = ["*", "!present", "~regex", "exact value"]))]
 pub struct HeaderPattern(pub String);
 
+/// Values of a header: a pattern, or a file of them.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum HeaderValues {
+    /// A value, `*` for any value, `!present` for none, or `~regex`.
+    Pattern(HeaderPattern),
+    /// Any that a file lists.
+    File(FileName),
+}
+
 /// Days, times and a time zone, which is UTC unless given; days or times may be left out.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
