@@ -12,6 +12,7 @@ mod config_mistakes;
 mod counting;
 mod drain;
 mod fallback;
+mod flood;
 mod forwarding;
 mod geo;
 mod identity;
