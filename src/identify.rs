@@ -13,6 +13,7 @@ pub mod lookup;
 pub mod path;
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -64,6 +65,8 @@ pub struct Attributes<'a> {
     pub client_network: IpAddr,
     /// When the request came.
     pub now: Timestamp,
+    /// The number of the client's plan, once a rule has asked; numbers belong to `rules::membership`.
+    pub plan: OnceCell<Option<u16>>,
     whereabouts: Whereabouts<'a>,
     token: jwt::Token<'a>,
 }
@@ -113,6 +116,7 @@ pub fn identify<'a>(
         client_network: client_ip::network(client.ip, 32, settings.ipv6_prefix),
         client,
         now,
+        plan: OnceCell::new(),
         whereabouts: Whereabouts::unknown(&settings.geo),
         token: jwt::Token::unread(settings.jwt.as_ref()),
     })

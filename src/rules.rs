@@ -6,6 +6,7 @@
 
 pub mod key;
 pub mod matcher;
+pub mod membership;
 pub mod pattern;
 pub mod rule;
 pub mod schedule;

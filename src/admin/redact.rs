@@ -22,9 +22,24 @@ const SECRET: [&str; 9] = [
 
 /// The document without its secrets; a remark in its place where it cannot be read.
 pub(super) fn yaml(text: &str) -> String {
-    let shown = serde_yaml::from_str(text).map(redacted).and_then(|value| serde_yaml::to_string(&value));
+    let shown = serde_yaml::from_str(text)
+        .map(without_members)
+        .map(redacted)
+        .and_then(|value| serde_yaml::to_string(&value));
     // Not with the reason: it might quote the very line that holds a secret.
     shown.unwrap_or_else(|_| "# not shown: not YAML\n".to_owned())
+}
+
+/// What members of plans are known by is most often an API key: only how many there are is shown.
+fn without_members(mut value: Value) -> Value {
+    if let Some(Value::Mapping(members)) = value.get_mut("plans").and_then(|plans| plans.get_mut("members")) {
+        let written = members.iter().filter(|(name, _)| name.as_str() != Some("file")).count();
+        members.retain(|name, _| name.as_str() == Some("file"));
+        if written > 0 {
+            members.insert(HIDDEN.into(), format!("{written} members").into());
+        }
+    }
+    value
 }
 
 fn redacted(value: Value) -> Value {
@@ -100,6 +115,17 @@ mod tests {
         assert!(!shown.contains("s3cr3t"), "{shown}");
         assert!(shown.contains("rediss://[redacted]@cache:6379/0"), "{shown}");
         assert!(shown.contains("tls.key") && shown.contains("client_ip"), "{shown}");
+    }
+
+    #[test]
+    fn members_of_plans_are_counted_and_not_shown() {
+        let text = "plans: {of: {header: x-api-key}, members: {s3cr3t: pro, 's3cr3t 2': free, 7: pro}, default: free}";
+        let shown = yaml(text);
+        assert!(
+            !shown.contains("s3cr3t") && shown.contains("3 members") && shown.contains("default: free"),
+            "{shown}"
+        );
+        assert!(yaml("plans: {members: {file: keys.yaml}}").contains("file: keys.yaml"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod limits;
 mod matching;
 mod nested;
 mod networks;
+mod plans;
 mod refusal;
 mod rules;
 mod scope;
@@ -54,8 +55,12 @@ pub(super) fn compile(
         files,
         has_places: written(|geo| &geo.database) || report.is_faulty(root.key("geo")),
         has_systems: written(|geo| &geo.asn_database) || report.is_faulty(root.key("geo")),
+        has_plans: raw.plans.is_some() || report.is_faulty(root.key("plans")),
+        plans: None,
+        plan_names: None,
         has_tokens: raw.jwt.is_some() || report.is_faulty(root.key("jwt")),
     };
+    scope.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut scope, report);
     let rules = raw
         .rules
         .as_ref()

@@ -7,6 +7,7 @@
 pub(super) mod content;
 pub(super) mod databases;
 pub(super) mod keys;
+pub(super) mod members;
 pub(super) mod networks;
 mod reading;
 

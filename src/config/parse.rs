@@ -6,6 +6,7 @@
 mod address;
 mod network;
 mod place;
+mod plan;
 mod schedule;
 mod status;
 mod throttle;
@@ -17,6 +18,7 @@ use std::time::Duration;
 pub use self::address::{listen_address, upstream_address};
 pub use self::network::network;
 pub use self::place::{asn, continent, country};
+pub use self::plan::plan;
 pub use self::schedule::schedule;
 pub use self::status::statuses;
 pub use self::throttle::{delay, factor, margin, share, throttle};

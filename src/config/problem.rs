@@ -105,6 +105,17 @@ impl<T: Into<String>> From<T> for Fault {
     }
 }
 
+/// The keys of the map at this path are secrets: members are known by them.
+pub(super) const SECRET_KEYS: &str = "plans.members";
+
+/// A path without the secrets that stand in it.
+pub(super) fn shown(path: &str) -> &str {
+    match path.strip_prefix(SECRET_KEYS) {
+        None | Some("" | ".file") => path,
+        Some(_) => "plans.members[…]",
+    }
+}
+
 /// `text` in double quotes, in one line, cut where it is long.
 pub(super) fn quoted(text: &str) -> String {
     enclosed(text, '"')
@@ -227,7 +238,7 @@ impl<'a> Report<'a> {
             file: self.file.to_owned(),
             line: position.line,
             column: position.column,
-            path: at.to_string(),
+            path: shown(&at.to_string()).to_owned(),
             message: fault.message,
             hint: fault.hint,
             severity,

@@ -6,6 +6,7 @@
 //! that the rest can be looked at all the same.
 
 mod jwt;
+mod plans;
 mod rules;
 mod tariff;
 mod values;
@@ -14,6 +15,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::jwt::{Jwt, Secret, SecretText, SigningAlgorithm};
+pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
 pub use self::rules::{
     Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnDenied, OnLimit,
     OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
@@ -21,8 +23,8 @@ pub use self::rules::{
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
 pub use self::values::{
     Address, Algorithm, Asn, Continent, Country, Duration, Factor, FileName, HeaderPattern, HostPattern,
-    Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage, Rate, Schedule, Size,
-    ThrottleWords, UpstreamAddress, ZeroOrMany,
+    Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage, PlanName, Rate, Schedule,
+    Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;
@@ -54,6 +56,8 @@ pub struct Root {
     pub geo: Option<Geo>,
     /// Tokens that clients carry, for `{jwt: CLAIM}` in keys.
     pub jwt: Option<Jwt>,
+    /// Tiers of clients, each with limits of its own.
+    pub plans: Option<Plans>,
     /// When clients are sent `x-ratelimit-*`: on all answers, on refusals only, or never.
     #[schemars(extend("default" = "full"))]
     pub ratelimit_headers: Option<RateLimitHeaders>,

@@ -14,7 +14,7 @@ use serde_yaml::{Mapping, Number, Value};
 use self::alternatives::{Alternatives, describe, resolve};
 use super::at::At;
 use super::parse::nearest;
-use super::problem::{Fault, Report, listed, named};
+use super::problem::{Fault, Report, SECRET_KEYS, listed, named};
 use super::schema::schema;
 
 /// Checks `value`, turns text that stands wholly for a variable (`references`) into the number or the boolean
@@ -91,7 +91,10 @@ impl Check<'_, '_> {
         let others = schema.get("additionalProperties").filter(|others| !others.is_boolean());
         map.retain(|key, value| {
             let Value::String(key) = key else {
-                return self.refuse(at, format!("a key must be text, got {}", describe(key)));
+                let is_secret = at.to_string() == SECRET_KEYS;
+                let got = if is_secret { String::new() } else { format!(", got {}", describe(key)) };
+                return self
+                    .refuse(at, Fault::new(format!("a key must be text{got}")).hint("put it in quotes"));
             };
             match properties.and_then(|properties| properties.get(key)).or(others) {
                 Some(schema) => self.value(value, schema, at.key(key)),

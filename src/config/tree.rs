@@ -12,7 +12,7 @@ use std::path::Path;
 use serde_yaml::Value;
 
 pub(super) use self::positions::{Position, Positions};
-use super::problem::{Problem, in_order};
+use super::problem::{Problem, in_order, shown};
 
 /// Deeper than this no configuration is; far below what recursion over it could not bear.
 pub(super) const DEEPEST: usize = 64;
@@ -44,10 +44,10 @@ pub(super) fn parse(text: &str, file: &Path) -> Result<Document, Vec<Problem>> {
         ..Problem::of_file(file, message)
     };
     if !scan.faults.is_empty() {
-        let described = scan
-            .faults
-            .into_iter()
-            .map(|fault| Problem { path: fault.path, ..problem(fault.at, &fault.message, fault.hint) });
+        let described = scan.faults.into_iter().map(|fault| Problem {
+            path: shown(&fault.path).to_owned(),
+            ..problem(fault.at, &fault.message, fault.hint)
+        });
         return Err(in_order(described.collect()));
     }
     if let Some((at, error)) = scan.failed
@@ -59,7 +59,7 @@ pub(super) fn parse(text: &str, file: &Path) -> Result<Document, Vec<Problem>> {
         Ok(value) => Ok(Document { value, positions: scan.positions }),
         Err(error) => {
             let (at, path, message) = describe(&error);
-            Err(vec![Problem { path, ..problem(at, &message, tab_hint(text, at)) }])
+            Err(vec![Problem { path: shown(&path).to_owned(), ..problem(at, &message, tab_hint(text, at)) }])
         }
     }
 }

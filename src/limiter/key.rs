@@ -37,7 +37,7 @@ impl std::fmt::Debug for KeyHasher {
 }
 
 /// The hashed key of a request, before it is told apart by limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyHash([u64; 2]);
 
 impl KeyHash {

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::HeaderName;
 use http::header::COOKIE;
@@ -12,6 +13,7 @@ use percent_encoding::percent_decode;
 use smallvec::SmallVec;
 
 use super::matcher::Route;
+use super::membership::Plans;
 use crate::identify::jwt::claim::Claim;
 use crate::identify::lookup::{self, split_once};
 use crate::identify::{Attributes, client_ip};
@@ -35,6 +37,8 @@ pub enum KeyPart {
     Continent,
     /// The autonomous system that announces the client's address.
     System,
+    /// The name of the client's plan.
+    Plan(Arc<Plans>),
     /// The pattern of the rule's `match.path` that matched.
     Route,
     /// The normalised path.
@@ -61,6 +65,7 @@ impl fmt::Display for KeyPart {
             Self::Country => f.write_str("country"),
             Self::Continent => f.write_str("continent"),
             Self::System => f.write_str("asn"),
+            Self::Plan(_) => f.write_str("plan"),
             Self::Route => f.write_str("route"),
             Self::Path => f.write_str("path"),
             Self::Method => f.write_str("method"),
@@ -94,7 +99,7 @@ impl Missing {
     }
 }
 
-type Encoded = SmallVec<[u8; 128]>;
+pub(super) type Encoded = SmallVec<[u8; 128]>;
 
 impl KeyTemplate {
     /// The counter of a request that matched by `route`.
@@ -127,6 +132,12 @@ impl fmt::Display for KeyTemplate {
 }
 
 impl KeyPart {
+    /// The part alone, of a rule without a route; `None` if the request lacks it.
+    pub(super) fn encoded(&self, request: &Attributes<'_>) -> Option<Encoded> {
+        let mut encoded = Encoded::new();
+        self.encode(request, Route(""), &mut encoded).ok().map(|()| encoded)
+    }
+
     fn encode(&self, request: &Attributes<'_>, route: Route<'_>, out: &mut Encoded) -> Result<(), Missing> {
         match self {
             Self::ClientIp => push_address(out, request.client_network),
@@ -138,6 +149,7 @@ impl KeyPart {
             Self::Country => push(out, &request.place().country.ok_or(Missing)?.code()),
             Self::Continent => push(out, request.place().continent.ok_or(Missing)?.code().as_bytes()),
             Self::System => push(out, &request.system().ok_or(Missing)?.0.to_be_bytes()),
+            Self::Plan(plans) => push(out, plans.of(request).ok_or(Missing)?.as_bytes()),
             Self::Route => push(out, route.0.as_bytes()),
             Self::Path => push(out, request.path.as_bytes()),
             Self::Method => push(out, request.method.as_str().as_bytes()),
@@ -152,6 +164,13 @@ impl KeyPart {
         }
         Ok(())
     }
+}
+
+/// What the encoding of a part is whose value is this text.
+pub(super) fn encoded_text(text: &str) -> Encoded {
+    let mut encoded = Encoded::new();
+    push(&mut encoded, text.as_bytes());
+    encoded
 }
 
 /// A part's length, then the part.

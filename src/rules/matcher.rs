@@ -1,7 +1,10 @@
 //! Whom a rule is for: every field that is given must hold; within a field, any of its values.
 
+use std::sync::Arc;
+
 use http::{HeaderName, Method};
 
+use super::membership::Plans;
 use super::pattern::{HeaderPattern, HostPattern, PathPattern};
 use super::schedule::Schedule;
 use crate::identify::Attributes;
@@ -25,6 +28,17 @@ pub struct Matcher {
     pub schedule: Option<Schedule>,
     /// The client is in one of these places.
     pub origin: Option<Box<Origin>>,
+    /// The client is on one of these plans.
+    pub plan: Option<Box<OnPlan>>,
+}
+
+/// Which plans a rule is for.
+#[derive(Clone, Debug)]
+pub struct OnPlan {
+    /// All plans.
+    pub plans: Arc<Plans>,
+    /// The names of those it is for.
+    pub any: Box<[Box<str>]>,
 }
 
 /// Where clients come from. Empty fields hold for every client, the others for none of whom nothing is known.
@@ -60,8 +74,16 @@ impl Matcher {
         } else {
             Route(self.paths.iter().find(|path| path.matches(&request.path))?.as_str())
         };
-        // Last, since this may be what has a database asked.
-        self.origin.as_ref().is_none_or(|origin| origin.contains(request)).then_some(route)
+        // Last, since these may be what has a database asked, and members searched.
+        let holds = self.plan.as_ref().is_none_or(|plan| plan.contains(request))
+            && self.origin.as_ref().is_none_or(|origin| origin.contains(request));
+        holds.then_some(route)
+    }
+}
+
+impl OnPlan {
+    fn contains(&self, request: &Attributes<'_>) -> bool {
+        self.plans.of(request).is_some_and(|plan| self.any.iter().any(|wanted| **wanted == *plan))
     }
 }
 

@@ -19,6 +19,7 @@ mod identity;
 mod jwt;
 mod limiting;
 mod malformed;
+mod plans;
 mod reload;
 mod state;
 mod support;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use http::{HeaderName, Method};
 
 use super::scope::Scope;
-use super::{each, geo, nested, networks};
+use super::{each, geo, nested, networks, plans};
 use crate::config::at::At;
 use crate::config::parse;
 use crate::config::problem::{Fault, Report, quoted};
@@ -48,6 +48,7 @@ pub(super) fn matcher(
         matcher.schedule = Some(Schedule::new(spans));
     }
     matcher.origin = geo::origin(raw, at, scope, report);
+    matcher.plan = plans::on_plan(raw, at, scope, report);
     matcher
 }
 
@@ -59,7 +60,7 @@ pub(super) fn except(
     report: &mut Report<'_>,
 ) -> Matcher {
     let matcher = matcher(Some(raw), at, scope, report);
-    let raw::Matcher { path, method, host, header, client_ip, country, continent, asn, schedule } = raw;
+    let raw::Matcher { path, method, host, header, client_ip, country, continent, asn, plan, schedule } = raw;
     let is_empty = path.is_none()
         && method.is_none()
         && host.is_none()
@@ -68,6 +69,7 @@ pub(super) fn except(
         && country.is_none()
         && continent.is_none()
         && asn.is_none()
+        && plan.is_none()
         && schedule.is_none();
     if is_empty && !report.is_faulty(at) {
         report.value(at, "an empty `except` excepts every request, so the rule would never apply");
@@ -77,7 +79,7 @@ pub(super) fn except(
 
 /// Whether nothing is asked of a request.
 pub(super) fn holds_for_all(matcher: &Matcher) -> bool {
-    let Matcher { paths, methods, hosts, headers, client_ip, schedule, origin } = matcher;
+    let Matcher { paths, methods, hosts, headers, client_ip, schedule, origin, plan } = matcher;
     paths.is_empty()
         && methods.is_empty()
         && hosts.is_empty()
@@ -85,6 +87,7 @@ pub(super) fn holds_for_all(matcher: &Matcher) -> bool {
         && client_ip.is_none()
         && schedule.is_none()
         && origin.is_none()
+        && plan.is_none()
 }
 
 /// `key` of the rule at `rule`: in order, each part once, and a route only where the rule looks at paths.
@@ -114,33 +117,57 @@ pub(super) fn key(
 
 fn part(raw: &raw::KeyPart, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<KeyPart> {
     let named = match raw {
-        raw::KeyPart::Plain(plain) => return Some(plain_part(*plain, at, scope, report)),
+        raw::KeyPart::Plain(plain) => return plain_part(*plain, at, scope, report),
         raw::KeyPart::Named(named) => named,
     };
-    if let Some(header) = &named.header {
-        return report.take(at.key("header"), header_name(header).map(KeyPart::Header));
-    }
-    if let Some(cookie) = &named.cookie {
-        return report.take(at.key("cookie"), cookie_name(cookie).map(KeyPart::Cookie));
-    }
     if let Some(client) = &named.client_ip {
         return Some(nested::part(client, at.key("client_ip"), report));
     }
     if let Some(claim) = &named.jwt {
-        if !scope.has_tokens {
-            let fault = Fault::new("a claim, but nothing says which tokens are believed");
-            report.key(at.key("jwt"), fault.hint("add the section `jwt`"));
-        }
-        let claim = Claim::new(claim).ok_or_else(|| not_a("claim", claim));
-        return report.take(at.key("jwt"), claim.map(KeyPart::Jwt));
+        return claim_part(claim, at.key("jwt"), scope, report);
     }
-    let query = named.query.as_deref()?;
+    named_part([&named.header, &named.cookie, &named.query], at, report)
+}
+
+/// What a token says about the client.
+pub(super) fn claim_part(
+    claim: &str,
+    at: At<'_>,
+    scope: &Scope<'_>,
+    report: &mut Report<'_>,
+) -> Option<KeyPart> {
+    if !scope.has_tokens {
+        let fault = Fault::new("a claim, but nothing says which tokens are believed");
+        report.key(at, fault.hint("add the section `jwt`"));
+    }
+    let claim = Claim::new(claim).ok_or_else(|| not_a("claim", claim));
+    report.take(at, claim.map(KeyPart::Jwt))
+}
+
+/// What a client sends under a name: a header, a cookie or a query parameter.
+pub(super) fn named_part(
+    [header, cookie, query]: [&Option<String>; 3],
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Option<KeyPart> {
+    if let Some(header) = header {
+        return report.take(at.key("header"), header_name(header).map(KeyPart::Header));
+    }
+    if let Some(cookie) = cookie {
+        return report.take(at.key("cookie"), cookie_name(cookie).map(KeyPart::Cookie));
+    }
+    let query = query.as_deref()?;
     let name = if query.is_empty() { Err(not_a("query parameter name", query)) } else { Ok(query.into()) };
     report.take(at.key("query"), name.map(KeyPart::Query))
 }
 
-fn plain_part(plain: raw::PlainKey, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> KeyPart {
-    match plain {
+fn plain_part(
+    plain: raw::PlainKey,
+    at: At<'_>,
+    scope: &Scope<'_>,
+    report: &mut Report<'_>,
+) -> Option<KeyPart> {
+    Some(match plain {
         raw::PlainKey::ClientIp => KeyPart::ClientIp,
         raw::PlainKey::Country => {
             geo::places_for(at, "country", scope, report);
@@ -154,11 +181,12 @@ fn plain_part(plain: raw::PlainKey, at: At<'_>, scope: &Scope<'_>, report: &mut 
             geo::systems_for(at, scope, report);
             KeyPart::System
         }
+        raw::PlainKey::Plan => KeyPart::Plan(plans::plans_for(at, scope, report)?),
         raw::PlainKey::Route => KeyPart::Route,
         raw::PlainKey::Path => KeyPart::Path,
         raw::PlainKey::Method => KeyPart::Method,
         raw::PlainKey::Host => KeyPart::Host,
-    }
+    })
 }
 
 fn path(text: &str) -> Result<PathPattern, Fault> {

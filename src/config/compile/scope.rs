@@ -1,6 +1,9 @@
 //! What a rule can refer to beyond itself.
 
+use std::sync::Arc;
+
 use crate::config::files::Files;
+use crate::rules::membership::Plans;
 
 /// The rest of the configuration, as far as rules ask for it.
 #[derive(Debug)]
@@ -11,6 +14,12 @@ pub(super) struct Scope<'f> {
     pub(super) has_places: bool,
     /// Whether `geo.asn_database` is.
     pub(super) has_systems: bool,
+    /// Whether `plans` is written.
+    pub(super) has_plans: bool,
+    /// The plans, if they are any good.
+    pub(super) plans: Option<Arc<Plans>>,
+    /// The names of all plans, where no file can add others.
+    pub(super) plan_names: Option<Vec<String>>,
     /// There is a section that says which tokens are believed.
     pub(super) has_tokens: bool,
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::tariff::{Cost, Count, Refund};
 use super::values::{
     Algorithm, Asn, Continent, Country, Duration, Factor, HeaderPattern, HostPattern, Json, Method, Networks,
-    OneOrMany, PathPattern, Percentage, Rate, Schedule, Size, ThrottleWords, ZeroOrMany,
+    OneOrMany, PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, ZeroOrMany,
 };
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
@@ -85,6 +85,8 @@ pub struct Matcher {
     pub continent: Option<OneOrMany<Continent>>,
     /// The autonomous system that announces the client's address; needs `geo.asn_database`.
     pub asn: Option<OneOrMany<Asn>>,
+    /// The plan the client is on; needs `plans`.
+    pub plan: Option<OneOrMany<PlanName>>,
     /// Days of the week and times of day in a time zone.
     pub schedule: Option<OneOrMany<Schedule>>,
 }
@@ -111,6 +113,8 @@ pub enum PlainKey {
     Continent,
     /// The autonomous system that announces the client's address; needs `geo.asn_database`.
     Asn,
+    /// The plan the client is on; needs `plans`.
+    Plan,
     /// The pattern of the rule's `match.path` that matched.
     Route,
     /// The normalised path.

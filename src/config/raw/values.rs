@@ -184,6 +184,12 @@ pub enum Asn {
     Text(#[schemars(extend("title" = "autonomous system", "examples" = ["AS64500"]))] String),
 }
 
+/// The name of a plan.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "plan", "examples" = ["free"]))]
+pub struct PlanName(pub String);
+
 /// A request method, in upper case.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]

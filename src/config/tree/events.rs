@@ -7,7 +7,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 use super::positions::{Position, Positions, Spot};
 use super::{DEEPEST, MOST_VALUES, TOO_DEEP};
 use crate::config::at::{write_item, write_key};
-use crate::config::problem::named;
+use crate::config::problem::{named, shown};
 
 /// What the pass found.
 #[derive(Debug, Default)]
@@ -141,7 +141,9 @@ impl Walk {
         // Writing to a string cannot fail.
         let _ = write_key(&mut self.path, text, *path_length == 0);
         if let Some(first) = first {
-            self.fault(at, format!("duplicate key {}", named(text)), Some(format!("first in line {first}")));
+            let is_secret = shown(&self.path) != self.path;
+            let name = if is_secret { String::new() } else { format!(" {}", named(text)) };
+            self.fault(at, format!("duplicate key{name}"), Some(format!("first in line {first}")));
         }
     }
 

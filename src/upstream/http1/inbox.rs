@@ -11,8 +11,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 const ROOM: usize = 8 * 1024;
 /// With less room than this, more is made.
 const LEAST_ROOM: usize = 2 * 1024;
-/// The most that is read at once of a body that comes faster than it is read.
-const MOST_ROOM: usize = 64 * 1024;
+/// The most that is read at once of a large body: each read and write wakes somebody.
+const MOST_ROOM: usize = 256 * 1024;
+/// A body that fills the room gets so much more, up to that.
+const GROWTH: usize = 4;
 
 /// A connection's read buffer. Decoded parts are split off it, not copied; its memory is used again once
 /// they are gone.
@@ -35,15 +37,24 @@ impl Inbox {
         stream: &mut (impl AsyncRead + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        if self.bytes.capacity() - self.bytes.len() < LEAST_ROOM {
+        let least = if self.room > ROOM { self.room / 2 } else { LEAST_ROOM };
+        if self.bytes.capacity() - self.bytes.len() < least {
             self.bytes.reserve(self.room);
         }
         let room = self.bytes.capacity() - self.bytes.len();
         let polled = pin!(stream.read_buf(&mut self.bytes)).poll(cx);
-        if matches!(&polled, Poll::Ready(Ok(read)) if *read == room) {
-            self.room = (self.room * 2).min(MOST_ROOM);
+        match &polled {
+            Poll::Ready(Ok(read)) if *read == room => self.room = (self.room * GROWTH).min(MOST_ROOM),
+            // It comes slowly: what waits for its reader should not hold more memory than it needs.
+            Poll::Ready(Ok(read)) if *read < self.room / 4 => self.room = (self.room / 2).max(ROOM),
+            _ => {}
         }
         polled
+    }
+
+    /// So many octets of a body are still to come.
+    pub(super) fn expect(&mut self, octets: u64) {
+        self.room = usize::try_from(octets).unwrap_or(usize::MAX).clamp(ROOM, MOST_ROOM);
     }
 
     /// Whether nothing is left.
@@ -53,7 +64,7 @@ impl Inbox {
 
     /// An answer has ended: memory that was right for a large one is given back.
     pub(super) fn settle(&mut self) {
-        if self.room > ROOM {
+        if self.room > ROOM || self.bytes.capacity() > 2 * ROOM {
             *self = Self::default();
         }
     }

@@ -45,6 +45,9 @@ impl Streaming {
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let pool = Rc::clone(pool);
+        if let Some(octets) = length.left() {
+            connection.inbox.expect(octets.saturating_sub(connection.inbox.bytes.len() as u64));
+        }
         let source = if upload.is_over() {
             connection.buffer = upload.into_buffer();
             Source::Whole(connection, pool)

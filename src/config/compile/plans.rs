@@ -1,0 +1,123 @@
+//! Plans: what a client is known by, who is on which plan, and the fields of rules that ask.
+
+use std::sync::Arc;
+
+use super::each;
+use super::geo::places_for;
+use super::matching::{claim_part, named_part};
+use super::scope::Scope;
+use crate::config::at::At;
+use crate::config::files::members::{MEMBERS, secret};
+use crate::config::parse::{self, nearest};
+use crate::config::problem::{Fault, Report, listed, quoted};
+use crate::config::raw;
+use crate::rules::key::KeyPart;
+use crate::rules::matcher::OnPlan;
+use crate::rules::membership::{Members, Plans, Roll};
+
+/// The section `plans` at `at`.
+pub(super) fn compile(
+    raw: Option<&raw::Plans>,
+    at: At<'_>,
+    scope: &mut Scope<'_>,
+    report: &mut Report<'_>,
+) -> Option<Arc<Plans>> {
+    let raw = raw?;
+    let of = raw.of.as_ref().and_then(|badge| of(badge, at.key("of"), scope, report));
+    let members = raw.members.as_ref().and_then(|raw| members(raw, at.key("members"), scope, report));
+    let default = match &raw.default {
+        Some(name) => Some(report.take(at.key("default"), parse::plan(&name.0))?),
+        None => None,
+    };
+    let is_written = raw.members.as_ref().is_some_and(|members| members.file.is_none());
+    if is_written && !report.is_faulty(at) {
+        scope.plan_names = Some(names(raw));
+    }
+    Some(Arc::new(Plans { of: of?, members: members?, default }))
+}
+
+fn of(raw: &raw::Badge, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<KeyPart> {
+    match raw {
+        raw::Badge::Plain(raw::PlainBadge::Host) => Some(KeyPart::Host),
+        raw::Badge::Plain(raw::PlainBadge::Country) => {
+            places_for(at, "country", scope, report);
+            Some(KeyPart::Country)
+        }
+        raw::Badge::Plain(raw::PlainBadge::Continent) => {
+            places_for(at, "continent", scope, report);
+            Some(KeyPart::Continent)
+        }
+        raw::Badge::Named(raw::NamedBadge { jwt: Some(claim), .. }) => {
+            claim_part(claim, at.key("jwt"), scope, report)
+        }
+        raw::Badge::Named(named) => named_part([&named.header, &named.cookie, &named.query], at, report),
+    }
+}
+
+fn members(
+    raw: &raw::Members,
+    at: At<'_>,
+    scope: &mut Scope<'_>,
+    report: &mut Report<'_>,
+) -> Option<Arc<Members>> {
+    if let Some(file) = &raw.file {
+        if !raw.written.is_empty() {
+            report.value(at, "both `file` and members, expected one of them");
+        }
+        return scope.files.load(file, &MEMBERS, at.key("file"), report);
+    }
+    let mut roll = Roll::new(report.take(at, secret())?);
+    for (member, plan) in &raw.written {
+        let at = at.key(member);
+        let Some(plan) = report.take(at, parse::plan(&plan.0)) else { continue };
+        report.take(at, roll.add(member, &plan).map_err(|error| error.to_string()));
+    }
+    // The keys of a map are there once.
+    roll.close().ok().map(Arc::new)
+}
+
+/// The names of all plans that can be had.
+fn names(raw: &raw::Plans) -> Vec<String> {
+    let written = raw.members.iter().flat_map(|members| members.written.values());
+    let mut names: Vec<String> = written.chain(&raw.default).map(|name| name.0.clone()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// `plan` of the matcher at `at`.
+pub(super) fn on_plan(
+    raw: &raw::Matcher,
+    at: At<'_>,
+    scope: &Scope<'_>,
+    report: &mut Report<'_>,
+) -> Option<Box<OnPlan>> {
+    let wanted = raw.plan.as_ref()?;
+    let at = at.key("plan");
+    let plans = plans_for(at, scope, report);
+    let any: Vec<_> = each(wanted, at, |raw, at| {
+        let plan = report.take(at, parse::plan(&raw.0))?;
+        let known = scope.plan_names.as_deref().unwrap_or_default();
+        if scope.plan_names.is_some() && !known.iter().any(|known| **known == *plan) {
+            let names = || known.iter().map(String::as_str);
+            let fault = Fault::new(format!("nobody is on the plan {}", quoted(&plan)));
+            report.value(
+                at,
+                match nearest(&plan, names()) {
+                    Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+                    None => fault.hint(format!("known plans: {}", listed(names()))),
+                },
+            );
+        }
+        Some(plan)
+    });
+    Some(Box::new(OnPlan { plans: plans?, any: any.into() }))
+}
+
+/// What stands at `at` asks for plans.
+pub(super) fn plans_for(at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<Arc<Plans>> {
+    if !scope.has_plans {
+        report.value(at, "`plan` needs `plans`, and there is none");
+    }
+    scope.plans.clone()
+}

@@ -1,0 +1,84 @@
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+
+use super::*;
+use crate::identify::{Settings, identify};
+use crate::limiter::timestamp::Timestamp;
+
+const KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+fn members(all: &[(&str, &str)]) -> Result<Members, Vec<Twice>> {
+    let mut roll = Roll::new([3, 5]);
+    all.iter().for_each(|(member, plan)| roll.add(member, plan).unwrap());
+    roll.close()
+}
+
+fn plans(all: &[(&str, &str)], default: Option<&str>) -> Plans {
+    let members = Arc::new(members(all).unwrap());
+    Plans { of: KeyPart::Header(KEY), members, default: default.map(Into::into) }
+}
+
+/// The plan of a request with these lines of the header.
+fn plan_of<'p>(plans: &'p Plans, lines: &[&str]) -> Option<&'p str> {
+    let mut headers = HeaderMap::new();
+    for line in lines {
+        headers.append(KEY, HeaderValue::from_str(line).unwrap());
+    }
+    let (uri, settings) = (Uri::from_static("/"), Settings::default());
+    let peer = [192, 0, 2, 1].into();
+    let request = identify(&Method::GET, &uri, &headers, peer, &settings, Timestamp::EPOCH).unwrap();
+    let first = plans.of(&request);
+    assert_eq!(plans.of(&request), first, "a second question");
+    first
+}
+
+#[test]
+fn a_member_is_on_its_plan_and_everybody_else_on_the_default() {
+    let plans = plans(&[("a", "pro"), ("b", "gold"), ("c", "pro"), ("", "empty")], Some("free"));
+    for (key, plan) in
+        [("a", "pro"), ("b", "gold"), ("c", "pro"), ("", "empty"), ("A", "free"), ("ab", "free")]
+    {
+        assert_eq!(plan_of(&plans, &[key]), Some(plan), "{key}");
+    }
+    assert_eq!(plan_of(&plans, &[]), Some("free"));
+}
+
+#[test]
+fn two_keys_are_no_key_at_all() {
+    let plans = plans(&[("a", "pro"), ("b", "pro"), ("a, b", "pro")], Some("free"));
+    assert_eq!(plan_of(&plans, &["a", "b"]), Some("free"));
+    assert_eq!(plan_of(&plans, &["a", "a"]), Some("free"));
+}
+
+#[test]
+fn without_a_default_only_members_are_on_a_plan() {
+    let plans = plans(&[("a", "pro")], None);
+    assert_eq!((plan_of(&plans, &["a"]), plan_of(&plans, &["b"])), (Some("pro"), None));
+    assert_eq!(plan_of(&plans, &[]), None);
+}
+
+#[test]
+fn whoever_comes_again_is_told_with_both_places() {
+    let twice =
+        members(&[("a", "x"), ("b", "x"), ("a", "y"), ("c", "x"), ("b", "x"), ("a", "x")]).unwrap_err();
+    let expected = [(0, 2), (1, 4), (2, 5)].map(|(first, again)| Twice { again, first });
+    assert_eq!(twice, expected);
+}
+
+#[test]
+fn plans_are_bounded_and_counted() {
+    let mut roll = Roll::new([3, 5]);
+    for number in 0..MOST_PLANS {
+        roll.add(&number.to_string(), &format!("plan-{number}")).unwrap();
+    }
+    assert_eq!(roll.add("more", "one-too-many"), Err(TooMany));
+    roll.add("more", "plan-7").unwrap();
+    let members = roll.close().unwrap();
+    assert_eq!(members.counts().nth(7), Some(("plan-7", 2)));
+    assert_eq!(members.counts().map(|(_, count)| count).sum::<usize>(), MOST_PLANS + 1);
+}
+
+#[test]
+fn nothing_of_a_member_is_printed() {
+    let plans = plans(&[("sk_live_secret", "pro")], None);
+    assert!(!format!("{plans:?}").contains("secret"), "{plans:?}");
+}

@@ -1,0 +1,187 @@
+//! Plans: who is on which, what each allows, and members that change under a running proxy.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use crate::support::{Client, Request, Weir, config, wait};
+
+/// The whole of "free users 100 an hour, pro users 10 000".
+const SENTENCE: &str = "\
+plans:
+  of: { header: x-api-key }
+  members: { file: keys.yaml }
+  default: free
+rules:
+  - { name: free, match: { plan: free }, key: { header: x-api-key }, limit: 100/h }
+  - { name: pro, match: { plan: pro }, key: { header: x-api-key }, limit: 10000/h }
+";
+
+/// A proxy beside a file of members.
+struct Place {
+    weir: Weir,
+    directory: TempDir,
+}
+
+impl Place {
+    fn start(members: &str, rest: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("keys.yaml"), members).unwrap();
+        let file = directory.path().join("weir.yaml");
+        fs::write(&file, config("echo", rest)).unwrap();
+        Self { weir: Weir::start_file(&file), directory }
+    }
+
+    fn replace(&self, members: &str) {
+        let next = self.directory.path().join("next");
+        fs::write(&next, members).unwrap();
+        fs::rename(&next, self.directory.path().join("keys.yaml")).unwrap();
+    }
+
+    /// What requests with these keys are answered; without one where it is empty.
+    fn statuses(&self, keys: &[&str]) -> Vec<u16> {
+        statuses(&self.weir, keys)
+    }
+
+    fn passing(&self, key: &str, requests: usize) -> usize {
+        self.statuses(&vec![key; requests]).iter().filter(|status| **status == 200).count()
+    }
+}
+
+fn with_key(key: &str) -> Request {
+    if key.is_empty() { Request::get("/") } else { Request::get("/").header("x-api-key", key) }
+}
+
+fn statuses(weir: &Weir, keys: &[&str]) -> Vec<u16> {
+    let mut client = Client::connect(weir.address());
+    keys.iter().map(|key| client.ask(&with_key(key)).status).collect()
+}
+
+/// Denies all but those on the plan `pro`.
+const ONLY_PRO: &str = "\
+plans: { of: { header: x-api-key }, members: { file: keys.yaml }, default: free }
+rules: [{ name: only-pro, except: { plan: pro }, action: deny }]
+";
+
+#[test]
+fn free_users_100_an_hour_pro_users_10000() {
+    let place = Place::start("alice: pro\nbob: free\n", SENTENCE);
+    let mut client = Client::connect(place.weir.address());
+    assert_eq!(
+        client.ask(&with_key("alice")).head.get("x-ratelimit-limit"),
+        Some("10000, 10000;w=3600;name=\"pro\"")
+    );
+    assert_eq!(
+        client.ask(&with_key("carol")).head.get("x-ratelimit-limit"),
+        Some("100, 100;w=3600;name=\"free\"")
+    );
+    assert_eq!(place.passing("bob", 110), 100);
+    // Unknown keys are free users too, each with its own hundred.
+    assert_eq!(place.passing("dave", 110), 100);
+    assert_eq!(place.passing("alice", 150), 150);
+}
+
+#[test]
+fn ten_thousand_an_hour_is_where_pro_ends() {
+    let place = Place::start("alice: pro\n", SENTENCE);
+    let passed = place.passing("alice", 10_050);
+    // What refills while they are sent passes as well: three in a second.
+    assert!((10_000..10_050).contains(&passed), "{passed}");
+}
+
+#[test]
+fn a_plan_is_a_key_and_absent_without_a_default() {
+    let rest = "\
+plans: { of: { cookie: session }, members: { a: pro, b: pro, c: gold } }
+rules: [{ name: per-plan, key: plan, limit: 1/d, on_missing: deny }]
+";
+    let weir = Weir::start(&config("echo", rest));
+    let mut client = Client::connect(weir.address());
+    let mut ask = |cookie: &str| client.ask(&Request::get("/").header("cookie", cookie)).status;
+    assert_eq!([ask("session=a"), ask("session=b"), ask("session=c")], [200, 429, 200]);
+    assert_eq!([ask("session=d"), ask("other=a")], [403, 403]);
+}
+
+#[test]
+fn nobody_takes_on_a_plan_by_sending_a_second_key() {
+    let place = Place::start("alice: pro\n", ONLY_PRO);
+    let mut client = Client::connect(place.weir.address());
+    assert_eq!(client.ask(&with_key("alice")).status, 200);
+    for other in ["mallory", "alice"] {
+        assert_eq!(client.ask(&with_key("alice").header("x-api-key", other)).status, 403);
+    }
+    assert_eq!(place.statuses(&["", "Alice", "alice ", "alic"]), [403, 403, 200, 403]);
+}
+
+#[test]
+fn members_that_change_take_effect_and_counters_stay() {
+    let rest = "\
+plans: { of: { header: x-api-key }, members: { file: keys.yaml }, default: free }
+rules:
+  - { name: free, match: { plan: free }, key: { header: x-api-key }, limit: 2/d }
+  - { name: pro, match: { plan: pro }, key: { header: x-api-key }, limit: 3/d }
+";
+    let place = Place::start("alice: pro\n", rest);
+    assert_eq!(place.statuses(&["alice", "bob", "bob", "bob"]), [200, 200, 200, 429]);
+    let before = place.weir.generation();
+    place.replace("alice: pro\nbob: pro\n");
+    place.weir.until_reloaded(before);
+    assert_eq!(place.statuses(&["bob", "bob", "bob", "bob"]), [200, 200, 200, 429]);
+    assert_eq!(place.statuses(&["alice", "alice", "alice"]), [200, 200, 429], "counted on from one");
+    // Back on the free plan, what was used of it is still used.
+    let before = place.weir.generation();
+    place.replace("{}\n");
+    place.weir.until_reloaded(before);
+    assert_eq!(place.statuses(&["bob", "alice"]), [429, 200]);
+}
+
+#[test]
+fn damaged_members_keep_the_old_ones_and_no_key_is_shown() {
+    let place = Place::start("sk_live_alice: pro\n", ONLY_PRO);
+    let spoil = |members: &str| {
+        let before = place.weir.rejected_reloads();
+        place.replace(members);
+        wait::until_true("the rejection", || place.weir.rejected_reloads() > before);
+        assert_eq!(place.statuses(&["sk_live_alice", "sk_live_bob"]), [200, 403]);
+    };
+    spoil("");
+    spoil("sk_live_alice: [pro\n");
+    spoil("sk_live_bob: pro\nsk_live_carol: two words\n");
+    spoil("sk_live_bob: pro\nsk_live_bob: free\n");
+    let info = place.weir.admin_json("/server_info");
+    let shown = info["config"]["last_reload"]["problems"][0].as_str().unwrap();
+    assert!(shown.ends_with("keys.yaml:2:1: duplicate key (first in line 1)"), "{shown}");
+    place.replace("sk_live_bob: pro\n");
+    wait::until_true("the new members", || place.statuses(&["sk_live_alice", "sk_live_bob"]) == [403, 200]);
+    assert_no_key_is_shown(&place.weir, "sk_live");
+}
+
+#[test]
+fn keys_in_the_configuration_are_shown_nowhere() {
+    let rest = "\
+plans: { of: { header: x-api-key }, members: { sk_live_alice: pro } }
+rules: [{ name: only-pro, except: { plan: pro }, action: deny }]
+";
+    let weir = Weir::start(&config("echo", rest));
+    assert_eq!(statuses(&weir, &["sk_live_alice", "sk_live_bob"]), [200, 403]);
+    weir.reload_in_vain(&config("echo", &rest.replace("sk_live_alice: pro", "sk_live_alice: [1]")));
+    weir.reload_in_vain(&config("echo", &rest.replace("sk_live_alice: pro", "sk_live_a: x, sk_live_a: x")));
+    assert_no_key_is_shown(&weir, "sk_live");
+}
+
+fn assert_no_key_is_shown(weir: &Weir, key: &str) {
+    for path in ["/config_dump", "/server_info", "/limits", "/metrics"] {
+        assert!(!weir.admin_get(path).body.text().contains(key), "{path}");
+    }
+    assert!(!weir.log().iter().any(|line| line.contains(key)), "in the log");
+}
+
+#[test]
+fn a_hundred_thousand_members_are_read_and_found() {
+    let members: String = (0..100_000).map(|n| format!("key-{n:06}: {}\n", ["free", "pro"][n % 2])).collect();
+    let place = Place::start(&members, ONLY_PRO);
+    assert_eq!(
+        place.statuses(&["key-000000", "key-000001", "key-099998", "key-099999", "key-100001"]),
+        [403, 200, 403, 200, 403]
+    );
+}
