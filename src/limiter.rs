@@ -150,6 +150,11 @@ impl Limiter {
         self.store.live()
     }
 
+    /// The share of the table in which new keys share counters, in shards: so many of so many.
+    pub fn crowded_shards(&self) -> (usize, usize) {
+        (self.store.crowded(), self.store.shards())
+    }
+
     /// Charges that went to an overflow counter because the table was full, since the start.
     pub fn overflows(&self) -> u64 {
         self.overflows.load(Ordering::Relaxed)

@@ -144,6 +144,11 @@ impl Store {
         }
     }
 
+    /// Shards in which keys share counters.
+    pub(super) fn crowded(&self) -> usize {
+        self.shards.iter().filter(|shard| shard.0.lock().is_crowded()).count()
+    }
+
     /// Entries in the table.
     pub(super) fn live(&self) -> usize {
         self.shards.iter().map(|shard| shard.0.lock().live()).sum()

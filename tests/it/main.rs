@@ -13,6 +13,7 @@ mod counting;
 mod drain;
 mod elastic;
 mod fallback;
+mod flood;
 mod forwarding;
 mod geo;
 mod identity;

@@ -274,6 +274,11 @@ impl Shard {
         }
     }
 
+    /// Whether there are overflow counters.
+    pub(in crate::limiter) fn is_crowded(&self) -> bool {
+        !self.overflow.is_empty()
+    }
+
     /// Entries, in use or not yet reclaimed.
     pub(in crate::limiter) fn live(&self) -> usize {
         self.live
