@@ -12,6 +12,7 @@ use std::num::NonZeroU32;
 
 use weir::clock::Clock;
 use weir::limiter::algorithm::Algorithm;
+use weir::limiter::algorithm::conversion::OnChange;
 use weir::limiter::decision::Enforcement;
 use weir::limiter::quota::{Limit, Period, Quota, Unit};
 use weir::limiter::reservation::Charging;
@@ -42,6 +43,7 @@ impl Flooded {
         let spec = MeterSpec {
             lineage: Lineage { rule: "per-client".into(), key: "[client_ip]".into() },
             quota: Quota::new(Algorithm::Gcra, limit, None).expect("ten an hour"),
+            on_change: OnChange::Keep,
         };
         let limiter = Limiter::new(Settings { max_keys, secret: [0x5eed, 0x5ec2e7] });
         let meter = limiter.install(&[spec], Timestamp::from_nanos(START))[0];
