@@ -147,9 +147,9 @@ rule old: removed; counters dropped
 rule login: 10/h → 5/h; counters kept
 rule shape: 5/s, burst 20 → 5/s, burst 40; counters kept
 rule shape: throttle hard → delay 1s
-rule api: key [header x-key] → [client_ip]; counters start afresh
+rule api: key [{header: x-key}] → [client_ip]; counters start afresh
 rule api: 100/s → 200/s; counters start afresh
-rule new: added, 1/s and 9/min by [header x-key]
+rule new: added, 1/s and 9/min by [{header: x-key}]
 rule gone: deny → 1/s by []
 rules: another order, which decides between equal waits
 upstream: changed
