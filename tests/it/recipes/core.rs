@@ -46,7 +46,9 @@ impl Rules {
         let (client, now): (IpAddr, _) = (client.parse().unwrap(), Timestamp::from_secs(MIDNIGHT + seconds));
         let (uri, headers) = (Uri::from_static("/"), HeaderMap::new());
         let request = identify(&Method::GET, &uri, &headers, client, &self.config.identify, now).unwrap();
-        let Selection::Limited(selected) = self.rules.select(&request, Headroom::default()) else { return false };
+        let Selection::Limited(selected) = self.rules.select(&request, Headroom::default()) else {
+            return false;
+        };
         let checks: Vec<_> = selected.iter().map(|selected| selected.check).collect();
         matches!(throttle::resolve(&self.limiter.check(&checks, now)), Action::Forward)
     }
@@ -61,7 +63,7 @@ impl Rules {
 fn a_country_at_night() {
     let database = include_bytes!("../../data/city.mmdb");
     let night = Rules::of("From one country at most 1000 a minute, at night", &[("country.mmdb", database)]);
-    let (brazil, germany) = ("203.0.113.7", "192.0.2.7");
+    let (brazil, germany) = ("198.51.100.7", "192.0.2.7");
     // São Paulo is three hours behind, all year round.
     let (one, six) = (4 * HOUR, 9 * HOUR);
     assert_eq!(night.passing(2000, brazil, one - 1), 2000);
@@ -80,7 +82,9 @@ fn one_home_one_office_one_provider() {
     assert_eq!((0..300).filter(|host| nested.passes(&from(1, 0, *host), 0)).count(), 100);
     // Four homes use up what their office has, four offices what their provider has.
     assert_eq!((1..9).map(|home| nested.passing(300, &from(1, home, 1), 0)).sum::<usize>(), 300);
-    let others: usize = (2..9).map(|office| (0..9).map(|home| nested.passing(300, &from(office, home, 1), 0)).sum::<usize>()).sum();
+    let others: usize = (2..9)
+        .map(|office| (0..9).map(|home| nested.passing(300, &from(office, home, 1), 0)).sum::<usize>())
+        .sum();
     assert_eq!(others, 1200);
     assert_eq!(nested.passing(300, "2001:db8:1::1", 0), 100);
 }
