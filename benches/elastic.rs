@@ -103,7 +103,9 @@ fn times_to_base(moments: &[Moment], slowness: fn(f64) -> f64) -> String {
         Some(Duration::from_secs_f64(base.at - start))
     };
     let times: Vec<String> = starts
-        .map(|pair| time(pair).map_or("never".to_owned(), |time| format!("{:.1} s", time.as_secs_f64())))
+        .map(|pair| {
+            time(pair).map_or_else(|| "never".to_owned(), |time| format!("{:.1} s", time.as_secs_f64()))
+        })
         .collect();
     times.join(", ")
 }

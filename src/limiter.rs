@@ -179,6 +179,8 @@ impl Limiter {
 }
 
 /// Charges a request that passes, or holds its cost until the answer is known.
+// Inline, as evaluating is.
+#[inline(always)]
 fn commit(
     shard: &mut Shard,
     check: &Check,

@@ -1,4 +1,5 @@
 //! Elastic limits: what prices promise, and how the controller fares with a simulated upstream.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
 
 #[path = "elastic/prices.rs"]
 mod prices;

@@ -8,6 +8,7 @@ use std::fmt::Debug;
 
 use super::Config;
 use super::reload::restart_fields;
+use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::quota::Quota;
 use crate::rules::rule::{Action, Limiting, Rule, RuleLimit};
 
@@ -41,6 +42,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     let sections = [
         ("upstream", old.upstream != new.upstream),
         ("client_ip, geo, jwt", differs(&old.identify, &new.identify)),
+        ("elastic", differs(&old.elastic, &new.elastic)),
         ("ratelimit_headers, ietf_headers", differs(&old.response, &new.response)),
     ];
     lines.extend(
@@ -81,13 +83,15 @@ fn changes_of_limits(old: &Limiting, new: &Limiting, parts: &mut Vec<String>) {
     shown("throttle", old.throttle.to_string(), new.throttle.to_string(), parts);
     shown("enforce", old.enforce.to_string(), new.enforce.to_string(), parts);
     shown("cost", old.tariff.cost.to_string(), new.tariff.cost.to_string(), parts);
-    let most = |most: Option<std::num::NonZeroU32>| most.map_or("none".to_owned(), |most| most.to_string());
+    let most =
+        |most: Option<std::num::NonZeroU32>| most.map_or_else(|| "none".to_owned(), |most| most.to_string());
     shown("in_flight", most(old.in_flight), most(new.in_flight), parts);
     let others = [
         ("on_missing", differs(&old.on_missing, &new.on_missing)),
         ("count or refund_on", old.tariff != new.tariff && old.tariff.cost == new.tariff.cost),
         ("ban", old.ban != new.ban),
         ("on_denied", old.on_denied != new.on_denied),
+        ("on_change", old.on_change != new.on_change),
     ];
     parts.extend(
         others.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name} changed")),
@@ -107,11 +111,16 @@ fn quotas(old: &Limiting, new: &Limiting, keeps: bool, parts: &mut Vec<String>) 
             *place = left.iter().position(fits).map(|position| left.remove(position));
         }
     }
+    let counters = match new.on_change {
+        _ if !keeps => AFRESH,
+        OnChange::Keep => KEPT,
+        OnChange::Proportional => "counters in proportion",
+        OnChange::Reset => AFRESH,
+    };
     for (limit, before) in new.limits.iter().zip(continued) {
         match before {
             Some(before) if before.quota != limit.quota => {
                 let [from, to] = described(&before.quota, &limit.quota);
-                let counters = if keeps { KEPT } else { AFRESH };
                 parts.push(format!("{from} → {to}; {counters}"));
             }
             Some(_) => {}
@@ -123,16 +132,22 @@ fn quotas(old: &Limiting, new: &Limiting, keeps: bool, parts: &mut Vec<String>) 
 
 /// Two quotas with what tells them apart.
 fn described(old: &Quota, new: &Quota) -> [String; 2] {
+    let both = [old, new];
     let has_bursts =
-        [old, new].iter().any(|quota| quota.algorithm().has_burst() && quota.burst() != quota.limit().count);
-    let algorithms = old.algorithm() != new.algorithm();
-    [old, new].map(|quota| {
+        both.iter().any(|quota| quota.algorithm().has_burst() && quota.burst() != quota.limit().count);
+    both.map(|quota| {
         let mut text = quota.limit().to_string();
         if has_bursts && quota.algorithm().has_burst() {
             text += &format!(", burst {}", quota.burst());
         }
-        if algorithms {
+        if old.algorithm() != new.algorithm() {
             text += &format!(", {}", quota.algorithm());
+        }
+        if old.precision() != new.precision() {
+            text += &format!(", precision {}", quota.precision());
+        }
+        if old.zone() != new.zone() {
+            text += &format!(", {}", quota.zone().name());
         }
         text
     })

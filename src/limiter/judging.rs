@@ -19,6 +19,8 @@ pub(super) struct Before<'a> {
 }
 
 impl<'a> Before<'a> {
+    // Inline: a few instructions, for every request.
+    #[inline(always)]
     pub(super) fn of(shard: &'a Shard, check: &Check, (key, place): (Fingerprint, Place)) -> Self {
         let held = match check.charging {
             Charging::OnArrival => 0,
@@ -29,7 +31,8 @@ impl<'a> Before<'a> {
 }
 
 /// The verdict of one check and, if it is to be charged should the request pass, the state to keep.
-#[inline]
+// Inline where one check is decided: passing the verdict through memory costs as much as deciding it.
+#[inline(always)]
 pub(super) fn evaluate(
     shard: &Shard,
     check: &Check,
@@ -56,6 +59,7 @@ pub(super) fn evaluate(
 }
 
 /// The same for a check that asks more than whether there is room.
+#[inline(never)]
 fn on_terms(
     terms: Terms,
     check: &Check,

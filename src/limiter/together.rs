@@ -12,7 +12,7 @@ use super::decision::{Decision, Enforcement, Verdict, Verdicts};
 use super::judging::{self, Before};
 use super::key::Fingerprint;
 use super::reservation::Charging;
-use super::store::{Held, Shard, Store};
+use super::store::{Held, Place, Shard, Store};
 use super::terms::{OnDenied, Role};
 use super::timestamp::Timestamp;
 use super::{Check, Limiter, commit};
@@ -50,10 +50,8 @@ pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Deci
     }
     for (position, state) in next.into_iter().enumerate() {
         let Some(state) = state else { continue };
-        let (key, check) = (trial.keys[position], &checks[position]);
-        let shard = trial.shard_mut(position);
-        let place = shard.find(key);
-        let kept = commit(shard, check, (key, place), state, now);
+        let (key, check, place) = (trial.keys[position], &checks[position], trial.place(position));
+        let kept = commit(trial.shard_mut(position), check, (key, place), state, now);
         overflowed |= limiter.note(kept);
     }
     Decision { verdicts: Verdicts::Several(verdicts), overflowed }
@@ -66,6 +64,12 @@ impl<'a> Trial<'a> {
         let mut shards = keys.iter().map(|key| store.shard_of(*key)).collect();
         let held = store.lock_all(&mut shards);
         Self { checks, keys, store, shards, held }
+    }
+
+    /// Where the counter of a check is. Out of line, for here it is asked from many places.
+    #[inline(never)]
+    fn place(&self, position: usize) -> Place {
+        self.shard(position).find(self.keys[position])
     }
 
     fn guard(&self, position: usize) -> usize {
@@ -86,7 +90,7 @@ impl<'a> Trial<'a> {
     /// among them.
     fn before(&self, position: usize, next: &[Option<State>]) -> Before<'_> {
         let (key, shard) = (self.keys[position], self.shard(position));
-        let mut before = Before::of(shard, &self.checks[position], (key, shard.find(key)));
+        let mut before = Before::of(shard, &self.checks[position], (key, self.place(position)));
         for earlier in (0..position).filter(|earlier| self.keys[*earlier] == key) {
             match (self.checks[earlier].charging, next[earlier]) {
                 (_, None) => {}
@@ -104,8 +108,8 @@ impl<'a> Trial<'a> {
         for (position, verdict) in verdicts.iter_mut().enumerate() {
             verdict.delay = 0;
             if let Some((_, state)) = &mut verdict.counter {
-                let shard = self.shard(position);
-                *state = shard.state(shard.find(self.keys[position]), self.checks[position].meter.id, now);
+                *state =
+                    self.shard(position).state(self.place(position), self.checks[position].meter.id, now);
             }
         }
     }
@@ -147,8 +151,8 @@ impl<'a> Trial<'a> {
                 check.enforcement == Enforcement::Enforced && check.charging != Charging::WhileServed;
             let Some((quota, _)) = verdicts[position].counter.filter(|_| charges && counts) else { continue };
             let (key, meter, cost) = (self.keys[position], check.meter.id, u64::from(check.cost));
+            let place = self.place(position);
             let shard = self.shard_mut(position);
-            let place = shard.find(key);
             let state = shard.state(place, meter, now);
             let used = u64::from(algorithm::usage(state, &quota, now).used);
             let room = (MOST_CHARGED * u64::from(quota.capacity())).saturating_sub(used);
@@ -168,8 +172,8 @@ impl<'a> Trial<'a> {
         let Some((quota, state)) = verdicts[position].counter else { return };
         let (next, length) = ban::begin(state, &quota, now);
         let (key, meter) = (self.keys[position], self.checks[position].meter.id);
-        let shard = self.shard_mut(position);
-        if !shard.keep_own(shard.find(key), key, meter, next, now) {
+        let place = self.place(position);
+        if !self.shard_mut(position).keep_own(place, key, meter, next, now) {
             return;
         }
         verdicts[position].counter = Some((quota, Some(next)));

@@ -7,6 +7,9 @@ use weir::limiter::elastic::signal::{Signal, Signals};
 
 use super::upstream::{Moment, Scenario, run};
 
+/// How many times as long work takes at a second.
+type Slowness = fn(f64) -> f64;
+
 /// The factors from a second on until another.
 fn factors(moments: &[Moment], from: f64, to: f64) -> Vec<f64> {
     let between = moments.iter().filter(|moment| (from..to).contains(&moment.at));
@@ -64,7 +67,7 @@ fn an_upstream_with_room_for_all_gets_all() {
 
 #[test]
 fn two_seconds_after_an_upstream_slows_down_limits_are_as_written() {
-    let slowdowns: [(&str, fn(f64) -> f64); 4] = [
+    let slowdowns: [(&str, Slowness); 4] = [
         ("to a third", |second| if second < 90.0 { 1.0 } else { 3.0 }),
         ("to a tenth", |second| if second < 90.0 { 1.0 } else { 10.0 }),
         ("to a stop", |second| if second < 90.0 { 1.0 } else { 1000.0 }),
@@ -98,7 +101,7 @@ fn a_burst_of_all_clients_at_once_is_contained_in_two_seconds_and_found_its_plac
 
 #[test]
 fn it_recovers_with_the_upstream() {
-    let slowness: fn(f64) -> f64 = |second| if (60.0..65.0).contains(&second) { 4.0 } else { 1.0 };
+    let slowness: Slowness = |second| if (60.0..65.0).contains(&second) { 4.0 } else { 1.0 };
     for seed in 0..4 {
         let moments = run(&Scenario { slowness, ..Scenario::greedy(seed) });
         let before = mean(&factors(&moments, 40.0, 60.0));
@@ -113,7 +116,7 @@ fn it_recovers_with_the_upstream() {
 
 #[test]
 fn each_time_an_oscillating_upstream_slows_down_limits_are_back_in_two_seconds() {
-    let slowness: fn(f64) -> f64 = |second| if second > 40.0 && second % 40.0 < 10.0 { 5.0 } else { 1.0 };
+    let slowness: Slowness = |second| if second > 40.0 && second % 40.0 < 10.0 { 5.0 } else { 1.0 };
     for seed in 0..4 {
         let moments = run(&Scenario { slowness, seconds: 200, ..Scenario::greedy(seed) });
         for start in [80.0, 120.0, 160.0] {
@@ -126,7 +129,7 @@ fn each_time_an_oscillating_upstream_slows_down_limits_are_back_in_two_seconds()
 
 #[test]
 fn nobody_gets_less_than_was_written_and_all_get_alike() {
-    let slowness: fn(f64) -> f64 = |second| if second > 60.0 && second % 20.0 < 5.0 { 4.0 } else { 1.0 };
+    let slowness: Slowness = |second| if second > 60.0 && second % 20.0 < 5.0 { 4.0 } else { 1.0 };
     // Two that want all they can get, and one that keeps well within what was written.
     let clients: Vec<fn(f64) -> f64> = vec![|_| 500.0, |_| 500.0, |_| 50.0];
     let moments = run(&Scenario { slowness, clients, seconds: 120, servers: 8, ..Scenario::greedy(3) });
@@ -141,7 +144,7 @@ fn nobody_gets_less_than_was_written_and_all_get_alike() {
 
 #[test]
 fn an_upstream_that_has_become_slower_for_good_is_the_usual_one_after_minutes() {
-    let slowness: fn(f64) -> f64 = |second| if second < 60.0 { 1.0 } else { 3.0 };
+    let slowness: Slowness = |second| if second < 60.0 { 1.0 } else { 3.0 };
     let scenario = Scenario { slowness, servers: 64, seconds: 360, limit: 50, ..Scenario::greedy(1) };
     let moments = run(&scenario);
     assert!(factors(&moments, 70.0, 100.0).iter().all(|factor| *factor <= 1.0), "it is news at first");
@@ -159,7 +162,7 @@ fn limits_that_stretch_do_not_get_an_upstream_used_to_being_slow() {
 
 #[test]
 fn requests_under_way_alone_tell_of_a_standstill() {
-    let slowness: fn(f64) -> f64 = |second| if second < 60.0 { 1.0 } else { 1000.0 };
+    let slowness: Slowness = |second| if second < 60.0 { 1.0 } else { 1000.0 };
     let signals: Signals = [Signal::InFlight].into_iter().collect();
     let moments = run(&Scenario { slowness, signals, seconds: 70, ..Scenario::greedy(2) });
     assert!(time_to_base(&moments, 60.0).is_some_and(|time| time <= 2.0));

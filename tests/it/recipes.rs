@@ -166,7 +166,7 @@ fn more_while_there_is_room() {
     let signals = "elastic: { signals: in_flight }";
     let weir = Kitchen::start_beside(signals, "Let them go over while we have room", &origin, &[]);
     wait::until_true("room", || weir.admin_json("/limits")["rules"][0]["factor"].as_f64() > Some(2.0));
-    let begun = std::time::Instant::now();
+    let begun = wait::now();
     let statuses = weir.ask(400, &Request::get("/").header("x-api-key", "7"));
     let passed = statuses.iter().filter(|status| **status == 200).count();
     // Without the factor: a burst of a hundred, and a hundred a second.
@@ -178,7 +178,7 @@ fn more_while_there_is_room() {
 fn slower_instead_of_refused() {
     let origin = obedient();
     let weir = Kitchen::start("Slow them down instead of refusing", &origin, &[]);
-    let begun = std::time::Instant::now();
+    let begun = wait::now();
     let statuses = at_once(40, |_| weir.ask(1, &Request::get("/import"))).concat();
     let passed = statuses.iter().filter(|status| **status == 200).count();
     assert!(passed >= 16, "{statuses:?}");

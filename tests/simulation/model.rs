@@ -95,7 +95,9 @@ impl Used {
                 Self::Window { mark: mark_of(quota, now), units }
             }
             Algorithm::SlidingLog => Self::Log(Vec::from([(now, units)])),
-            Algorithm::InFlight | Algorithm::Ban => panic!("not in this simulation"),
+            // Nothing is ever charged: all of it is held.
+            Algorithm::InFlight => Self::Level { scaled: 0, at: 0 },
+            Algorithm::Ban => panic!("not in this simulation"),
         }
     }
 

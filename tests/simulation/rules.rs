@@ -23,6 +23,13 @@ pub(crate) struct Limit {
     pub(crate) on_answer: bool,
 }
 
+impl Limit {
+    /// Whether it bounds what is under way.
+    pub(crate) fn is_permit(&self) -> bool {
+        self.quota.algorithm() == Algorithm::InFlight
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Rule {
     name: u64,
@@ -111,8 +118,12 @@ impl Rules {
         let rule = &mut self.rules[index];
         if rule.limits.len() < MOST_LIMITS && rule.limits.iter().all(|limit| limit.quota.window() != period) {
             let (shadow, on_answer) = (rng.u32(..5) == 0, rng.u32(..4) == 0);
+            let quota = if rng.u32(..6) == 0 { random_permit(rng) } else { random_quota(rng, period) };
+            let is_alone = rule.limits.iter().all(|limit| limit.quota.window() != quota.window());
             let place = rng.usize(..=rule.limits.len());
-            rule.limits.insert(place, Limit { id, quota: random_quota(rng, period), shadow, on_answer });
+            if is_alone {
+                rule.limits.insert(place, Limit { id, quota, shadow, on_answer });
+            }
         }
     }
 
@@ -125,7 +136,9 @@ impl Rules {
 
     /// The only limit of a rule stays the same one.
     fn change_period(&mut self, index: usize, rng: &mut Rng) {
-        if let [limit] = &mut *self.rules[index].limits {
+        if let [limit] = &mut *self.rules[index].limits
+            && !limit.is_permit()
+        {
             let period = random_period(rng);
             limit.quota = random_quota(rng, period);
         }
@@ -133,7 +146,10 @@ impl Rules {
 
     fn change_limits(&mut self, index: usize, rng: &mut Rng) {
         for limit in &mut self.rules[index].limits {
-            limit.quota = random_quota(rng, limit.quota.window());
+            limit.quota = match limit.is_permit() {
+                true => random_permit(rng),
+                false => random_quota(rng, limit.quota.window()),
+            };
         }
         rng.shuffle(&mut self.rules[index].limits);
     }
@@ -154,4 +170,9 @@ fn random_quota(rng: &mut Rng, period: Period) -> Quota {
     let rate = Rate::new(number(rng.u32(1..20)), period);
     let burst = (algorithm.has_burst() && rng.bool()).then(|| number(rng.u32(1..30)));
     Quota::new(algorithm, rate, burst).expect("a quota that can be")
+}
+
+/// Permits never continue rates, nor rates permits.
+fn random_permit(rng: &mut Rng) -> Quota {
+    Quota::in_flight(NonZeroU32::new(rng.u32(1..8)).expect("at least one"))
 }

@@ -33,7 +33,7 @@ impl Report {
     fn utilization(self) -> Option<f64> {
         let told = |value: &f64| value.is_finite() && *value >= 0.0;
         let application = self.application.filter(told).filter(|value| *value > 0.0);
-        application.or(self.cpu.filter(told))
+        application.or_else(|| self.cpu.filter(told))
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn utilization(headers: &HeaderMap) -> Option<f64> {
         match form {
             "TEXT" => text(report),
             "JSON" => json(report)?,
-            "BIN" => binary(report.trim().as_bytes())?,
+            "BIN" => binary(report.as_bytes())?,
             _ => return None,
         }
     } else {
@@ -126,8 +126,8 @@ fn varint(octets: &mut &[u8]) -> Option<u64> {
 
 /// Either alphabet of RFC 4648, with or without padding, as senders differ.
 fn base64(text: &[u8]) -> Option<Vec<u8>> {
-    let digits = text.trim_ascii_end().strip_suffix(b"==").or_else(|| text.strip_suffix(b"="));
-    let digits = digits.unwrap_or(text);
+    let text = text.trim_ascii();
+    let digits = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
     let mut octets = Vec::with_capacity(digits.len() / 4 * 3 + 2);
     for group in digits.chunks(4) {
         let mut bits = 0_u32;
