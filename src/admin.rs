@@ -26,6 +26,7 @@ pub use self::scrape::KeyCounts;
 pub use self::server::serve;
 use crate::drain::Drain;
 use crate::limiter::Limiter;
+use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
 use crate::policy::Policy;
 use crate::snapshot;
@@ -84,6 +85,8 @@ pub struct State {
     pub config_text: Ask<String>,
     /// What was written to the state file, if there is one.
     pub state_file: Ask<Option<snapshot::Status>>,
+    /// How far limits stretch, and why; `None` while none is elastic.
+    pub elastic: Ask<Option<Assessment>>,
     /// The time.
     pub now: Ask<Timestamp>,
     /// When the process started.

@@ -1,6 +1,7 @@
 //! Puts the parts together, starts them and ends them; the only module that knows them all.
 
 mod admin_port;
+mod crowding;
 mod ending;
 mod generation;
 mod keeping;
@@ -22,6 +23,7 @@ use crate::drain::Drain;
 use crate::limiter::{self, Limiter};
 use crate::listener;
 use crate::proxy::elastic::Elastic;
+use crate::proxy::elastic::control::keep_headroom;
 use crate::proxy::{self, Shared};
 use crate::snapshot::Keeper;
 use crate::telemetry::access_log::{self, AccessLog};
@@ -88,7 +90,9 @@ pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
         tokio::select! {
             ended = serving => ended,
             () = ending::keep_clock(&running.shared.clock) => Ok(()),
+            () = keep_headroom(&running.shared) => Ok(()),
             () = reloading::on_signals(&running) => Ok(()),
+            () = crowding::watch(&running.shared, config.max_keys) => Ok(()),
         }
     });
     running.reload.stop();

@@ -5,6 +5,7 @@
 //! `reload` does the same again whenever the file changes.
 
 mod at;
+mod changes;
 mod compile;
 pub mod defaults;
 mod files;
@@ -23,10 +24,12 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use self::at::At;
+pub use self::changes::changes;
 use self::files::Files;
 pub use self::problem::Problem;
 use self::problem::Report;
 pub use self::schema::published as schema;
+use crate::limiter::elastic::signal::Signals;
 use crate::response::refusal::Refusal;
 use crate::rules::rule::Rule;
 use crate::telemetry::access_log;
@@ -55,6 +58,8 @@ pub struct Config {
     pub identify: identify::Settings,
     /// What clients are told about limits.
     pub response: response::Settings,
+    /// What elastic limits go by.
+    pub elastic: Signals,
     /// The rules, in file order.
     pub rules: Vec<Rule>,
     /// What each rule answers when it refuses, beside `rules`.

@@ -31,13 +31,14 @@ use http::HeaderMap;
 use tokio::task::{JoinError, JoinSet};
 
 use self::activity::{Patience, SlowClock, TICK};
-use self::elastic::Elastic;
+use self::elastic::{Elastic, Load};
 use self::fallback::Fallbacks;
 use self::headers::Hop;
 use crate::clock::Clock;
 use crate::drain::{Drain, Phase};
 use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::limiter::Limiter;
+use crate::limiter::elastic::signal::Signals;
 use crate::listener::{self, Accepted};
 use crate::policy::Policy;
 use crate::response::Visibility;
@@ -84,6 +85,8 @@ pub struct Generation {
     pub upstream: Arc<upstream::Settings>,
     /// What is kept for those who are refused.
     pub fallbacks: Arc<Fallbacks>,
+    /// What elastic limits go by.
+    pub elastic: Signals,
 }
 
 /// One worker's part: everything a request touches without crossing threads.
@@ -95,6 +98,7 @@ pub(crate) struct Worker {
     generation: RefCell<Cache<Arc<ArcSwap<Generation>>, Arc<Generation>>>,
     view: RefCell<Rc<View>>,
     random: RefCell<fastrand::Rng>,
+    load: Arc<Load>,
 }
 
 /// One generation as a worker sees it; a request keeps the view it began with.
@@ -202,6 +206,7 @@ impl Worker {
             generation: RefCell::new(generation),
             view: RefCell::new(Rc::new(view)),
             random: RefCell::new(fastrand::Rng::new()),
+            load: shared.elastic.worker(),
             shared,
         }
     }

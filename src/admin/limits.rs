@@ -7,6 +7,8 @@ use super::reply::{self, Reply};
 use super::router::Query;
 use super::scrape::keys;
 use super::status;
+use crate::limiter::elastic::controller::Assessment;
+use crate::limiter::elastic::signal::Level;
 use crate::limiter::percent::Percent;
 use crate::limiter::quota::{Ban, Quota};
 use crate::limiter::terms::OnDenied;
@@ -18,6 +20,7 @@ use crate::telemetry::rfc3339;
 /// `GET /limits`
 pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
     let policy = (state.policy)();
+    let assessment = (state.elastic)();
     let counted = policy.rules.rules().iter().zip(keys(state, &policy));
     let rules: Vec<Value> = counted
         .map(|(rule, counters)| {
@@ -25,16 +28,22 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
             if matches!(rule.action, Action::Limit(_)) {
                 shown.insert("counters".to_owned(), counters.into());
             }
+            if let Some((stretch, assessment)) = rule.stretch().zip(assessment) {
+                shown.insert("factor".to_owned(), stretch.factor_at(assessment.headroom).into());
+            }
             shown.insert("decisions".to_owned(), decisions(&state.metrics.decisions(&rule.name)));
             shown.into()
         })
         .collect();
+    let (crowded, shards) = state.limiter.crowded_shards();
     reply::json(&json!({
         "config": status::config(&(state.reload)()),
         "table": {
             "live": state.limiter.live_keys(),
             "capacity": state.capacity,
             "overflows": state.limiter.overflows(),
+            "shards": shards,
+            "crowded_shards": crowded,
         },
         "state": (state.state_file)().map(|file| json!({
             "file": file.file.display().to_string(),
@@ -46,8 +55,24 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
             "bytes": file.bytes,
             "problem": file.problem,
         })),
+        "elastic": assessment.as_ref().map(elastic),
         "rules": rules,
     }))
+}
+
+/// Headroom, and every signal beside its threshold.
+fn elastic(assessment: &Assessment) -> Value {
+    let signal = |level: &Level| {
+        let said =
+            json!({ "value": level.value, "threshold": level.threshold, "pressure": level.pressure() });
+        (level.signal.as_str().to_owned(), said)
+    };
+    json!({
+        "headroom": assessment.headroom.fraction(),
+        "trend": assessment.trend.as_str(),
+        "binding": assessment.binding().map(|level| level.signal.as_str()),
+        "signals": assessment.levels.iter().flatten().map(signal).collect::<Map<_, _>>(),
+    })
 }
 
 /// A rule as compiled.

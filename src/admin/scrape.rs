@@ -7,11 +7,13 @@ use parking_lot::Mutex;
 
 use super::State;
 use crate::limiter::MeterId;
+use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
 use crate::policy::Policy;
 use crate::rules::RuleIndex;
+use crate::rules::rule::Rule;
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::{Saves, Scrape, ServerState};
+use crate::telemetry::metrics::{Elastic, Saves, Scrape, ServerState};
 
 /// Counting walks the whole table, shard by shard under the locks that requests take: whoever can reach the
 /// probes' address must not be able to make that a busy loop.
@@ -59,7 +61,17 @@ pub(super) fn scrape(state: &State) -> Scrape {
             counters: file.counters,
             bytes: file.bytes,
         }),
+        elastic: (state.elastic)().map(|assessment| Elastic {
+            factors: factors(&policy, assessment.headroom).collect(),
+            assessment,
+        }),
     }
+}
+
+/// How many times its written limit each elastic rule allows with this much headroom.
+fn factors(policy: &Policy, headroom: Headroom) -> impl Iterator<Item = (Box<str>, f64)> {
+    let factor = move |rule: &Rule| Some((rule.name.clone(), rule.stretch()?.factor_at(headroom)));
+    policy.rules.rules().iter().filter_map(factor)
 }
 
 pub(super) fn server_state(state: &State) -> ServerState {

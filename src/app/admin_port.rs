@@ -71,6 +71,10 @@ impl AdminPort {
                 let status = running.keeping.as_ref().map(Keeping::status);
                 Box::new(move || status.as_ref().map(|status| status.lock().clone()))
             },
+            elastic: {
+                let shared = Arc::clone(shared);
+                Box::new(move || shared.elastic.assessment())
+            },
             started: clock.now(),
             now: Box::new(move || clock.now()),
             workers: config.workers.get(),

@@ -36,7 +36,8 @@ impl Generations {
         limiter.retire_others(&meters, clock.now());
         let upstream = Arc::new(config.upstream.clone());
         let fallbacks = Arc::new(Fallbacks::of(&policy, &Fallbacks::default()));
-        let generation = Generation { policy: Arc::new(policy), upstream, fallbacks };
+        let generation =
+            Generation { policy: Arc::new(policy), upstream, fallbacks, elastic: config.elastic };
         Self {
             current: Arc::new(ArcSwap::from_pointee(generation)),
             meters: Mutex::new(meters),
@@ -56,7 +57,12 @@ impl Generations {
             Arc::new(config.upstream.clone())
         };
         let fallbacks = Arc::new(Fallbacks::of(&policy, &current.fallbacks));
-        self.current.store(Arc::new(Generation { policy: Arc::new(policy), upstream, fallbacks }));
+        self.current.store(Arc::new(Generation {
+            policy: Arc::new(policy),
+            upstream,
+            fallbacks,
+            elastic: config.elastic,
+        }));
         let before = std::mem::replace(&mut *self.meters.lock(), meters.clone());
         self.limiter.retire_others(&[meters, before].concat(), self.clock.now());
         generation

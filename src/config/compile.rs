@@ -10,6 +10,7 @@ mod limits;
 mod matching;
 mod nested;
 mod networks;
+mod patterns;
 mod plans;
 mod refusal;
 mod rules;
@@ -17,7 +18,9 @@ mod scope;
 mod state;
 mod tariff;
 mod throttle;
+mod windows;
 
+use std::cell::RefCell;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +35,7 @@ use super::problem::{Fault, Report, quoted};
 use super::raw::{self, List};
 use super::{Config, defaults};
 use crate::identify::cidr::CidrSet;
+use crate::limiter::elastic::signal::{Signal, Signals};
 use crate::telemetry::access_log::{self, Format, Sink};
 use crate::{drain, identify, response};
 
@@ -59,14 +63,15 @@ pub(super) fn compile(
         plans: None,
         plan_names: None,
         has_tokens: raw.jwt.is_some() || report.is_faulty(root.key("jwt")),
+        claims: RefCell::default(),
     };
     scope.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut scope, report);
     let rules = raw
         .rules
         .as_ref()
         .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut scope, report));
-    let (rules, refusals): (Vec<_>, _) = rules.into_iter().unzip();
-    identify.jwt = jwt::compile(raw.jwt.as_ref(), &rules, root.key("jwt"), scope.files, report).map(Arc::new);
+    let (rules, refusals) = rules.into_iter().unzip();
+    identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), scope, report).map(Arc::new);
     let upstream = addresses.upstream.filter(|_| report.is_clean())?;
     Some(Config {
         listeners: addresses.listeners,
@@ -79,6 +84,7 @@ pub(super) fn compile(
         state,
         identify,
         response,
+        elastic: signals(raw.elastic.as_ref()),
         rules,
         refusals,
         notices: Vec::new(),
@@ -97,6 +103,19 @@ fn workers(raw: Option<raw::Workers>) -> NonZeroUsize {
 fn max_keys(raw: Option<&raw::Limiter>) -> usize {
     let asked = raw.and_then(|limiter| limiter.max_keys);
     asked.and_then(|keys| usize::try_from(keys).ok()).unwrap_or(defaults::MAX_KEYS)
+}
+
+/// All that there are, unless the configuration names some.
+fn signals(raw: Option<&raw::Elastic>) -> Signals {
+    let Some(named) = raw.and_then(|raw| raw.signals.as_ref()) else { return Signals::ALL };
+    let signal = |(_, signal): (_, &raw::Signal)| match signal {
+        raw::Signal::InFlight => Signal::InFlight,
+        raw::Signal::Latency => Signal::Latency,
+        raw::Signal::Failures => Signal::Failures,
+        raw::Signal::Utilization => Signal::Utilization,
+        raw::Signal::Cpu => Signal::Cpu,
+    };
+    named.items().map(signal).collect()
 }
 
 fn drain(raw: Option<&raw::Drain>, at: At<'_>, report: &mut Report<'_>) -> drain::Settings {

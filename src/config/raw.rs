@@ -14,17 +14,17 @@ mod values;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use self::jwt::{Jwt, Secret, SecretText, SigningAlgorithm};
+pub use self::jwt::{ClaimPattern, Jwt, Secret, SecretText, SigningAlgorithm};
 pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
 pub use self::rules::{
-    Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnDenied, OnLimit,
-    OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
+    Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange, OnDenied,
+    OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
 };
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
 pub use self::values::{
-    Address, Algorithm, Asn, Continent, Country, Duration, Factor, FileName, HeaderPattern, HostPattern,
-    Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage, PlanName, Rate, Schedule,
-    Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
+    Address, Algorithm, Asn, Continent, Country, Duration, Factor, FileName, HeaderPattern, HeaderValues,
+    HostPattern, Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage, PlanName, Rate,
+    Schedule, Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;
@@ -68,6 +68,8 @@ pub struct Root {
     pub limiter: Option<Limiter>,
     /// Where counters are kept, so that they survive a restart.
     pub state: Option<State>,
+    /// What limits with `throttle: elastic` go by.
+    pub elastic: Option<Elastic>,
     /// What is limited, allowed and denied; every rule that matches applies.
     #[schemars(required)]
     pub rules: Option<ZeroOrMany<Rule>>,
@@ -253,6 +255,30 @@ pub struct Limiter {
     /// Counters the table has room for. What is over shares counters, and metrics say so.
     #[schemars(range(min = 16, max = 1_000_000_000), extend("default" = defaults::MAX_KEYS))]
     pub max_keys: Option<u64>,
+}
+
+/// What limits with `throttle: elastic` go by.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Elastic {
+    /// The signals that tell how much more the upstream could take; all of them unless given.
+    pub signals: Option<OneOrMany<Signal>>,
+}
+
+/// Something that tells how much more the upstream could take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Signal {
+    /// Requests that wait for the upstream's answer, against an adaptive limit.
+    InFlight,
+    /// The time until an answer begins, against what is usual.
+    Latency,
+    /// The share of requests that the upstream fails.
+    Failures,
+    /// The load that the upstream reports in ORCA's headers.
+    Utilization,
+    /// The share of time that work waits for a CPU.
+    Cpu,
 }
 
 /// Where counters are kept, so that they survive a restart.

@@ -42,7 +42,7 @@ pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Deci
     }
     let mut overflowed = false;
     if verdicts.iter().any(Verdict::refuses) {
-        trial.restate(&mut verdicts);
+        trial.restate(&mut verdicts, now);
         if checks.iter().any(|check| check.terms.is_some()) {
             overflowed = trial.punish(&mut verdicts, limiter, now);
         }
@@ -84,13 +84,13 @@ impl<'a> Trial<'a> {
 
     /// What the counter at `position` says once the checks before it have been charged: the same counter may be
     /// among them.
-    fn before(&self, position: usize, next: &[Option<State>]) -> Before {
+    fn before(&self, position: usize, next: &[Option<State>]) -> Before<'_> {
         let (key, shard) = (self.keys[position], self.shard(position));
         let mut before = Before::of(shard, &self.checks[position], (key, shard.find(key)));
         for earlier in (0..position).filter(|earlier| self.keys[*earlier] == key) {
             match (self.checks[earlier].charging, next[earlier]) {
                 (_, None) => {}
-                (Charging::OnArrival, charged) => before.state = charged,
+                (Charging::OnArrival, charged) => before.counter = charged.into(),
                 (Charging::OnAnswer | Charging::WhileServed, Some(_)) => {
                     before.held = before.held.saturating_add(self.checks[earlier].cost.into());
                 }
@@ -100,12 +100,12 @@ impl<'a> Trial<'a> {
     }
 
     /// Nothing is charged: the counters are as they were.
-    fn restate(&self, verdicts: &mut [Verdict]) {
+    fn restate(&self, verdicts: &mut [Verdict], now: Timestamp) {
         for (position, verdict) in verdicts.iter_mut().enumerate() {
             verdict.delay = 0;
             if let Some((_, state)) = &mut verdict.counter {
                 let shard = self.shard(position);
-                *state = shard.state(shard.find(self.keys[position]), self.checks[position].meter.id);
+                *state = shard.state(shard.find(self.keys[position]), self.checks[position].meter.id, now);
             }
         }
     }
@@ -149,7 +149,7 @@ impl<'a> Trial<'a> {
             let (key, meter, cost) = (self.keys[position], check.meter.id, u64::from(check.cost));
             let shard = self.shard_mut(position);
             let place = shard.find(key);
-            let state = shard.state(place, meter);
+            let state = shard.state(place, meter, now);
             let used = u64::from(algorithm::usage(state, &quota, now).used);
             let room = (MOST_CHARGED * u64::from(quota.capacity())).saturating_sub(used);
             let next = algorithm::charge(state, &quota, cost.min(room).cast_signed(), now);

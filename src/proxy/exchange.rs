@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, requ
 use super::activity::Activity;
 use super::body::Progress;
 use super::connection::Connection;
+use super::elastic::Load;
 use super::fallback::Capture;
 use super::headers::{self, Hop, X_REQUEST_ID};
 use super::limits::Limits;
@@ -206,6 +207,11 @@ impl Exchange {
             record.upstream_time = Some(took);
         }
         took
+    }
+
+    /// Where elastic limits note how the upstream does.
+    pub(super) fn load(&self) -> &Load {
+        &self.connection.worker.load
     }
 
     /// Which upstream answered.

@@ -59,9 +59,12 @@ pub(super) async fn forward(
     };
     activity.answered();
     attempt.end(&answered);
-    if answered.is_ok() {
+    if let Ok(response) = &answered {
         let took = exchange.upstream_answered();
         view.metrics.upstream_time(took);
+        if view.policy.rules.is_elastic() {
+            exchange.load().answered(took, response.status(), response.headers());
+        }
     }
     answered
 }

@@ -4,6 +4,7 @@
 //! handles that were made beforehand: on the request path nothing is looked up, locked or allocated. A scrape
 //! adds everything up and renders it under Weir's names or Envoy's. No other module names a metric.
 
+mod elastic;
 mod envoy;
 mod exporter;
 mod families;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+pub use self::elastic::Elastic;
 pub use self::envoy::{Stats, StatsFilter, Used};
 use self::exporter::Exporter;
 use self::rule::Rules;
@@ -85,6 +87,8 @@ pub struct Scrape {
     pub access_log_dropped: u64,
     /// What was written to the state file, if there is one.
     pub saves: Option<Saves>,
+    /// How far limits stretch; `None` while none is elastic.
+    pub elastic: Option<Elastic>,
 }
 
 /// What was written to the state file.
@@ -144,7 +148,9 @@ impl Metrics {
 
     /// What the upstream did so far.
     pub fn upstream(&self) -> UpstreamTotals {
-        self.totals().upstream
+        let mut totals = UpstreamTotals::default();
+        self.workers.lock().iter().for_each(|worker| totals.add(&worker.upstream));
+        totals
     }
 
     /// The first configuration is in effect.

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use fastrand::Rng;
 use weir::limiter::algorithm::Algorithm;
+use weir::limiter::algorithm::conversion::OnChange;
 use weir::limiter::quota::{Limit as Rate, Period, Quota, Unit};
 use weir::limiter::{Lineage, MeterSpec};
 
@@ -54,7 +55,11 @@ impl Rules {
     pub(crate) fn specs(&self) -> Vec<MeterSpec> {
         let of_rule = |rule: &Rule| {
             let lineage = Lineage { rule: rule.name.to_string().into(), key: rule.key.into() };
-            let spec = |limit: &Limit| MeterSpec { lineage: lineage.clone(), quota: limit.quota };
+            let spec = |limit: &Limit| MeterSpec {
+                lineage: lineage.clone(),
+                quota: limit.quota,
+                on_change: OnChange::Keep,
+            };
             rule.limits.iter().map(spec).collect::<Vec<_>>()
         };
         self.rules.iter().flat_map(of_rule).collect()

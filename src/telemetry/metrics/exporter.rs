@@ -14,7 +14,7 @@ use super::families::{self, Family, Kind};
 use super::process::Process;
 use super::totals::{ListenerTotals, Totals, UpstreamTotals};
 use super::worker::{CLASSES, UpstreamOutcome};
-use super::{ReloadOutcome, Saves, Scrape};
+use super::{Elastic, ReloadOutcome, Saves, Scrape};
 use crate::limiter::timestamp::Timestamp;
 
 /// Levels are for recorders that filter by them; this one does not.
@@ -83,6 +83,7 @@ impl Exporter {
         families.push(delays(totals));
         families.push(upstream_durations(totals));
         families.push(cpu_seconds(process));
+        families.extend(scrape.elastic.iter().flat_map(Elastic::families));
         families.retain(|family| !family.is_empty());
         families.sort_unstable();
         families.concat()
@@ -224,7 +225,7 @@ fn cpu_seconds(process: Process) -> String {
     format!("{}{} {}\n", header(family), family.name, cpu.as_secs_f64())
 }
 
-fn header(family: &Family) -> String {
+pub(super) fn header(family: &Family) -> String {
     let kind = match family.kind {
         Kind::Counter => "counter",
         Kind::Gauge => "gauge",

@@ -95,6 +95,19 @@ pub(super) static STATE_COUNTERS: Family =
     gauge("weir_state_counters", "Counters in the state file as last written.");
 pub(super) static STATE_BYTES: Family = gauge("weir_state_bytes", "Size of the state file as last written.");
 
+pub(super) static ELASTIC_HEADROOM: Family = gauge(
+    "weir_elastic_headroom",
+    "How far elastic limits may stretch: from 0, as written, to 1, their most.",
+);
+pub(super) static ELASTIC_FACTOR: Family =
+    gauge("weir_elastic_factor", "How many times the written limit an elastic rule allows.");
+pub(super) static ELASTIC_SIGNAL: Family =
+    gauge("weir_elastic_signal", "What tells elastic limits of headroom: requests, seconds, or shares of 1.");
+pub(super) static ELASTIC_THRESHOLD: Family = gauge(
+    "weir_elastic_signal_threshold",
+    "From where on a signal leaves no headroom, in the unit of the signal.",
+);
+
 pub(super) static CONFIG_RELOADS: Family =
     counter("weir_config_reloads_total", "Times the configuration was read again, by outcome.");
 pub(super) static CONFIG_SUCCESSFUL: Family = gauge(
@@ -118,7 +131,7 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 37] = [
+pub(super) static ALL: [&Family; 41] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -145,6 +158,10 @@ pub(super) static ALL: [&Family; 37] = [
     &STATE_SUCCESS_TIME,
     &STATE_COUNTERS,
     &STATE_BYTES,
+    &ELASTIC_HEADROOM,
+    &ELASTIC_FACTOR,
+    &ELASTIC_SIGNAL,
+    &ELASTIC_THRESHOLD,
     &CONFIG_RELOADS,
     &CONFIG_SUCCESSFUL,
     &CONFIG_SUCCESS_TIME,

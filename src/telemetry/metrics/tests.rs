@@ -5,6 +5,9 @@ use http::StatusCode;
 use regex::Regex;
 
 use super::*;
+use crate::limiter::elastic::Headroom;
+use crate::limiter::elastic::controller::Assessment;
+use crate::limiter::elastic::signal::{Level, Signal};
 
 fn scrape() -> Scrape {
     Scrape {
@@ -23,7 +26,19 @@ fn scrape() -> Scrape {
             counters: 12,
             bytes: 600,
         }),
+        elastic: Some(elastic()),
     }
+}
+
+/// Two signals, one of which says that there is half of all headroom.
+fn elastic() -> Elastic {
+    let mut assessment = Assessment { headroom: Headroom::from_fraction(0.5), ..Assessment::default() };
+    let mut level = |signal, value, threshold| {
+        assessment.levels[signal as usize] = Some(Level { signal, value, threshold });
+    };
+    level(Signal::Latency, 0.02, 0.05);
+    level(Signal::Utilization, 0.7, 0.9);
+    Elastic { assessment, factors: vec![("per-ip".into(), 2.0)] }
 }
 
 /// One request that was refused and one that was answered on another worker, one that is still running.
@@ -87,6 +102,9 @@ fn all_workers_add_up() {
         (r#"weir_limiter_keys{rule="per-ip"}"#, 12.0),
         ("weir_limiter_overflow_total", 3.0),
         ("weir_access_log_dropped_total", 2.0),
+        (r#"weir_elastic_factor{rule="per-ip"}"#, 2.0),
+        (r#"weir_elastic_signal{signal="latency"}"#, 0.02),
+        (r#"weir_elastic_signal_threshold{signal="utilization"}"#, 0.9),
         ("process_start_time_seconds", 1_000_000.0),
     ];
     for (series, value) in expected {

@@ -101,7 +101,7 @@ impl UpstreamTotals {
         position.map_or(0, |position| self.ended[position])
     }
 
-    fn add(&mut self, cells: &UpstreamCells) {
+    pub(super) fn add(&mut self, cells: &UpstreamCells) {
         self.duration.add(&cells.duration);
         add_all(&mut self.ended, &cells.ended);
         add_all(&mut self.answered, &cells.answered);

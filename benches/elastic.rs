@@ -1,0 +1,167 @@
+//! The elastic controller with a simulated upstream, run by run, and drawn.
+//!
+//! The runs are those of `tests/elastic`; the pictures in `docs/elastic` are made by
+//! `cargo bench --bench elastic -- --svg docs/elastic`. Without `--svg` only the figures are printed.
+#![expect(clippy::print_stdout, reason = "prints its results")]
+
+#[path = "elastic/plot.rs"]
+mod plot;
+#[path = "../tests/elastic/upstream.rs"]
+mod upstream;
+
+use std::path::PathBuf;
+use std::time::Duration;
+use std::{env, fs, io};
+
+use plot::{Panel, Series};
+use upstream::{Moment, Scenario, run};
+
+/// One run and what it shows.
+struct Run {
+    name: &'static str,
+    title: &'static str,
+    scenario: Scenario,
+    /// Seconds that are looked at for the figures.
+    steady: (f64, f64),
+}
+
+fn runs() -> Vec<Run> {
+    let run = |name, title, scenario, steady| Run { name, title, scenario, steady };
+    let greedy = Scenario::greedy(1);
+    let slows_down = Scenario {
+        slowness: |second| if (60.0..65.0).contains(&second) { 4.0 } else { 1.0 },
+        seconds: 150,
+        ..greedy.clone()
+    };
+    let oscillates = Scenario {
+        slowness: |second| if second > 40.0 && second % 40.0 < 10.0 { 5.0 } else { 1.0 },
+        seconds: 195,
+        ..greedy.clone()
+    };
+    let burst: fn(f64) -> f64 = |second| if second < 60.0 { 20.0 } else { 500.0 };
+    vec![
+        run(
+            "steady",
+            "Clients ask for five times their limits, the upstream can do twice",
+            greedy.clone(),
+            (60.0, 180.0),
+        ),
+        run(
+            "reports",
+            "The same, and the upstream reports its load",
+            Scenario { reports: true, ..greedy.clone() },
+            (60.0, 180.0),
+        ),
+        run("slows-down", "Four times as slow for five seconds", slows_down, (120.0, 150.0)),
+        run("oscillates", "Five times as slow for ten seconds of every forty", oscillates, (30.0, 40.0)),
+        run(
+            "burst",
+            "Nobody asks for long, then all ask at once",
+            Scenario { clients: vec![burst; 4], ..greedy },
+            (120.0, 180.0),
+        ),
+    ]
+}
+
+fn main() -> io::Result<()> {
+    let arguments: Vec<String> = env::args().collect();
+    let directory =
+        arguments.iter().position(|argument| argument == "--svg").and_then(|at| arguments.get(at + 1));
+    println!("run          factor  lowest highest  to base");
+    for Run { name, title, scenario, steady } in runs() {
+        let moments = run(&scenario);
+        let factors: Vec<f64> = between(&moments, steady).map(|moment| moment.factor).collect();
+        let mean = factors.iter().sum::<f64>() / factors.len().max(1) as f64;
+        let stray = |most: f64| (most / mean - 1.0) * 100.0;
+        let (lowest, highest) =
+            (factors.iter().copied().reduce(f64::min), factors.iter().copied().reduce(f64::max));
+        println!(
+            "{name:12} {mean:6.2} {:+6.1}% {:+6.1}%  {}",
+            stray(lowest.unwrap_or(mean)),
+            stray(highest.unwrap_or(mean)),
+            times_to_base(&moments, scenario.slowness)
+        );
+        if let Some(directory) = directory {
+            let file = PathBuf::from(directory).join(format!("{name}.svg"));
+            fs::create_dir_all(directory)?;
+            fs::write(file, plot::svg(title, &panels(&moments, &scenario)))?;
+        }
+    }
+    Ok(())
+}
+
+fn between(moments: &[Moment], (from, to): (f64, f64)) -> impl Iterator<Item = &Moment> {
+    moments.iter().filter(move |moment| (from..to).contains(&moment.at))
+}
+
+/// How long it took from each moment at which the upstream became slow.
+fn times_to_base(moments: &[Moment], slowness: fn(f64) -> f64) -> String {
+    let starts = moments.windows(2).filter(|pair| slowness(pair[0].at) <= 1.0 && slowness(pair[1].at) > 1.0);
+    let time = |pair: &[Moment]| {
+        let start = pair[1].at;
+        let base = moments.iter().find(|moment| moment.at >= start && moment.factor <= 1.0)?;
+        Some(Duration::from_secs_f64(base.at - start))
+    };
+    let times: Vec<String> = starts
+        .map(|pair| time(pair).map_or("never".to_owned(), |time| format!("{:.1} s", time.as_secs_f64())))
+        .collect();
+    times.join(", ")
+}
+
+fn panels(moments: &[Moment], scenario: &Scenario) -> Vec<Panel> {
+    let series = |name, value: &dyn Fn(&Moment) -> Option<f64>| Series {
+        name,
+        points: moments.iter().filter_map(|moment| Some((moment.at, value(moment)?))).collect(),
+    };
+    let per_second = |moment: &Moment| f64::from(moment.passed.iter().sum::<u32>()) / 0.1;
+    // A tenth of a second is too short to show a rate.
+    let smooth = |points: Vec<(f64, f64)>| -> Vec<(f64, f64)> {
+        points
+            .chunks(10)
+            .map(|chunk| (chunk[0].0, chunk.iter().map(|(_, y)| y).sum::<f64>() / chunk.len() as f64))
+            .collect()
+    };
+    let mut passed = series("requests per second that pass", &|moment| Some(per_second(moment)));
+    passed.points = smooth(passed.points);
+    let written = f64::from(scenario.limit) * scenario.clients.len() as f64;
+    let limits = Series {
+        name: "all limits as written",
+        points: vec![(0.0, written), (f64::from(scenario.seconds), written)],
+    };
+    vec![
+        Panel {
+            unit: "factor",
+            least: 1.0,
+            most: f64::from(scenario.stretch),
+            series: vec![series("factor", &|moment| Some(moment.factor))],
+        },
+        Panel {
+            unit: "per second",
+            least: 0.0,
+            most: written * f64::from(scenario.stretch),
+            series: vec![passed, limits],
+        },
+        Panel {
+            unit: "ms, mean",
+            least: 0.0,
+            most: 200.0,
+            series: vec![series("time until an answer", &|moment| {
+                moment.latency.map(|seconds| seconds * 1e3)
+            })],
+        },
+        Panel {
+            unit: "requests",
+            least: 0.0,
+            most: 100.0,
+            series: vec![series("in the upstream", &|moment| Some(moment.in_flight as f64))],
+        },
+        Panel {
+            unit: "of threshold",
+            least: 0.0,
+            most: 2.0,
+            series: vec![series("the signal that binds", &|moment| {
+                moment.assessment.binding().map(|level| level.pressure())
+            })],
+        },
+    ]
+}

@@ -1,0 +1,130 @@
+//! Limits that stretch while the upstream has headroom.
+//!
+//! The controller takes its time, so these tests wait for what the admin port says and never for a while.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use crate::support::origin::Then;
+use crate::support::{Client, Origin, Request, Weir, at_once, config, wait};
+
+/// Twenty a day as written, up to sixty; what is under `/free` is counted by nobody.
+const RULES: &str = "rules:
+  - name: per-key
+    match: { path: /counted }
+    key: { header: x-key }
+    limit: 20/d
+    algorithm: fixed_window
+    throttle: elastic 3x
+";
+
+fn elastic(origin: &Origin, signal: &str) -> Weir {
+    Weir::start(&config(origin.address(), &format!("elastic: {{ signals: {signal} }}\n{RULES}")))
+}
+
+fn factor(weir: &Weir) -> f64 {
+    weir.admin_json("/limits")["rules"][0]["factor"].as_f64().unwrap_or(1.0)
+}
+
+/// How many requests of this key pass, of eighty.
+fn passing(weir: &Weir, key: &str) -> usize {
+    let mut client = Client::connect(weir.address());
+    let statuses: Vec<_> =
+        (0..80).map(|_| client.ask(&Request::get("/counted").header("x-key", key)).status).collect();
+    assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
+    statuses.iter().filter(|status| **status == 200).count()
+}
+
+#[test]
+fn an_upstream_that_reports_room_gives_clients_more_and_one_that_reports_none_what_was_written() {
+    let percent = Arc::new(AtomicU32::new(10));
+    let reported = Arc::clone(&percent);
+    let origin = Origin::start(move |turn| {
+        turn.body()?;
+        let utilization = f64::from(reported.load(Ordering::SeqCst)) / 100.0;
+        turn.send(format!(
+            "HTTP/1.1 200 OK\r\nendpoint-load-metrics: TEXT cpu_utilization={utilization}\r\ncontent-length: 0\r\n\r\n"
+        ))?;
+        Ok(Then::Keep)
+    });
+    let weir = elastic(&origin, "utilization");
+    let mut client = Client::connect(weir.address());
+    wait::until_true("growth", || {
+        assert_eq!(client.get("/free").status, 200);
+        factor(&weir) >= 1.6
+    });
+    let grown = passing(&weir, "one");
+    assert!((31..=60).contains(&grown), "{grown}");
+    let shown = weir.admin_json("/limits");
+    assert_eq!(shown["elastic"]["binding"], "utilization", "{shown:#}");
+    assert_eq!(shown["elastic"]["signals"]["utilization"]["value"], 0.1, "{shown:#}");
+
+    percent.store(95, Ordering::SeqCst);
+    wait::until_true("contraction", || {
+        assert_eq!(client.get("/free").status, 200);
+        factor(&weir) <= 1.0
+    });
+    assert_eq!(passing(&weir, "two"), 20, "exactly what was written");
+    assert_eq!(passing(&weir, "one"), 0, "it has had more than that already");
+    let answer = client.get("/free");
+    assert_eq!(
+        answer.header("endpoint-load-metrics"),
+        "TEXT cpu_utilization=0.95",
+        "balancers in front live by it"
+    );
+}
+
+#[test]
+fn an_upstream_that_answers_nobody_leaves_what_was_written() {
+    let gate = Arc::new((Mutex::new(false), Condvar::new()));
+    let held = Arc::clone(&gate);
+    let origin = Origin::start(move |turn| {
+        turn.body()?;
+        if turn.head.word(1) == "/free/slow" {
+            let (open, opened) = &*held;
+            drop(opened.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
+        }
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(Then::Keep)
+    });
+    let weir = elastic(&origin, "in_flight");
+    wait::until_true("growth", || factor(&weir) >= 1.3);
+    let contracted = AtomicBool::new(false);
+    let statuses = at_once(61, |index| {
+        if index > 0 {
+            return Client::connect(weir.address()).get("/free/slow").status;
+        }
+        wait::until_true("contraction", || factor(&weir) <= 1.0);
+        contracted.store(true, Ordering::SeqCst);
+        let passed = passing(&weir, "one");
+        *gate.0.lock().unwrap() = true;
+        gate.1.notify_all();
+        assert_eq!(passed, 20);
+        200
+    });
+    assert!(
+        contracted.load(Ordering::SeqCst) && statuses.iter().all(|status| *status == 200),
+        "{statuses:?}"
+    );
+    wait::until_true("recovery", || factor(&weir) > 1.0);
+}
+
+#[test]
+fn headroom_is_kept_only_while_a_rule_is_elastic() {
+    let origin = Origin::hello();
+    let hard = config(origin.address(), &RULES.replace("elastic 3x", "hard"));
+    let stretchy = config(origin.address(), RULES);
+    let weir = Weir::start(&hard);
+    assert!(weir.admin_json("/limits")["elastic"].is_null());
+    assert!(!weir.admin_get("/metrics").body.text().contains("weir_elastic"));
+    assert_eq!(passing(&weir, "one"), 20);
+
+    weir.reload(&stretchy);
+    wait::until_true("signals", || weir.admin_json("/limits")["elastic"]["signals"]["in_flight"].is_object());
+    assert!(weir.metric("weir_elastic_factor", &[("rule", "per-key")]) >= 1.0);
+    assert!(weir.metric("weir_elastic_signal_threshold", &[("signal", "in_flight")]) > 0.0);
+
+    weir.reload(&hard);
+    wait::until_true("silence", || weir.admin_json("/limits")["elastic"].is_null());
+    assert_eq!(passing(&weir, "two"), 20);
+}
