@@ -20,6 +20,7 @@ use governor::state::keyed::DefaultKeyedStateStore;
 use governor::{Quota as GovernorQuota, RateLimiter};
 use weir::clock::Clock;
 use weir::limiter::algorithm::Algorithm;
+use weir::limiter::algorithm::conversion::OnChange;
 use weir::limiter::decision::Enforcement;
 use weir::limiter::quota::{Limit, Period, Quota, Unit};
 use weir::limiter::reservation::Charging;
@@ -67,7 +68,7 @@ impl Weir {
         let quota = Quota::new(Algorithm::Gcra, limit, None).expect("a valid quota");
         let lineage = Lineage { rule: "per-client".into(), key: "[client_ip]".into() };
         let now = clock.as_ref().map_or(Timestamp::from_nanos(START), Clock::now);
-        let meter = limiter.install(&[MeterSpec { lineage, quota }], now)[0];
+        let meter = limiter.install(&[MeterSpec { lineage, quota, on_change: OnChange::Keep }], now)[0];
         Self { limiter, meter, clock }
     }
 }

@@ -1,6 +1,7 @@
 //! Puts the parts together, starts them and ends them; the only module that knows them all.
 
 mod admin_port;
+mod crowding;
 mod ending;
 mod generation;
 mod keeping;
@@ -91,6 +92,7 @@ pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
             () = ending::keep_clock(&running.shared.clock) => Ok(()),
             () = keep_headroom(&running.shared) => Ok(()),
             () = reloading::on_signals(&running) => Ok(()),
+            () = crowding::watch(&running.shared, config.max_keys) => Ok(()),
         }
     });
     running.reload.stop();

@@ -48,8 +48,12 @@ pub enum Command {
     },
     /// Validate configurations and print every problem as FILE:LINE:COL: PATH: what is wrong (hint).
     ///
-    /// Exits with 0 if all are valid, 2 if not.
+    /// Exits with 0 if all are valid, 2 if not. With `--against`, says instead of notes what each of them would
+    /// change where that one runs.
     Check {
+        /// The configuration that runs.
+        #[arg(long, value_name = "RUNNING")]
+        against: Option<PathBuf>,
         /// The configurations.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
@@ -83,5 +87,6 @@ mod tests {
     fn check_wants_a_file() {
         assert!(Cli::try_parse_from(["weir", "check"]).is_err());
         assert!(Cli::try_parse_from(["weir", "check", "a.yaml", "b.yaml"]).is_ok());
+        assert!(Cli::try_parse_from(["weir", "check", "--against", "a.yaml"]).is_err());
     }
 }

@@ -5,6 +5,7 @@
 //! `reload` does the same again whenever the file changes.
 
 mod at;
+mod changes;
 mod compile;
 pub mod defaults;
 mod files;
@@ -23,6 +24,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use self::at::At;
+pub use self::changes::changes;
 use self::files::Files;
 pub use self::problem::Problem;
 use self::problem::Report;

@@ -14,6 +14,7 @@ pub mod reservation;
 pub mod saved;
 pub mod terms;
 pub mod timestamp;
+pub mod zone;
 
 mod judging;
 mod meters;
@@ -124,7 +125,7 @@ impl Limiter {
         let mut shard = self.store.lock(self.store.shard_of(key));
         let Some(quota) = shard.quota(meter.id).copied() else { return };
         let place = shard.find(key);
-        let state = algorithm::charge(shard.state(place, meter.id), &quota, amount, now);
+        let state = algorithm::charge(shard.state(place, meter.id, now), &quota, amount, now);
         let kept = shard.keep(place, key, meter.id, state, now);
         self.note(kept);
     }
@@ -134,7 +135,7 @@ impl Limiter {
         let key = key.salted(meter.salt);
         let shard = self.store.lock(self.store.shard_of(key));
         let quota = shard.quota(meter.id)?;
-        Some(algorithm::usage(shard.state(shard.find(key), meter.id), quota, now))
+        Some(algorithm::usage(shard.counter(shard.find(key), meter.id), quota, now))
     }
 
     /// Counters in use per meter id, for the metrics page; walks the table, one shard locked at a time.
@@ -147,6 +148,11 @@ impl Limiter {
     /// Entries in the table, in use or not yet reclaimed.
     pub fn live_keys(&self) -> usize {
         self.store.live()
+    }
+
+    /// The share of the table in which new keys share counters, in shards: so many of so many.
+    pub fn crowded_shards(&self) -> (usize, usize) {
+        (self.store.crowded(), self.store.shards())
     }
 
     /// Charges that went to an overflow counter because the table was full, since the start.
@@ -173,6 +179,8 @@ impl Limiter {
 }
 
 /// Charges a request that passes, or holds its cost until the answer is known.
+// Inline, as evaluating is.
+#[inline(always)]
 fn commit(
     shard: &mut Shard,
     check: &Check,

@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match &cli.command {
         Command::Run { config } => run(config, &cli),
-        Command::Check { files } => check(files),
+        Command::Check { files, against } => check(files, against.as_deref()),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "weir", &mut std::io::stdout());
             ExitCode::SUCCESS
@@ -54,13 +54,25 @@ fn run(path: &Path, cli: &Cli) -> ExitCode {
     }
 }
 
-fn check(files: &[PathBuf]) -> ExitCode {
+fn check(files: &[PathBuf], against: Option<&Path>) -> ExitCode {
+    let out = &mut std::io::stdout();
+    let running = match against.map(config::load).transpose() {
+        Ok(running) => running,
+        Err(problems) => {
+            say(out, &problems);
+            return ExitCode::from(BAD_USAGE);
+        }
+    };
     let mut valid = true;
     for file in files {
-        match config::load(file) {
-            Ok(config) => say(&mut std::io::stdout(), &config.notices),
-            Err(problems) => {
-                say(&mut std::io::stdout(), &problems);
+        match (config::load(file), &running) {
+            (Ok(config), None) => say(out, &config.notices),
+            (Ok(config), Some(running)) => match config::changes(running, &config) {
+                changes if changes.is_empty() => say(out, &["nothing changes"]),
+                changes => say(out, &changes),
+            },
+            (Err(problems), _) => {
+                say(out, &problems);
                 valid = false;
             }
         }

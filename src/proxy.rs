@@ -261,12 +261,11 @@ impl View {
         let rules = policy.rules.rules();
         let notations: Box<[_]> = rules.iter().map(notations).collect();
         let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
-        let prepare = |((rule, refusal), notations): ((&Rule, &Refusal), &Box<[Notation]>)| match &**notations
-        {
+        let prepare = |((rule, refusal), notations): ((&Rule, &Refusal), &[Notation])| match notations {
             [only] if visible && !rule.is_elastic() => Some(Prepared::new(refusal, only)),
             _ => None,
         };
-        let prepared = rules.iter().zip(&policy.refusals).zip(&notations).map(prepare);
+        let prepared = rules.iter().zip(&policy.refusals).zip(notations.iter().map(|of| &**of)).map(prepare);
         Self {
             policy: Arc::clone(policy),
             prepared: prepared.collect(),

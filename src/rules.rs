@@ -5,6 +5,7 @@
 //! set is compiled once per configuration and never changes.
 
 pub mod key;
+pub mod listed;
 pub mod matcher;
 pub mod membership;
 pub mod pattern;

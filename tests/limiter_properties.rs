@@ -1,16 +1,25 @@
 //! What must hold for every algorithm, every quota and every order of events.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
+
+#[path = "limiter_properties/counter.rs"]
+mod counter;
+#[path = "limiter_properties/oracles.rs"]
+mod oracles;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use weir::limiter::algorithm::{self, Algorithm, Outcome, State};
+use weir::limiter::algorithm::conversion::OnChange;
+use weir::limiter::algorithm::{self, Algorithm, Outcome};
 use weir::limiter::decision::Enforcement;
 use weir::limiter::quota::{Limit, Period, Quota, Unit};
 use weir::limiter::reservation::Charging;
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{Check, Limiter, Lineage, Meter, MeterSpec, Settings};
+
+use self::counter::Counter;
 
 /// 2026-11-21T08:00:00Z.
 const START: u64 = 1_795_248_000_000_000_000;
@@ -19,12 +28,14 @@ fn quotas() -> impl Strategy<Value = Quota> {
     let count = prop_oneof![1_u32..20, 1_u32..100_000];
     let unit = prop::sample::select(&Unit::ALL[..]);
     let algorithm = prop::sample::select(&Algorithm::ALL[..]);
-    (algorithm, count, 1_u32..7, unit, prop::option::of(1_u32..50)).prop_filter_map(
+    let precision = prop_oneof![Just(1), 2_u8..=60];
+    (algorithm, count, 1_u32..7, unit, prop::option::of(1_u32..50), precision).prop_filter_map(
         "quotas that can be",
-        |(algorithm, count, periods, unit, burst)| {
+        |(algorithm, count, periods, unit, burst, precision)| {
             let period = Period::new(NonZeroU32::new(periods)?, unit);
             let burst = burst.and_then(NonZeroU32::new).filter(|_| algorithm.has_burst());
-            Quota::new(algorithm, Limit::new(NonZeroU32::new(count)?, period), burst).ok()
+            let quota = Quota::new(algorithm, Limit::new(NonZeroU32::new(count)?, period), burst).ok()?;
+            Some(quota.with_precision(precision).unwrap_or(quota))
         },
     )
 }
@@ -42,16 +53,9 @@ fn nanos_of(quota: &Quota, hundredths: u32) -> u64 {
 
 /// Runs requests at `times` and answers those that passed.
 fn admitted(quota: &Quota, requests: &[(u64, u32)]) -> Vec<(u64, u32)> {
-    let mut state = None;
-    let mut passed = Vec::new();
-    for &(at, cost) in requests {
-        let (next, outcome) = algorithm::evaluate(state, quota, cost, Timestamp::from_nanos(at));
-        if outcome == Outcome::Conform {
-            state = Some(next);
-            passed.push((at, cost));
-        }
-    }
-    passed
+    let mut counter = Counter::new(*quota);
+    let passes = |(at, cost): &&(u64, u32)| counter.ask(*cost, *at) == Outcome::Conform;
+    requests.iter().filter(passes).copied().collect()
 }
 
 /// The most that may pass between two moments, both included: quota × window + burst.
@@ -93,21 +97,17 @@ proptest! {
 
     #[test]
     fn waiting_as_told_is_enough_and_never_too_long(quota in quotas(), steps in steps()) {
-        let mut state = None;
+        let mut counter = Counter::new(quota);
         for (at, cost) in requests(&quota, &steps) {
-            let now = Timestamp::from_nanos(at);
-            let (next, outcome) = algorithm::evaluate(state, &quota, cost, now);
-            match outcome {
-                Outcome::Conform => state = Some(next),
+            match counter.ask(cost, at) {
+                Outcome::Conform => {}
                 Outcome::Exceed { retry_after: Some(wait) } => {
                     prop_assert!(wait > Duration::ZERO);
-                    let then = algorithm::evaluate(state, &quota, cost, now.saturating_add(wait)).1;
-                    prop_assert_eq!(then, Outcome::Conform);
+                    let wait = u64::try_from(wait.as_nanos()).unwrap();
+                    prop_assert_eq!(counter.peek(cost, at + wait).1, Outcome::Conform);
                     // A token bucket rounds up by a nanosecond each time tokens are credited.
                     let rounding = if quota.algorithm() == Algorithm::TokenBucket { 2 } else { 1 };
-                    let early = now.saturating_add(wait.saturating_sub(Duration::from_nanos(rounding)));
-                    let too_early = algorithm::evaluate(state, &quota, cost, early).1;
-                    prop_assert_ne!(too_early, Outcome::Conform);
+                    prop_assert_ne!(counter.peek(cost, at + wait - rounding.min(wait)).1, Outcome::Conform);
                 }
                 Outcome::Exceed { retry_after: None } => {
                     let most = if quota.algorithm().has_burst() { quota.burst() } else { quota.limit().count };
@@ -153,12 +153,10 @@ proptest! {
         charges in prop::collection::vec(0_u32..50, 1..20),
         turn in 0_usize..20,
     ) {
-        let now = Timestamp::from_nanos(START);
         let used = |charges: &[u32]| {
-            let charge = |state: Option<State>, cost: &u32| {
-                Some(algorithm::charge(state, &quota, i64::from(*cost), now))
-            };
-            algorithm::usage(charges.iter().fold(None, charge), &quota, now)
+            let mut counter = Counter::new(quota);
+            charges.iter().for_each(|cost| counter.charge(i64::from(*cost), START));
+            counter.usage(START)
         };
         let mut turned = charges.clone();
         turned.rotate_left(turn % charges.len());
@@ -168,41 +166,38 @@ proptest! {
 
     #[test]
     fn what_is_given_back_was_never_taken(quota in quotas(), steps in steps(), amount in 0_i64..40) {
-        let requests = requests(&quota, &steps);
-        let mut state = None;
-        for (at, cost) in requests {
-            let now = Timestamp::from_nanos(at);
-            let before = algorithm::usage(state, &quota, now);
-            let charged = algorithm::charge(state, &quota, amount, now);
-            let back = algorithm::charge(Some(charged), &quota, -amount, now);
-            prop_assert_eq!(algorithm::usage(Some(back), &quota, now), before);
-            state = Some(algorithm::evaluate(state, &quota, cost, now).0);
+        let mut counter = Counter::new(quota);
+        for (at, cost) in requests(&quota, &steps) {
+            let before = counter.usage(at);
+            let mut back = counter.clone();
+            back.charge(amount, at);
+            back.charge(-amount, at);
+            prop_assert_eq!(back.usage(at), before);
+            counter.ask(cost, at);
         }
     }
 
     #[test]
     fn a_forgotten_counter_was_full_again(quota in quotas(), steps in steps()) {
-        let mut state: Option<State> = None;
+        let mut counter = Counter::new(quota);
         for (at, cost) in requests(&quota, &steps) {
-            let now = Timestamp::from_nanos(at);
-            if let Some(kept) = state && algorithm::is_unused(kept, &quota, now) {
-                let fresh = algorithm::evaluate(None, &quota, cost, now).1;
-                prop_assert_eq!(algorithm::evaluate(state, &quota, cost, now).1, fresh);
-                prop_assert_eq!(algorithm::usage(state, &quota, now).used, 0);
+            if counter.is_unused(at) {
+                prop_assert_eq!(counter.peek(cost, at).1, Counter::new(quota).peek(cost, at).1);
+                prop_assert_eq!(counter.usage(at).used, 0);
             }
-            state = Some(algorithm::evaluate(state, &quota, cost, now).0);
+            counter.ask(cost, at);
         }
     }
 
     #[test]
     fn units_used_stay_used_when_the_quota_changes(from in quotas(), to in quotas(), steps in steps()) {
-        let mut state = None;
+        let mut counter = Counter::new(from);
         for (at, cost) in requests(&from, &steps) {
             let now = Timestamp::from_nanos(at);
-            let used = algorithm::usage(state, &from, now).used;
-            let converted = state.and_then(|state| algorithm::convert(state, &from, &to, now));
+            let used = counter.usage(at).used;
+            let converted = counter.short(at).and_then(|state| algorithm::convert(state, &from, &to, now));
             prop_assert_eq!(algorithm::usage(converted, &to, now).used, used);
-            state = Some(algorithm::evaluate(state, &from, cost, now).0);
+            counter.ask(cost, at);
         }
     }
 
@@ -249,7 +244,11 @@ fn limiter(quotas: &[Quota], max_keys: usize) -> (Limiter, Vec<Meter>) {
     let limiter = Limiter::new(Settings { max_keys, secret: [7, 11] });
     let specs: Vec<_> = quotas
         .iter()
-        .map(|quota| MeterSpec { lineage: Lineage { rule: "rule".into(), key: "[]".into() }, quota: *quota })
+        .map(|quota| MeterSpec {
+            lineage: Lineage { rule: "rule".into(), key: "[]".into() },
+            quota: *quota,
+            on_change: OnChange::Keep,
+        })
         .collect();
     let meters = limiter.install(&specs, Timestamp::from_nanos(START));
     (limiter, meters)

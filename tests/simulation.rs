@@ -13,7 +13,7 @@ use std::fmt;
 
 use fastrand::Rng;
 use model::Counter;
-use rules::Rules;
+use rules::{Limit, Rules};
 use weir::limiter::algorithm::Usage;
 use weir::limiter::decision::{Decision, Enforcement};
 use weir::limiter::reservation::{Charging, Reservation};
@@ -127,7 +127,11 @@ impl Simulation {
             if self.rng.bool() {
                 continue;
             }
-            let charging = if limit.on_answer { Charging::OnAnswer } else { Charging::OnArrival };
+            let charging = match limit.on_answer {
+                _ if limit.is_permit() => Charging::WhileServed,
+                true => Charging::OnAnswer,
+                false => Charging::OnArrival,
+            };
             let enforcement = if limit.shadow { Enforcement::Shadow } else { Enforcement::Enforced };
             let key = self.limiter.hasher().hash(&client.to_be_bytes());
             ids.push(((limit.id, client), limit.quota));
@@ -154,8 +158,8 @@ impl Simulation {
             let has_room = counter.has_room(quota, cost.into(), self.now);
             assert!(has_room, "{self}: {cost} passed {quota:?} of client {client} over {counter:?}");
             match check.charging {
-                Charging::OnArrival | Charging::WhileServed => counter.charge(quota, cost.into(), self.now),
-                Charging::OnAnswer => {
+                Charging::OnArrival => counter.charge(quota, cost.into(), self.now),
+                Charging::OnAnswer | Charging::WhileServed => {
                     counter.held += u64::from(cost);
                     self.waiting.push(Waiting { id: *id, reservation: Reservation::new(check, now) });
                 }
@@ -192,9 +196,10 @@ impl Simulation {
     fn settle_at(&mut self, index: usize) {
         let mut waiting = self.waiting.swap_remove(index);
         let units = waiting.reservation.units();
-        let due = if self.rng.bool() { units } else { 0 };
-        let settled = self.limiter.settle(&mut waiting.reservation, due, Timestamp::from_nanos(self.now));
         let limit = self.shadow.rules.limits().find(|limit| limit.id == waiting.id.0);
+        let counts = self.rng.bool() && !limit.is_some_and(Limit::is_permit);
+        let due = if counts { units } else { 0 };
+        let settled = self.limiter.settle(&mut waiting.reservation, due, Timestamp::from_nanos(self.now));
         assert!(settled.is_some() || limit.is_none(), "{self}: a limit without a meter");
         let counter = self.shadow.counters.get_mut(&waiting.id);
         if let (Some(limit), Some(counter)) = (limit, counter) {

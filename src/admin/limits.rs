@@ -35,12 +35,15 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
             shown.into()
         })
         .collect();
+    let (crowded, shards) = state.limiter.crowded_shards();
     reply::json(&json!({
         "config": status::config(&(state.reload)()),
         "table": {
             "live": state.limiter.live_keys(),
             "capacity": state.capacity,
             "overflows": state.limiter.overflows(),
+            "shards": shards,
+            "crowded_shards": crowded,
         },
         "state": (state.state_file)().map(|file| json!({
             "file": file.file.display().to_string(),

@@ -220,7 +220,9 @@ async fn limits_show_rules_counters_and_decisions() {
     assert_eq!(rule["limits"][0]["burst"], 200);
     assert_eq!((&rule["counters"], &rule["decisions"]["allowed"]), (&1.into(), &1.into()));
     assert_eq!(limits["rules"][0]["action"], "allow");
-    assert_eq!(limits["table"], serde_json::json!({"live": 1, "capacity": 100, "overflows": 0}));
+    let table =
+        serde_json::json!({"live": 1, "capacity": 100, "overflows": 0, "shards": 1, "crowded_shards": 0});
+    assert_eq!(limits["table"], table);
     assert_eq!(limits["config"]["last_reload"]["outcome"], "rejected");
 }
 

@@ -10,6 +10,7 @@ mod limits;
 mod matching;
 mod nested;
 mod networks;
+mod patterns;
 mod plans;
 mod refusal;
 mod rules;
@@ -17,7 +18,9 @@ mod scope;
 mod state;
 mod tariff;
 mod throttle;
+mod windows;
 
+use std::cell::RefCell;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
@@ -60,14 +63,15 @@ pub(super) fn compile(
         plans: None,
         plan_names: None,
         has_tokens: raw.jwt.is_some() || report.is_faulty(root.key("jwt")),
+        claims: RefCell::default(),
     };
     scope.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut scope, report);
     let rules = raw
         .rules
         .as_ref()
         .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut scope, report));
-    let (rules, refusals): (Vec<_>, _) = rules.into_iter().unzip();
-    identify.jwt = jwt::compile(raw.jwt.as_ref(), &rules, root.key("jwt"), scope.files, report).map(Arc::new);
+    let (rules, refusals) = rules.into_iter().unzip();
+    identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), scope, report).map(Arc::new);
     let upstream = addresses.upstream.filter(|_| report.is_clean())?;
     Some(Config {
         listeners: addresses.listeners,

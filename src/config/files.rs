@@ -10,6 +10,7 @@ pub(super) mod keys;
 pub(super) mod members;
 pub(super) mod networks;
 mod reading;
+pub(super) mod values;
 
 use std::any::Any;
 use std::collections::BTreeMap;

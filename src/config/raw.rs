@@ -14,17 +14,17 @@ mod values;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use self::jwt::{Jwt, Secret, SecretText, SigningAlgorithm};
+pub use self::jwt::{ClaimPattern, Jwt, Secret, SecretText, SigningAlgorithm};
 pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
 pub use self::rules::{
-    Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnDenied, OnLimit,
-    OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
+    Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange, OnDenied,
+    OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
 };
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
 pub use self::values::{
-    Address, Algorithm, Asn, Continent, Country, Duration, Factor, FileName, HeaderPattern, HostPattern,
-    Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage, PlanName, Rate, Schedule,
-    Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
+    Address, Algorithm, Asn, Continent, Country, Duration, Factor, FileName, HeaderPattern, HeaderValues,
+    HostPattern, Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage, PlanName, Rate,
+    Schedule, Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;

@@ -95,23 +95,30 @@ fn what_is_not_said_is_as_documented() {
 
 #[test]
 fn a_default_written_out_is_the_default() {
+    // What a section cannot be without.
+    let needed = [("jwt", "secret: 0123456789abcdef0123456789abcdef"), ("state", "file: state")];
+    let with = |section: &str, more: &str| {
+        let mut text = format!("{LEAST}rules: [{{ name: a, key: {{ jwt: sub }}, limit: 1/s }}]\n");
+        for (name, least) in needed {
+            let more = if name == section { more } else { "" };
+            let _ = writeln!(text, "{name}: {{ {least}{more} }}");
+        }
+        text
+    };
+    let implicit = config(&with("", ""));
     let mut written = 0;
-    let rules = "rules: [{ name: a, key: { jwt: sub }, limit: 1/s }]";
-    let secret = "secret: 0123456789abcdef0123456789abcdef";
-    let implicit = format!("{:?}", config(&format!("{LEAST}{rules}\njwt: {{ {secret} }}\n")));
     for (name, schema) in schema::schema()["properties"].as_object().unwrap() {
         let target = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/"));
         let inner = target.map_or(schema, |target| &schema::schema()["$defs"][target]);
         for (key, property) in inner["properties"].as_object().into_iter().flatten() {
             if let Some(default) = property.get("default") {
-                let section = format!("{name}: {{ {key}: {default} }}");
-                let text = match section.strip_prefix("jwt: {") {
-                    Some(rest) => format!("{LEAST}{rules}\njwt: {{ {secret},{rest}\n"),
-                    None => format!("{LEAST}{rules}\njwt: {{ {secret} }}\n{section}\n"),
+                let text = if needed.iter().any(|(section, _)| section == name) {
+                    with(name, &format!(", {key}: {default}"))
+                } else {
+                    format!("{}{name}: {{ {key}: {default} }}\n", with("", ""))
                 };
-                let explicit =
-                    Config { admin: config(&format!("{LEAST}rules: []\n")).admin, ..config(&text) };
-                assert_eq!(format!("{explicit:?}"), implicit, "{text}");
+                let explicit = Config { admin: implicit.admin.clone(), ..config(&text) };
+                assert_eq!(format!("{explicit:?}"), format!("{implicit:?}"), "{text}");
                 written += 1;
             }
         }

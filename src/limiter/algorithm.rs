@@ -4,6 +4,9 @@
 //! stores nor reads a clock: the caller decides whether the next state is kept. Adding one means a file
 //! under `algorithm/` and an arm in each `match` below, which the compiler asks for.
 
+pub mod conversion;
+pub mod history;
+
 pub(super) mod ban;
 pub(super) mod saved;
 
@@ -11,6 +14,8 @@ mod fixed_window;
 mod gcra;
 mod in_flight;
 mod leaky_bucket;
+mod lump;
+mod sliding_log;
 mod sliding_window;
 mod token_bucket;
 
@@ -18,6 +23,8 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+pub use self::conversion::convert;
+use self::history::History;
 use super::quota::Quota;
 use super::timestamp::Timestamp;
 
@@ -35,6 +42,8 @@ pub enum Algorithm {
     FixedWindow,
     /// So many per window that ends now, as far as two fixed ones tell.
     SlidingWindow,
+    /// So many in any span as long as the period, exactly.
+    SlidingLog,
     /// So many at once: what is under way, given back when it ends. Not by name: `in_flight` asks for it.
     InFlight,
     /// Until when a key is refused everything. Not by name: `on_limit.ban` asks for it.
@@ -43,8 +52,14 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Every algorithm that a limit may name, in the order of the documentation.
-    pub const ALL: [Self; 5] =
-        [Self::Gcra, Self::TokenBucket, Self::LeakyBucket, Self::FixedWindow, Self::SlidingWindow];
+    pub const ALL: [Self; 6] = [
+        Self::Gcra,
+        Self::TokenBucket,
+        Self::LeakyBucket,
+        Self::FixedWindow,
+        Self::SlidingWindow,
+        Self::SlidingLog,
+    ];
 
     /// The name in configuration.
     pub const fn as_str(self) -> &'static str {
@@ -54,6 +69,7 @@ impl Algorithm {
             Self::LeakyBucket => "leaky_bucket",
             Self::FixedWindow => "fixed_window",
             Self::SlidingWindow => "sliding_window",
+            Self::SlidingLog => "sliding_log",
             Self::InFlight => "in_flight",
             Self::Ban => "ban",
         }
@@ -63,7 +79,7 @@ impl Algorithm {
     pub const fn has_burst(self) -> bool {
         match self {
             Self::Gcra | Self::TokenBucket | Self::LeakyBucket => true,
-            Self::FixedWindow | Self::SlidingWindow | Self::InFlight | Self::Ban => false,
+            Self::FixedWindow | Self::SlidingWindow | Self::SlidingLog | Self::InFlight | Self::Ban => false,
         }
     }
 
@@ -84,11 +100,46 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// What one counter remembers: twelve bytes that only the algorithm of its quota can read.
+/// What one counter says in twelve bytes that only the algorithm of its quota can read. For most algorithms it
+/// is all that they remember.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     pub(super) word: u64,
     pub(super) extra: u32,
+}
+
+/// What one counter remembers, where it is kept.
+#[derive(Clone, Copy, Debug)]
+pub enum Counter<'a> {
+    /// Nothing: a full quota.
+    Unused,
+    /// Twelve bytes.
+    Short(State),
+    /// What was charged when: logs and precise windows.
+    Long(&'a History),
+}
+
+impl From<Option<State>> for Counter<'_> {
+    fn from(state: Option<State>) -> Self {
+        state.map_or(Self::Unused, Self::Short)
+    }
+}
+
+impl<'a> From<&'a History> for Counter<'a> {
+    fn from(history: &'a History) -> Self {
+        Self::Long(history)
+    }
+}
+
+impl Counter<'_> {
+    /// The counter in twelve bytes, as it is at `now`.
+    pub fn in_short(self, quota: &Quota, now: Timestamp) -> Option<State> {
+        match self {
+            Self::Unused => None,
+            Self::Short(state) => Some(state),
+            Self::Long(history) => Some(history.in_short(quota, now)),
+        }
+    }
 }
 
 /// The answer of one limit to one request.
@@ -125,14 +176,25 @@ impl Usage {
 /// [`Outcome::Exceed`] it is the state as it was, brought forward to `now`.
 ///
 /// `None` is a counter that nobody has used: a full quota. Costs saturate; a `cost` of zero always conforms
-/// unless the counter is in debt.
-pub fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
+/// unless the counter is in debt. Of a [`History`] the answer is what it will say in short, for it to follow.
+pub fn evaluate<'a>(
+    counter: impl Into<Counter<'a>>,
+    quota: &Quota,
+    cost: u32,
+    now: Timestamp,
+) -> (State, Outcome) {
+    let state = match counter.into() {
+        Counter::Unused => None,
+        Counter::Short(state) => Some(state),
+        Counter::Long(history) => return history.evaluate(quota, cost, now),
+    };
     match quota.algorithm() {
         Algorithm::Gcra => gcra::evaluate(state, quota, cost, now),
         Algorithm::TokenBucket => token_bucket::evaluate(state, quota, cost, now),
         Algorithm::LeakyBucket => leaky_bucket::evaluate(state, quota, cost, now),
         Algorithm::FixedWindow => fixed_window::evaluate(state, quota, cost, now),
-        Algorithm::SlidingWindow => sliding_window::evaluate(state, quota, cost, now),
+        Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::evaluate(state, quota, cost, now),
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::evaluate(state, quota, cost, now),
         Algorithm::InFlight => in_flight::evaluate(state, quota, cost),
         Algorithm::Ban => ban::evaluate(state, now),
     }
@@ -146,7 +208,8 @@ pub fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) 
         Algorithm::TokenBucket => token_bucket::charge(state, quota, amount, now),
         Algorithm::LeakyBucket => leaky_bucket::charge(state, quota, amount, now),
         Algorithm::FixedWindow => fixed_window::charge(state, quota, amount, now),
-        Algorithm::SlidingWindow => sliding_window::charge(state, quota, amount, now),
+        Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::charge(state, quota, amount, now),
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::charge(state, quota, amount, now),
         Algorithm::InFlight => in_flight::charge(state, amount),
         Algorithm::Ban => ban::charge(state),
     }
@@ -165,19 +228,26 @@ pub fn refund(
         Algorithm::TokenBucket => token_bucket::refund(state, quota, amount, (charged, now)),
         Algorithm::LeakyBucket => leaky_bucket::refund(state, quota, amount, (charged, now)),
         Algorithm::FixedWindow => fixed_window::refund(state, quota, amount, (charged, now)),
-        Algorithm::SlidingWindow => sliding_window::refund(state, quota, amount, (charged, now)),
+        Algorithm::SlidingWindow if !quota.looks_back() => {
+            sliding_window::refund(state, quota, amount, (charged, now))
+        }
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => {
+            lump::refund(state, quota, amount, (charged, now))
+        }
         Algorithm::InFlight | Algorithm::Ban => charge(state, quota, -i64::from(amount), now),
     }
 }
 
 /// How much of the quota is used, left, and when it is whole again.
-pub fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
+pub fn usage<'a>(counter: impl Into<Counter<'a>>, quota: &Quota, now: Timestamp) -> Usage {
+    let state = counter.into().in_short(quota, now);
     match quota.algorithm() {
         Algorithm::Gcra => gcra::usage(state, quota, now),
         Algorithm::TokenBucket => token_bucket::usage(state, quota, now),
         Algorithm::LeakyBucket => leaky_bucket::usage(state, quota, now),
         Algorithm::FixedWindow => fixed_window::usage(state, quota, now),
-        Algorithm::SlidingWindow => sliding_window::usage(state, quota, now),
+        Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::usage(state, quota, now),
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::usage(state, quota, now),
         Algorithm::InFlight => in_flight::usage(state, quota),
         Algorithm::Ban => ban::usage(state, now),
     }
@@ -190,32 +260,11 @@ pub fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
         Algorithm::TokenBucket => token_bucket::is_unused(state, quota, now),
         Algorithm::LeakyBucket => leaky_bucket::is_unused(state, now),
         Algorithm::FixedWindow => fixed_window::is_unused(state, now),
-        Algorithm::SlidingWindow => sliding_window::is_unused(state, quota, now),
+        Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::is_unused(state, quota, now),
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::is_unused(state, now),
         Algorithm::InFlight => in_flight::is_unused(state),
         Algorithm::Ban => ban::is_unused(state, quota, now),
     }
-}
-
-/// The same requests in use under another quota: what a reload does to a counter whose limit changed.
-///
-/// Rounds up to whole units, so that a reload never gives anything away. `None` if nothing was in use.
-pub fn convert(state: State, from: &Quota, to: &Quota, now: Timestamp) -> Option<State> {
-    // A ban that runs is in nobody's units.
-    let both_ban = from.algorithm() == Algorithm::Ban && to.algorithm() == Algorithm::Ban;
-    if from == to || both_ban {
-        return Some(state);
-    }
-    match usage(Some(state), from, now).used {
-        0 => None,
-        used => Some(charge(None, to, in_units_of(to, used, from), now)),
-    }
-}
-
-/// Units of one quota in those of another: both are shares of a request, of different size where limits
-/// stretch differently.
-fn in_units_of(to: &Quota, used: u32, from: &Quota) -> i64 {
-    let (used, shares) = (u64::from(used), u64::from(to.shares().get()));
-    i64::try_from((used * shares).div_ceil(from.shares().get().into())).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

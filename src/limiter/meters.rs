@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::algorithm::Algorithm;
+use super::algorithm::conversion::OnChange;
 use super::key::{KeyHash, KeyHasher};
 use super::quota::Quota;
 use super::store::{MeterId, Quotas};
@@ -23,6 +24,8 @@ pub struct MeterSpec {
     pub lineage: Lineage,
     /// What it allows from now on.
     pub quota: Quota,
+    /// What becomes of counters that were written under another quota.
+    pub on_change: OnChange,
 }
 
 /// A limit as requests name it.
@@ -58,6 +61,8 @@ pub(super) struct Named<'a> {
 pub(super) struct Meters {
     known: HashMap<(Box<str>, Box<str>), Vec<Known>>,
     quotas: Vec<Option<Quota>>,
+    /// Beside `quotas`.
+    on_change: Vec<OnChange>,
     free: Vec<u32>,
     /// Counts installations.
     generation: u64,
@@ -100,7 +105,8 @@ impl Meters {
             kept.iter_mut()
                 .filter(|other| other.meter == known.meter)
                 .for_each(|known| known.generation = self.generation);
-            self.quotas[known.meter.id.0 as usize] = Some(spec.quota);
+            let index = known.meter.id.0 as usize;
+            (self.quotas[index], self.on_change[index]) = (Some(spec.quota), spec.on_change);
             meters.push(known.meter);
         }
         self.known.insert(name, kept);
@@ -157,7 +163,7 @@ impl Meters {
 
     /// The quotas as a table for the shards.
     pub(super) fn quotas(&self) -> Quotas {
-        Quotas::new(&self.quotas)
+        Quotas::changing(&self.quotas, &self.on_change)
     }
 
     fn continues(&self, known: &Known, spec: &MeterSpec, same_period: bool) -> bool {
@@ -171,6 +177,7 @@ impl Meters {
     fn add(&mut self, (rule, key): &(Box<str>, Box<str>), serial: u16, hasher: KeyHasher) -> Known {
         let id = MeterId(self.free.pop().unwrap_or_else(|| {
             self.quotas.push(None);
+            self.on_change.push(OnChange::Keep);
             (self.quotas.len() - 1) as u32
         }));
         Known {
@@ -223,6 +230,7 @@ mod tests {
                 MeterSpec {
                     lineage: Lineage { rule: "rule".into(), key: "[]".into() },
                     quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(),
+                    on_change: OnChange::Keep,
                 }
             })
             .collect()

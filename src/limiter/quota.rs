@@ -11,12 +11,14 @@ mod parts;
 
 use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::algorithm::Algorithm;
 use super::elastic::{Prices, Stretch};
 use super::percent::Percent;
 use super::timestamp::saturating_nanos;
+use super::zone::Zone;
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;
@@ -24,6 +26,12 @@ const DAY: u64 = 86_400 * SECOND;
 /// A quota whose burst needs longer than this to refill is refused: it is surely a slip of the pen, and
 /// the bound keeps every sum of a timestamp and a tolerance far from the end of time.
 const LONGEST_REFILL: u64 = 100 * 365 * DAY;
+
+/// The most units that a log takes: it remembers when each of them was charged.
+pub const MOST_LOGGED: u32 = 10_000;
+
+/// How many sub-windows a sliding window may have.
+pub const PRECISIONS: RangeInclusive<u8> = 2..=60;
 
 /// The units in which people write limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,13 +44,13 @@ pub enum Unit {
     Minute,
     /// 3600 s.
     Hour,
-    /// 24 h; a calendar day in UTC for windows.
+    /// 24 h; a calendar day for fixed windows.
     Day,
-    /// 7 days; a week from Monday for windows.
+    /// 7 days; a week from Monday for fixed windows.
     Week,
-    /// 30 days; a calendar month for windows.
+    /// 30 days; a calendar month for fixed windows.
     Month,
-    /// 365 days; a calendar year for windows.
+    /// 365 days; a calendar year for fixed windows.
     Year,
 }
 
@@ -172,6 +180,8 @@ pub(super) struct Span {
 pub struct Quota {
     interval: u64,
     tolerance: u64,
+    /// Windows need no exact spacing: here a fixed one keeps the number of its zone, a sliding one how finely it
+    /// looks.
     interval_part: u32,
     tolerance_part: u32,
     count: NonZeroU32,
@@ -204,6 +214,9 @@ pub enum QuotaError {
     /// A burst for an algorithm that has none.
     #[error("`burst` has no meaning for {0}")]
     NoBurst(Algorithm),
+    /// More than a log remembers of each key.
+    #[error("more than {MOST_LOGGED} requests to remember of each key, got {0}")]
+    TooMany(Limit),
     /// Too large or too fast a limit to be counted in shares of a request.
     #[error("too large for an elastic limit of {0}")]
     NoShares(Stretch),
@@ -223,6 +236,9 @@ impl Quota {
         if count > period {
             return Err(QuotaError::TooFast(limit));
         }
+        if algorithm == Algorithm::SlidingLog && limit.count.get() > MOST_LOGGED {
+            return Err(QuotaError::TooMany(limit));
+        }
         let burst = burst.unwrap_or(limit.count);
         let interval = span(u128::from(period), count);
         let refill = span(u128::from(period) * u128::from(burst.get()), count);
@@ -230,7 +246,7 @@ impl Quota {
             (Some(interval), Some(tolerance))
                 if period <= LONGEST_REFILL && tolerance.whole <= LONGEST_REFILL =>
             {
-                Ok(Self {
+                let quota = Self {
                     interval: interval.whole,
                     tolerance: tolerance.whole,
                     interval_part: interval.part,
@@ -241,7 +257,8 @@ impl Quota {
                     shares: NonZeroU16::MIN,
                     unit: limit.period.unit,
                     algorithm,
-                })
+                };
+                Ok(quota.detailed(0))
             }
             _ => Err(QuotaError::TooSlow),
         }
@@ -280,7 +297,29 @@ impl Quota {
             true => Some(margin.raise(self.burst)?),
             false => None,
         };
-        Self::new(self.algorithm, Limit::new(margin.raise(count)?, period), burst).ok()
+        let raised = Self::new(self.algorithm, Limit::new(margin.raise(count)?, period), burst).ok()?;
+        Some(raised.detailed(self.interval_part))
+    }
+
+    /// The same with its windows at the marks of `zone`; nothing for what is no fixed window.
+    pub fn in_zone(self, zone: Zone) -> Option<Self> {
+        (self.algorithm == Algorithm::FixedWindow).then(|| self.detailed(zone.number().into()))
+    }
+
+    /// The same looked at in so many sub-windows; nothing for what is no sliding window, or not among
+    /// [`PRECISIONS`].
+    pub fn with_precision(self, windows: u8) -> Option<Self> {
+        let can = self.algorithm == Algorithm::SlidingWindow && PRECISIONS.contains(&windows);
+        can.then(|| self.detailed(windows.into()))
+    }
+
+    /// What a window keeps where spaced requests have their remainders; for others nothing.
+    fn detailed(self, detail: u32) -> Self {
+        if self.algorithm.has_burst() {
+            self
+        } else {
+            Self { interval_part: detail, tolerance_part: 0, ..self }
+        }
     }
 
     /// The same quota counted in shares of a request, so that it can stretch; with what a request costs.
@@ -309,7 +348,7 @@ impl Quota {
             shares: prices.full(),
             ..self
         };
-        Ok((stretched, prices))
+        Ok((stretched.detailed(self.interval_part), prices))
     }
 
     /// How it is counted.
@@ -344,6 +383,37 @@ impl Quota {
     /// Over which time the limit counts.
     pub const fn window(&self) -> Period {
         Period::new(self.periods, self.unit)
+    }
+
+    /// By whose calendar a fixed window goes.
+    pub fn zone(&self) -> Zone {
+        match self.algorithm {
+            Algorithm::FixedWindow => Zone::of_number(u16::try_from(self.interval_part).unwrap_or(0)),
+            _ => Zone::UTC,
+        }
+    }
+
+    /// In how many sub-windows a sliding window looks: 1 unless it is precise.
+    pub fn precision(&self) -> u8 {
+        match self.algorithm {
+            Algorithm::SlidingWindow => u8::try_from(self.interval_part).unwrap_or(1).max(1),
+            _ => 1,
+        }
+    }
+
+    /// Whether it counts by what happened when, and its counters want a history.
+    pub const fn looks_back(&self) -> bool {
+        match self.algorithm {
+            Algorithm::SlidingWindow => self.interval_part > 1,
+            Algorithm::SlidingLog => true,
+            _ => false,
+        }
+    }
+
+    /// Whether its counters mean under `other` just what they mean under this, which may allow more or less.
+    pub(super) fn counts_like(&self, other: &Self) -> bool {
+        let like = |quota: &Self| (quota.algorithm, quota.window(), quota.shares, quota.interval_part);
+        !self.algorithm.has_burst() && like(self) == like(other)
     }
 
     /// Units per period.
@@ -383,65 +453,4 @@ fn span(numerator: u128, count: u64) -> Option<Span> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn limit(count: u32, unit: Unit) -> Limit {
-        Limit::new(NonZeroU32::new(count).unwrap(), Period::one(unit))
-    }
-
-    #[test]
-    fn the_clock_resolves_a_thousand_million_a_second_and_no_more() {
-        assert!(Quota::new(Algorithm::Gcra, limit(1_000_000_000, Unit::Second), None).is_ok());
-        assert!(matches!(
-            Quota::new(Algorithm::Gcra, limit(1_000_000_001, Unit::Second), None),
-            Err(QuotaError::TooFast(_))
-        ));
-        assert!(Quota::new(Algorithm::Gcra, limit(u32::MAX, Unit::Minute), None).is_ok());
-    }
-
-    #[test]
-    fn a_burst_of_centuries_is_refused() {
-        let burst = NonZeroU32::new(101);
-        assert_eq!(Quota::new(Algorithm::Gcra, limit(1, Unit::Year), burst), Err(QuotaError::TooSlow));
-        assert!(Quota::new(Algorithm::Gcra, limit(1, Unit::Year), NonZeroU32::new(100)).is_ok());
-    }
-
-    #[test]
-    fn a_window_has_no_burst() {
-        assert_eq!(
-            Quota::new(Algorithm::FixedWindow, limit(10, Unit::Second), NonZeroU32::new(20)),
-            Err(QuotaError::NoBurst(Algorithm::FixedWindow))
-        );
-    }
-
-    #[test]
-    fn shares_change_nothing_that_people_read() {
-        let quota = Quota::new(Algorithm::Gcra, limit(100, Unit::Second), NonZeroU32::new(200)).unwrap();
-        let (finer, prices) = quota.stretched(Stretch::from_hundredths(300).unwrap()).unwrap();
-        assert_eq!(
-            (finer.limit(), finer.burst(), finer.refill()),
-            (quota.limit(), quota.burst(), quota.refill())
-        );
-        assert_eq!(finer.count(), 100 * u64::from(prices.full().get()));
-        assert_eq!(size_of::<Quota>(), 40);
-    }
-
-    #[test]
-    fn a_limit_that_leaves_no_room_does_not_stretch() {
-        let stretch = Stretch::from_hundredths(300).unwrap();
-        let quota = |count, unit| Quota::new(Algorithm::Gcra, limit(count, unit), None).unwrap();
-        let shares = |quota: Quota| quota.stretched(stretch).map(|(quota, _)| quota.shares().get());
-        assert_eq!(shares(quota(50_000_000, Unit::Second)), Ok(18));
-        assert_eq!(shares(quota(400_000_000, Unit::Second)), Err(QuotaError::NoShares(stretch)));
-        assert_eq!(shares(quota(u32::MAX, Unit::Year)), Err(QuotaError::NoShares(stretch)));
-    }
-
-    #[test]
-    fn thirds_of_a_second_lose_nothing() {
-        let quota = Quota::new(Algorithm::Gcra, limit(3, Unit::Second), None).unwrap();
-        assert_eq!(quota.interval(), Span { whole: 333_333_333, part: 1 });
-        assert_eq!(quota.tolerance(), Span { whole: 1_000_000_000, part: 0 });
-        assert_eq!(quota.refill(), Duration::from_secs(1));
-    }
-}
+mod tests;

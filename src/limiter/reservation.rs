@@ -10,12 +10,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::algorithm::{self, Outcome, State};
+use super::algorithm::{self, Counter, Outcome, State};
 use super::decision::Decision;
 use super::key::{Fingerprint, KeyHash};
 use super::meters::Meter;
 use super::quota::Quota;
-use super::store::Place;
 use super::timestamp::Timestamp;
 use super::{Check, Limiter};
 
@@ -86,21 +85,18 @@ impl Limiter {
         };
         let quota = *shard.quota(meter.id)?;
         let place = shard.find(key);
-        let state = shard.state(place, meter.id);
         let held = shard.held().of(key);
-        let next = match (charge, state) {
-            (0, state) => return Some(Settled(quota, shown(state, &quota, held, now))),
-            // Forgotten, and so whole again.
-            (..0, None) => return Some(Settled(quota, shown(None, &quota, held, now))),
-            (..0, state) => algorithm::refund(state, &quota, units - due, (at, now)),
-            (_, state) => algorithm::charge(state, &quota, charge, now),
+        let next = match charge {
+            0 => shard.state(place, meter.id, now),
+            // A counter that is forgotten is whole again.
+            ..0 => shard.refund(place, key, meter.id, units - due, (at, now)),
+            _ => {
+                let next = algorithm::charge(shard.state(place, meter.id, now), &quota, charge, now);
+                self.note(shard.keep(place, key, meter.id, next, now));
+                Some(next)
+            }
         };
-        match place {
-            // What was counted together is given back together.
-            Place::Absent if charge < 0 => shard.keep_shared(meter.id, next),
-            place => drop(self.note(shard.keep(place, key, meter.id, next, now))),
-        }
-        Some(Settled(quota, shown(Some(next), &quota, held, now)))
+        Some(Settled(quota, shown(next, &quota, held, now)))
     }
 }
 
@@ -140,22 +136,22 @@ impl Held {
 
 /// Decides a cost that would be held beside what is `held` already: all of it may turn out to count.
 pub(super) fn evaluate(
-    state: Option<State>,
+    counter: Counter<'_>,
     quota: &Quota,
     (cost, held): (u32, u64),
     now: Timestamp,
 ) -> (State, Outcome) {
     let together = u32::try_from(held.saturating_add(cost.into())).unwrap_or(u32::MAX);
-    let (next, outcome) = algorithm::evaluate(state, quota, together, now);
+    let (next, outcome) = algorithm::evaluate(counter, quota, together, now);
     if outcome == Outcome::Conform {
         return (next, outcome);
     }
-    let outcome = match algorithm::evaluate(state, quota, cost, now).1 {
+    let outcome = match algorithm::evaluate(counter, quota, cost, now).1 {
         // In the way are only those whose answers have not come; nobody knows how long they take.
         Outcome::Conform => Outcome::Exceed { retry_after: Some(Duration::ZERO) },
         exceeds @ Outcome::Exceed { .. } => exceeds,
     };
-    (shown(state, quota, held, now), outcome)
+    (shown(counter.in_short(quota, now), quota, held, now), outcome)
 }
 
 /// A counter with what is held of it, as clients are told.

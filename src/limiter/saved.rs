@@ -97,7 +97,7 @@ impl Limiter {
         }
         let (mut copied, mut counters) = (Copied::default(), 0);
         for shard in 0..self.store.shards() {
-            self.store.copy(shard, &mut copied);
+            self.store.copy(shard, now, &mut copied);
             if !copied.quotas.is(&quotas) {
                 return Err(SaveError::Changed);
             }

@@ -5,6 +5,7 @@
 //! counters: a request names a meter, and the shard knows what that meter allows today, so that counter and
 //! quota can never be of different generations.
 
+mod histories;
 mod shard;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 pub(super) use self::shard::{Copied, Kept, Place, Shard};
+use super::algorithm::conversion::OnChange;
 use super::key::Fingerprint;
 use super::quota::Quota;
 use super::timestamp::Timestamp;
@@ -27,6 +29,8 @@ const KEYS_PER_SHARD: usize = 48_000;
 /// In a small table locks are too few before keys are: up to so many shards, with so many keys each.
 const FEW_SHARDS: usize = 16;
 const FEWEST_KEYS_PER_SHARD: usize = 100;
+/// Bytes of histories of all shards together: of logs and precise windows.
+const HISTORY_BYTES: usize = 64 << 20;
 
 /// One limit of one rule, for as long as the rule keeps its name and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,25 +38,35 @@ pub struct MeterId(pub(super) u32);
 
 /// What every meter allows in one configuration generation.
 ///
-/// One allocation, for a decision looks here first.
+/// The quotas are one allocation, for a decision looks there first.
 #[derive(Clone, Debug)]
-pub(super) struct Quotas(Arc<[Option<Quota>]>);
+pub(super) struct Quotas(Arc<[Option<Quota>]>, Arc<[OnChange]>);
 
 impl Quotas {
+    /// Where they differ from those before, units used stay used.
     pub(super) fn new(quotas: &[Option<Quota>]) -> Self {
-        Self(quotas.into())
+        Self::changing(quotas, &[])
+    }
+
+    /// What becomes of counters where they differ from those before is in `on_change`.
+    pub(super) fn changing(quotas: &[Option<Quota>], on_change: &[OnChange]) -> Self {
+        Self(quotas.into(), on_change.into())
+    }
+
+    pub(super) fn on_change(&self, meter: MeterId) -> OnChange {
+        self.1.get(meter.0 as usize).copied().unwrap_or_default()
     }
 
     pub(super) fn get(&self, meter: MeterId) -> Option<&Quota> {
         self.0.get(meter.0 as usize).and_then(Option::as_ref)
     }
 
-    /// Whether nothing that counters were written under has changed or gone.
     /// Whether this is the same table, and not just an equal one.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Whether nothing that counters were written under has changed or gone.
     fn all_kept_in(&self, next: &Self) -> bool {
         self.0
             .iter()
@@ -85,7 +99,8 @@ impl Store {
         let most = if shards == 1 { mean } else { mean + 4.0 * mean.sqrt() };
         let slots = (mean / FILL).max(most / FULLEST).ceil() as usize;
         let most = ((slots as f64 * FULLEST) as usize).max(1);
-        let shards = (0..shards).map(|_| Line(Mutex::new(Shard::new(slots, most)))).collect();
+        let histories = HISTORY_BYTES / shards;
+        let shards = (0..shards).map(|_| Line(Mutex::new(Shard::new(slots, most, histories)))).collect();
         Self { shards }
     }
 
@@ -102,10 +117,10 @@ impl Store {
     }
 
     /// Copies the counters of one shard, which is locked for no longer than that takes.
-    pub(super) fn copy(&self, shard: usize, copied: &mut Copied) {
+    pub(super) fn copy(&self, shard: usize, now: Timestamp, copied: &mut Copied) {
         let live = self.lock(shard).live();
         copied.reserve(live);
-        self.lock(shard).copy_to(copied);
+        self.lock(shard).copy_to(now, copied);
     }
 
     /// Locks each of `wanted` once, in ascending order.
@@ -127,6 +142,11 @@ impl Store {
         for shard in &self.shards {
             shard.0.lock().for_each_used(now, &mut count);
         }
+    }
+
+    /// Shards in which keys share counters.
+    pub(super) fn crowded(&self) -> usize {
+        self.shards.iter().filter(|shard| shard.0.lock().is_crowded()).count()
     }
 
     /// Entries in the table.

@@ -2,6 +2,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::algorithm::Algorithm;
+use super::algorithm::conversion::OnChange;
 use super::quota::{Limit, Period, Quota, Unit};
 use super::*;
 
@@ -16,6 +17,7 @@ fn spec(rule: &str, key: &str, per_hour: u32) -> MeterSpec {
     MeterSpec {
         lineage: Lineage { rule: rule.into(), key: key.into() },
         quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(),
+        on_change: OnChange::Keep,
     }
 }
 

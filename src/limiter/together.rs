@@ -12,7 +12,7 @@ use super::decision::{Decision, Enforcement, Verdict, Verdicts};
 use super::judging::{self, Before};
 use super::key::Fingerprint;
 use super::reservation::Charging;
-use super::store::{Held, Shard, Store};
+use super::store::{Held, Place, Shard, Store};
 use super::terms::{OnDenied, Role};
 use super::timestamp::Timestamp;
 use super::{Check, Limiter, commit};
@@ -42,7 +42,7 @@ pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Deci
     }
     let mut overflowed = false;
     if verdicts.iter().any(Verdict::refuses) {
-        trial.restate(&mut verdicts);
+        trial.restate(&mut verdicts, now);
         if checks.iter().any(|check| check.terms.is_some()) {
             overflowed = trial.punish(&mut verdicts, limiter, now);
         }
@@ -50,10 +50,8 @@ pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Deci
     }
     for (position, state) in next.into_iter().enumerate() {
         let Some(state) = state else { continue };
-        let (key, check) = (trial.keys[position], &checks[position]);
-        let shard = trial.shard_mut(position);
-        let place = shard.find(key);
-        let kept = commit(shard, check, (key, place), state, now);
+        let (key, check, place) = (trial.keys[position], &checks[position], trial.place(position));
+        let kept = commit(trial.shard_mut(position), check, (key, place), state, now);
         overflowed |= limiter.note(kept);
     }
     Decision { verdicts: Verdicts::Several(verdicts), overflowed }
@@ -66,6 +64,12 @@ impl<'a> Trial<'a> {
         let mut shards = keys.iter().map(|key| store.shard_of(*key)).collect();
         let held = store.lock_all(&mut shards);
         Self { checks, keys, store, shards, held }
+    }
+
+    /// Where the counter of a check is. Out of line, for here it is asked from many places.
+    #[inline(never)]
+    fn place(&self, position: usize) -> Place {
+        self.shard(position).find(self.keys[position])
     }
 
     fn guard(&self, position: usize) -> usize {
@@ -84,13 +88,13 @@ impl<'a> Trial<'a> {
 
     /// What the counter at `position` says once the checks before it have been charged: the same counter may be
     /// among them.
-    fn before(&self, position: usize, next: &[Option<State>]) -> Before {
+    fn before(&self, position: usize, next: &[Option<State>]) -> Before<'_> {
         let (key, shard) = (self.keys[position], self.shard(position));
-        let mut before = Before::of(shard, &self.checks[position], (key, shard.find(key)));
+        let mut before = Before::of(shard, &self.checks[position], (key, self.place(position)));
         for earlier in (0..position).filter(|earlier| self.keys[*earlier] == key) {
             match (self.checks[earlier].charging, next[earlier]) {
                 (_, None) => {}
-                (Charging::OnArrival, charged) => before.state = charged,
+                (Charging::OnArrival, charged) => before.counter = charged.into(),
                 (Charging::OnAnswer | Charging::WhileServed, Some(_)) => {
                     before.held = before.held.saturating_add(self.checks[earlier].cost.into());
                 }
@@ -100,12 +104,12 @@ impl<'a> Trial<'a> {
     }
 
     /// Nothing is charged: the counters are as they were.
-    fn restate(&self, verdicts: &mut [Verdict]) {
+    fn restate(&self, verdicts: &mut [Verdict], now: Timestamp) {
         for (position, verdict) in verdicts.iter_mut().enumerate() {
             verdict.delay = 0;
             if let Some((_, state)) = &mut verdict.counter {
-                let shard = self.shard(position);
-                *state = shard.state(shard.find(self.keys[position]), self.checks[position].meter.id);
+                *state =
+                    self.shard(position).state(self.place(position), self.checks[position].meter.id, now);
             }
         }
     }
@@ -147,9 +151,9 @@ impl<'a> Trial<'a> {
                 check.enforcement == Enforcement::Enforced && check.charging != Charging::WhileServed;
             let Some((quota, _)) = verdicts[position].counter.filter(|_| charges && counts) else { continue };
             let (key, meter, cost) = (self.keys[position], check.meter.id, u64::from(check.cost));
+            let place = self.place(position);
             let shard = self.shard_mut(position);
-            let place = shard.find(key);
-            let state = shard.state(place, meter);
+            let state = shard.state(place, meter, now);
             let used = u64::from(algorithm::usage(state, &quota, now).used);
             let room = (MOST_CHARGED * u64::from(quota.capacity())).saturating_sub(used);
             let next = algorithm::charge(state, &quota, cost.min(room).cast_signed(), now);
@@ -168,8 +172,8 @@ impl<'a> Trial<'a> {
         let Some((quota, state)) = verdicts[position].counter else { return };
         let (next, length) = ban::begin(state, &quota, now);
         let (key, meter) = (self.keys[position], self.checks[position].meter.id);
-        let shard = self.shard_mut(position);
-        if !shard.keep_own(shard.find(key), key, meter, next, now) {
+        let place = self.place(position);
+        if !self.shard_mut(position).keep_own(place, key, meter, next, now) {
             return;
         }
         verdicts[position].counter = Some((quota, Some(next)));

@@ -10,6 +10,7 @@ use super::schedule::Schedule;
 use crate::identify::Attributes;
 use crate::identify::cidr::CidrSet;
 use crate::identify::geo::{Asn, Continent, Country};
+use crate::identify::jwt::claim::Claim;
 
 /// The compiled `match` or `except` of a rule. Empty fields hold for every request.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +29,8 @@ pub struct Matcher {
     pub schedule: Option<Schedule>,
     /// The client is in one of these places.
     pub origin: Option<Box<Origin>>,
+    /// For each of these claims of the client's token, any of its patterns.
+    pub claims: Box<[(Claim, Box<[HeaderPattern]>)]>,
     /// The client is on one of these plans.
     pub plan: Option<Box<OnPlan>>,
 }
@@ -74,9 +77,13 @@ impl Matcher {
         } else {
             Route(self.paths.iter().find(|path| path.matches(&request.path))?.as_str())
         };
-        // Last, since these may be what has a database asked, and members searched.
+        // Last, since these may be what has a database asked, members searched, and a signature verified.
         let holds = self.plan.as_ref().is_none_or(|plan| plan.contains(request))
-            && self.origin.as_ref().is_none_or(|origin| origin.contains(request));
+            && self.origin.as_ref().is_none_or(|origin| origin.contains(request))
+            && self.claims.iter().all(|(claim, patterns)| {
+                let value = request.claim(claim);
+                patterns.iter().any(|pattern| pattern.matches_value(value))
+            });
         holds.then_some(route)
     }
 }

@@ -1,9 +1,13 @@
 //! The patterns that `match` is written in, compiled.
 
+use std::sync::Arc;
+
 use http::HeaderValue;
 use http::header::GetAll;
 use regex::bytes::Regex as BytesRegex;
 use regex::{Regex, RegexBuilder};
+
+use super::listed::ValueList;
 
 /// A compiled pattern may take this much memory: what a person writes needs a fraction of it.
 const REGEX_SIZE_LIMIT: usize = 1 << 20;
@@ -195,6 +199,8 @@ pub enum HeaderPattern {
     Exact(Box<str>),
     /// `~regex`.
     Regex(BytesRegex),
+    /// Any of a list.
+    Listed(Arc<ValueList>),
 }
 
 impl HeaderPattern {
@@ -220,12 +226,21 @@ impl HeaderPattern {
 
     /// Whether the values of a header match.
     pub fn matches(&self, values: &GetAll<'_, HeaderValue>) -> bool {
-        let mut values = values.iter();
+        self.matches_any(values.iter().map(HeaderValue::as_bytes))
+    }
+
+    /// The same for something else that may have a value.
+    pub fn matches_value(&self, value: Option<&str>) -> bool {
+        self.matches_any(value.into_iter().map(str::as_bytes))
+    }
+
+    fn matches_any<'v>(&self, mut values: impl Iterator<Item = &'v [u8]>) -> bool {
         match self {
             Self::Present => values.next().is_some(),
             Self::Absent => values.next().is_none(),
-            Self::Exact(exact) => values.any(|value| value.as_bytes() == exact.as_bytes()),
-            Self::Regex(regex) => values.any(|value| regex.is_match(value.as_bytes())),
+            Self::Exact(exact) => values.any(|value| value == exact.as_bytes()),
+            Self::Regex(regex) => values.any(|value| regex.is_match(value)),
+            Self::Listed(list) => values.any(|value| list.contains(value)),
         }
     }
 }

@@ -26,7 +26,7 @@ pub fn meter_specs(rules: &[Rule]) -> Vec<MeterSpec> {
             let Some(quota) = quota(limiting, part) else { continue };
             let key = limit(limiting, part).and_then(RuleLimit::own_key).unwrap_or(&limiting.key);
             let lineage = Lineage { rule: rule.name.clone(), key: key.to_string().into() };
-            specs.push(MeterSpec { lineage, quota });
+            specs.push(MeterSpec { lineage, quota, on_change: limiting.on_change });
         }
     }
     specs

@@ -4,11 +4,11 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::key::{KeyPart, KeyTemplate};
+use super::key::KeyTemplate;
 use super::matcher::{Matcher, Route};
 use super::tariff::Tariff;
 use crate::identify::Attributes;
-use crate::identify::jwt::claim::Claim;
+use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::elastic::{Prices, Stretch};
 use crate::limiter::percent::Percent;
 use crate::limiter::quota::{Ban, Quota};
@@ -59,6 +59,8 @@ pub struct Limiting {
     pub ban: Option<Ban>,
     /// What a refused request costs.
     pub on_denied: OnDenied,
+    /// What a reload does to its counters when it changes a limit.
+    pub on_change: OnChange,
 }
 
 impl Default for Limiting {
@@ -74,6 +76,7 @@ impl Default for Limiting {
             in_flight: None,
             ban: None,
             on_denied: OnDenied::default(),
+            on_change: OnChange::default(),
         }
     }
 }
@@ -182,18 +185,6 @@ impl Rule {
             Action::Limit(limiting) => &limiting.limits,
             Action::Allow | Action::Deny => &[],
         }
-    }
-
-    /// The claims it asks for. Wider networks of nested limits ask for the same.
-    pub fn claims(&self) -> impl Iterator<Item = &Claim> {
-        let parts: &[KeyPart] = match &self.action {
-            Action::Limit(limiting) => &limiting.key.0,
-            Action::Allow | Action::Deny => &[],
-        };
-        parts.iter().filter_map(|part| match part {
-            KeyPart::Jwt(claim) => Some(claim),
-            _ => None,
-        })
     }
 
     /// Whether any of its limits is elastic.

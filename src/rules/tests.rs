@@ -240,7 +240,7 @@ fn a_rule_applies_only_within_its_schedule() {
         times: [Times { start: 60, end: 360 }].into(),
         zone: jiff::tz::TimeZone::get("Europe/Berlin").unwrap(),
     };
-    let within = Matcher { schedule: Some(Schedule::new([night.clone()])), ..Matcher::default() };
+    let within = Matcher { schedule: Some(Schedule::new([night])), ..Matcher::default() };
     let mut rules = vec![limit("night", &[], &[], &[1000]), limit("day", &[], &[], &[10])];
     rules[0].matcher = within.clone();
     rules[1].except = Some(within);

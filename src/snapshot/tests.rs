@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::limiter::algorithm::Algorithm;
+use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::{Limit, Period, Quota, Unit};
 use crate::limiter::reservation::Charging;
@@ -25,6 +26,7 @@ fn limiter(keys: u32) -> Limiter {
     let spec = MeterSpec {
         lineage: Lineage { rule: "rule".into(), key: "[client_ip]".into() },
         quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(),
+        on_change: OnChange::Keep,
     };
     let meter = limiter.install(&[spec], NOW)[0];
     for key in 0..keys {

@@ -138,8 +138,8 @@ fn every_yaml_block_of_the_documents_loads() {
                 loaded += 1;
                 assert_loads(&block.text, &format!("{}, block of line {}", shown(&path), block.line));
             }
-            let is_known =
-                !block.info.starts_with("yaml") || ["yaml", "yaml fragment"].contains(&&*block.info);
+            let is_known = !block.info.starts_with("yaml")
+                || ["yaml", "yaml fragment", "yaml recipe"].contains(&&*block.info);
             assert!(is_known, "{}:{}: {}", shown(&path), block.line, block.info);
         }
     }

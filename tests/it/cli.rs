@@ -119,6 +119,66 @@ fn check_takes_several_files_and_reports_each() {
 }
 
 #[test]
+fn check_says_what_another_file_would_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = "
+rules:
+  - { name: login, key: client_ip, limit: 10/h }
+  - { name: api, match: { path: /api/* }, key: { header: x-key }, limits: [100/s, 1000/d] }
+  - { name: shape, key: client_ip, limit: 5/s, burst: 20 }
+  - { name: old, key: client_ip, limit: 1/s }
+  - { name: gone, action: deny, match: { path: /gone } }
+";
+    let next = "
+ratelimit_headers: off
+drain: { timeout: 5s }
+rules:
+  - { name: login, key: client_ip, limit: 5/h }
+  - { name: shape, key: client_ip, limit: 5/s, burst: 40, throttle: delay 1s }
+  - { name: api, match: { path: /api/* }, key: client_ip, limits: [200/s, 1000/d] }
+  - { name: new, key: { header: x-key }, limits: [1/s, 9/min] }
+  - { name: gone, match: { path: /gone }, limit: 1/s }
+";
+    let running = file(&directory, "running.yaml", &config("echo", running));
+    let next = file(&directory, "next.yaml", &config("127.0.0.1:3000", next));
+    let output = run(["check", "--against", &running, &next]);
+    let expected = "\
+rule old: removed; counters dropped
+rule login: 10/h → 5/h; counters kept
+rule shape: 5/s, burst 20 → 5/s, burst 40; counters kept
+rule shape: throttle hard → delay 1s
+rule api: key [{header: x-key}] → [client_ip]; counters start afresh
+rule api: 100/s → 200/s; counters start afresh
+rule new: added, 1/s and 9/min by [{header: x-key}]
+rule gone: deny → 1/s by []
+rules: another order, which decides between equal waits
+upstream: changed
+ratelimit_headers, ietf_headers: changed
+drain: changed; takes a restart
+";
+    assert_eq!(
+        (output.status.code(), text(&output.stdout).as_str()),
+        (Some(0), expected),
+        "{}",
+        all_of(&output)
+    );
+    let same = run(["check", "--against", &running, &running]);
+    assert_eq!((same.status.code(), text(&same.stdout).as_str()), (Some(0), "nothing changes\n"));
+}
+
+#[test]
+fn check_compares_only_what_is_valid() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = file(&directory, "good.yaml", &config("echo", ""));
+    let bad = file(&directory, "bad.yaml", THREE_PROBLEMS);
+    for (running, next) in [(&good, &bad), (&bad, &good)] {
+        let output = run(["check", "--against", running, next]);
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(problems(&output, &bad).len(), 3, "{}", all_of(&output));
+    }
+}
+
+#[test]
 fn run_refuses_a_bad_configuration_with_all_its_problems() {
     let directory = tempfile::tempdir().unwrap();
     let bad = file(&directory, "bad.yaml", THREE_PROBLEMS);

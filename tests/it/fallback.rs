@@ -10,8 +10,10 @@ const NUMBERED: &str = "content-type: text/css\r\nage: 5";
 fn counting() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
-        let extra =
-            turn.head.get("x-answer").map_or(NUMBERED.to_owned(), |extra| format!("{NUMBERED}\r\n{extra}"));
+        let extra = turn
+            .head
+            .get("x-answer")
+            .map_or_else(|| NUMBERED.to_owned(), |extra| format!("{NUMBERED}\r\n{extra}"));
         let number = turn.nth.to_string();
         let length = number.len();
         turn.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n{extra}\r\n\r\n{number}"))?;

@@ -189,7 +189,9 @@ fn a_damaged_database_keeps_the_old_one_and_everybody_can_see_it() {
     let info = place.weir.admin_json("/server_info");
     let shown = info["config"]["last_reload"]["problems"][0].as_str().unwrap();
     assert!(shown.contains(problem) && shown.contains("weir.yaml:"), "{shown}");
-    assert!(place.weir.log().iter().any(|line| line.contains("no countries in this database")));
+    wait::until_true("the log", || {
+        place.weir.log().iter().any(|line| line.contains("no countries in this database"))
+    });
     assert_eq!(place.weir.metric("weir_config_last_reload_successful", &[]), 0.0);
     // Right again, it is taken.
     place.replace("country-moved.mmdb", "places.mmdb");

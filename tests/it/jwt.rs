@@ -280,3 +280,62 @@ fn nothing_that_is_shown_holds_a_secret_or_a_token() {
     assert!(!shown.contains(SECRET) && !shown.contains(signature), "{shown}");
     assert!(shown.contains("[redacted]") && shown.contains("{jwt: sub}"), "{shown}");
 }
+
+#[test]
+fn a_rule_may_be_for_those_whose_token_says_so() {
+    let place = Place::new(&[]);
+    let rules = format!(
+        "jwt: {{ secret: {SECRET} }}\nrules:\n  - {{ name: staff, match: {{ jwt: {{ staff: true }} }}, action: allow }}\n  \
+         - {{ name: nobody, match: {{ jwt: {{ sub: \"!present\" }} }}, action: deny }}\n  \
+         - {{ name: free, match: {{ jwt: {{ plan.name: [free, trial], level: 1 }} }}, key: {{ jwt: sub }}, limit: 1/d }}"
+    );
+    place.replace("weir.yaml", &config("echo", &rules));
+    let weir = Weir::start_file(&place.0.path().join("weir.yaml"));
+    let of = |sub: &str, plan: &str, level: u8, staff: bool| {
+        hmac(&json!({ "sub": sub, "plan": { "name": plan }, "level": level, "staff": staff }))
+    };
+    assert_eq!(twice(&weir, &of("ada", "free", 1, false)), [200, 429]);
+    assert_eq!(twice(&weir, &of("bob", "trial", 1, false)), [200, 429]);
+    assert_eq!(twice(&weir, &of("cyd", "pro", 1, false)), [200, 200]);
+    assert_eq!(twice(&weir, &of("dan", "free", 2, false)), [200, 200]);
+    assert_eq!(twice(&weir, &of("eve", "free", 1, true)), [200, 200]);
+    assert_eq!(status(&weir, &hmac(&json!({}))), 403);
+    assert_eq!(ask(weir.address(), &Request::get("/")).status, 403);
+}
+
+#[test]
+fn keys_from_a_file_are_exempt_or_denied_and_followed() {
+    let place = Place::new(&[("partners.txt", "# partners\nalpha-1#x\nbeta\n"), ("revoked.txt", "gamma\n")]);
+    let rules = "rules:\n  - { name: revoked, match: { header: { x-api-key: { file: revoked.txt } } }, action: deny }\n  \
+         - { name: partners, match: { header: { x-api-key: [root, { file: partners.txt }] } }, action: allow }\n  \
+         - { name: all, key: [], limit: 1/d }";
+    place.replace("weir.yaml", &config("echo", rules));
+    let weir = Weir::start_file(&place.0.path().join("weir.yaml"));
+    let with = |key: &str| ask(weir.address(), &Request::get("/").header("x-api-key", key)).status;
+    assert_eq!([with("other"), with("other")], [200, 429], "the others have a limit");
+    assert_eq!(
+        ["alpha-1#x", "beta", "root", "gamma", "alpha-1", "# partners"].map(with),
+        [200, 200, 200, 403, 429, 429]
+    );
+    let before = weir.generation();
+    place.replace("partners.txt", "delta\n");
+    weir.until_reloaded(before);
+    assert_eq!(["beta", "delta", "root"].map(with), [429, 200, 200]);
+    let dump = weir.admin_get("/config_dump").body.text();
+    assert!(!dump.contains("delta") && !dump.contains("root"), "{dump}");
+}
+
+#[test]
+fn a_plan_may_belong_to_whoever_a_token_is_for() {
+    let place = Place::new(&[]);
+    let rules = format!(
+        "jwt: {{ secret: {SECRET} }}\nplans: {{ of: {{ jwt: sub }}, members: {{ ada: pro }}, default: free }}\nrules:\n  \
+         - {{ name: free, match: {{ plan: free }}, key: [], limit: 1/d }}\n  \
+         - {{ name: pro, match: {{ plan: pro }}, key: [], limit: 2/d }}"
+    );
+    place.replace("weir.yaml", &config("echo", &rules));
+    let weir = Weir::start_file(&place.0.path().join("weir.yaml"));
+    let [ada, eve] = ["ada", "eve"].map(|sub| hmac(&json!({ "sub": sub })));
+    let asked = [&ada, &eve, &ada, &ada, &eve].map(|token| status(&weir, token));
+    assert_eq!(asked, [200, 200, 200, 429, 429]);
+}

@@ -1,5 +1,6 @@
 //! What the rules promise, seen from outside: who passes, who does not, and what they are told.
 
+mod algorithms;
 mod answers;
 mod counts;
 mod keys;

@@ -22,11 +22,13 @@ enum Used {
     Level { scaled: u128, at: u64 },
     /// Units between two marks of the clock.
     Window { mark: u64, units: u64 },
+    /// Units by when they were charged.
+    Log(Vec<(u64, u64)>),
 }
 
 impl Counter {
     pub(crate) fn new(quota: &Quota) -> Self {
-        let slack = (quota.algorithm() != Algorithm::SlidingWindow).then_some(1);
+        let slack = (!guesses(quota)).then_some(1);
         Self { used: Used::new(quota, 0, 0), held: 0, slack }
     }
 
@@ -53,12 +55,18 @@ impl Counter {
                 *used = u64::try_from(in_use / period(quota)).unwrap_or(u64::MAX) + units;
                 *mark = mark_of(quota, now).max(*mark);
             }
+            Used::Log(charged) => {
+                let now = latest(charged, now);
+                charged.push((now, units));
+            }
         }
     }
 
     /// Another quota takes over, and units in use stay in use.
     pub(crate) fn convert(&mut self, from: &Quota, to: &Quota, now: u64) {
-        if from != to {
+        let is_log = |quota: &Quota| quota.algorithm() == Algorithm::SlidingLog;
+        // A log goes on where only its count changes.
+        if from != to && !(is_log(from) && is_log(to) && from.window() == to.window()) {
             self.carry(from, to, (now, now));
         }
     }
@@ -71,7 +79,7 @@ impl Counter {
     fn carry(&mut self, from: &Quota, to: &Quota, (then, now): (u64, u64)) {
         let whole = self.used.in_use(from, then) / period(from);
         self.used = Used::new(to, u64::try_from(whole).unwrap_or(u64::MAX), now);
-        let guesses = [from, to].iter().any(|quota| quota.algorithm() == Algorithm::SlidingWindow);
+        let guesses = guesses(from) || guesses(to);
         self.slack = self.slack.filter(|_| !guesses).map(|slack| slack + 1);
     }
 }
@@ -86,21 +94,43 @@ impl Used {
             Algorithm::FixedWindow | Algorithm::SlidingWindow => {
                 Self::Window { mark: mark_of(quota, now), units }
             }
-            Algorithm::InFlight | Algorithm::Ban => panic!("not in this simulation"),
+            Algorithm::SlidingLog => Self::Log(Vec::from([(now, units)])),
+            // Nothing is ever charged: all of it is held.
+            Algorithm::InFlight => Self::Level { scaled: 0, at: 0 },
+            Algorithm::Ban => panic!("not in this simulation"),
         }
     }
 
     /// Units times the period's nanoseconds.
     fn in_use(&self, quota: &Quota, now: u64) -> u128 {
-        match *self {
+        match self {
             Self::Level { scaled, at } => {
                 let count = u128::from(quota.limit().count.get());
-                scaled.saturating_sub(u128::from(now.saturating_sub(at)) * count)
+                scaled.saturating_sub(u128::from(now.saturating_sub(*at)) * count)
             }
-            Self::Window { mark, units } if mark >= mark_of(quota, now) => u128::from(units) * period(quota),
+            Self::Window { mark, units } if *mark >= mark_of(quota, now) => {
+                u128::from(*units) * period(quota)
+            }
             Self::Window { .. } => 0,
+            Self::Log(charged) => {
+                let now = u128::from(latest(charged, now));
+                let counts = |(at, _): &&(u64, u64)| u128::from(*at) + period(quota) > now;
+                let units: u64 = charged.iter().filter(counts).map(|(_, units)| units).sum();
+                u128::from(units) * period(quota)
+            }
         }
     }
+}
+
+/// Who cannot be told to be too strict: a sliding window by its nature, a log when what it remembers has been
+/// said in short.
+fn guesses(quota: &Quota) -> bool {
+    matches!(quota.algorithm(), Algorithm::SlidingWindow | Algorithm::SlidingLog)
+}
+
+/// `now`, or the last charge where the clock has stepped back behind it.
+fn latest(charged: &[(u64, u64)], now: u64) -> u64 {
+    charged.last().map_or(0, |(at, _)| *at).max(now)
 }
 
 fn period(quota: &Quota) -> u128 {

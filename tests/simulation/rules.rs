@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use fastrand::Rng;
 use weir::limiter::algorithm::Algorithm;
+use weir::limiter::algorithm::conversion::OnChange;
 use weir::limiter::quota::{Limit as Rate, Period, Quota, Unit};
 use weir::limiter::{Lineage, MeterSpec};
 
@@ -20,6 +21,13 @@ pub(crate) struct Limit {
     pub(crate) quota: Quota,
     pub(crate) shadow: bool,
     pub(crate) on_answer: bool,
+}
+
+impl Limit {
+    /// Whether it bounds what is under way.
+    pub(crate) fn is_permit(&self) -> bool {
+        self.quota.algorithm() == Algorithm::InFlight
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -54,7 +62,11 @@ impl Rules {
     pub(crate) fn specs(&self) -> Vec<MeterSpec> {
         let of_rule = |rule: &Rule| {
             let lineage = Lineage { rule: rule.name.to_string().into(), key: rule.key.into() };
-            let spec = |limit: &Limit| MeterSpec { lineage: lineage.clone(), quota: limit.quota };
+            let spec = |limit: &Limit| MeterSpec {
+                lineage: lineage.clone(),
+                quota: limit.quota,
+                on_change: OnChange::Keep,
+            };
             rule.limits.iter().map(spec).collect::<Vec<_>>()
         };
         self.rules.iter().flat_map(of_rule).collect()
@@ -106,8 +118,12 @@ impl Rules {
         let rule = &mut self.rules[index];
         if rule.limits.len() < MOST_LIMITS && rule.limits.iter().all(|limit| limit.quota.window() != period) {
             let (shadow, on_answer) = (rng.u32(..5) == 0, rng.u32(..4) == 0);
+            let quota = if rng.u32(..6) == 0 { random_permit(rng) } else { random_quota(rng, period) };
+            let is_alone = rule.limits.iter().all(|limit| limit.quota.window() != quota.window());
             let place = rng.usize(..=rule.limits.len());
-            rule.limits.insert(place, Limit { id, quota: random_quota(rng, period), shadow, on_answer });
+            if is_alone {
+                rule.limits.insert(place, Limit { id, quota, shadow, on_answer });
+            }
         }
     }
 
@@ -120,7 +136,9 @@ impl Rules {
 
     /// The only limit of a rule stays the same one.
     fn change_period(&mut self, index: usize, rng: &mut Rng) {
-        if let [limit] = &mut *self.rules[index].limits {
+        if let [limit] = &mut *self.rules[index].limits
+            && !limit.is_permit()
+        {
             let period = random_period(rng);
             limit.quota = random_quota(rng, period);
         }
@@ -128,7 +146,10 @@ impl Rules {
 
     fn change_limits(&mut self, index: usize, rng: &mut Rng) {
         for limit in &mut self.rules[index].limits {
-            limit.quota = random_quota(rng, limit.quota.window());
+            limit.quota = match limit.is_permit() {
+                true => random_permit(rng),
+                false => random_quota(rng, limit.quota.window()),
+            };
         }
         rng.shuffle(&mut self.rules[index].limits);
     }
@@ -149,4 +170,9 @@ fn random_quota(rng: &mut Rng, period: Period) -> Quota {
     let rate = Rate::new(number(rng.u32(1..20)), period);
     let burst = (algorithm.has_burst() && rng.bool()).then(|| number(rng.u32(1..30)));
     Quota::new(algorithm, rate, burst).expect("a quota that can be")
+}
+
+/// Permits never continue rates, nor rates permits.
+fn random_permit(rng: &mut Rng) -> Quota {
+    Quota::in_flight(NonZeroU32::new(rng.u32(1..8)).expect("at least one"))
 }

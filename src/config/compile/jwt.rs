@@ -3,49 +3,42 @@
 use jiff::Timestamp as Moment;
 use jsonwebtoken::Algorithm;
 
+use super::scope::Scope;
 use super::{duration, each, matching};
 use crate::config::at::At;
 use crate::config::defaults;
 use crate::config::files::keys::{JWKS, Jwks, PUBLIC_KEY, SECRET};
+use crate::config::files::members::secret;
 use crate::config::files::{Files, Flaw, tell};
 use crate::config::problem::{Fault, Report, Severity, listed, named};
 use crate::config::raw::{self, SigningAlgorithm};
-use crate::identify::jwt::claim::Claim;
 use crate::identify::jwt::keys::Key;
 use crate::identify::jwt::{Settings, Source, Trust, Verifier};
 use crate::limiter::timestamp::Timestamp;
-use crate::rules::rule::Rule;
 
 /// A secret is as long as the hash it keys (RFC 7518 section 3.2); this is the shortest of them, in octets.
 const SHORTEST_SECRET: usize = 32;
 
-/// Who reads the tokens that `rules` ask about; `None` if none does.
+/// Who reads the tokens that rules ask about; `None` if none does.
 pub(super) fn compile(
     raw: Option<&raw::Jwt>,
-    rules: &[Rule],
     at: At<'_>,
-    files: &mut Files,
+    scope: Scope<'_>,
     report: &mut Report<'_>,
 ) -> Option<Verifier> {
     let jwt = raw?;
-    let (source, trust) = (source(jwt, at, report), trust(jwt, at, files, report));
+    let (source, trust) = (source(jwt, at, report), trust(jwt, at, scope.files, report));
     let issuers = texts(jwt.issuer.as_ref(), at.key("issuer"), report);
     let audiences = texts(jwt.audience.as_ref(), at.key("audience"), report);
     let leeway = duration(jwt.leeway.as_ref(), at.key("leeway"), report).unwrap_or(defaults::JWT_LEEWAY);
-    let claims: Vec<Claim> = rules.iter().flat_map(Rule::claims).cloned().collect();
+    let claims = scope.claims.into_inner();
     if claims.is_empty() {
         report.note(at, "no rule asks for a claim, so no token is read");
         return None;
     }
-    let mut secret = [0; 16];
-    if getrandom::fill(&mut secret).is_err() {
-        report.value(at, "the system gives no randomness to hash tokens with");
-        return None;
-    }
-    let (low, high) = secret.split_at(8);
-    let word = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let secret = report.take(at, secret())?;
     let settings = Settings { source: source?, trust: trust?, issuers, audiences, leeway };
-    Some(Verifier::new(settings, claims, [word(low), word(high)]))
+    Some(Verifier::new(settings, claims, secret))
 }
 
 fn source(raw: &raw::Jwt, at: At<'_>, report: &mut Report<'_>) -> Option<Source> {

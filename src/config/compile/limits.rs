@@ -104,18 +104,21 @@ fn quota(entry: &Entry<'_>, report: &mut Report<'_>) -> Option<RuleLimit> {
         }
         Err(error) => {
             let fault = match (error, entry.burst) {
-                (QuotaError::TooSlow, Some(burst)) => format!("{error}, got {burst} at {limit}"),
-                (QuotaError::TooSlow, None) => format!("{error}, got {limit}"),
+                (QuotaError::TooSlow, Some(burst)) => Fault::new(format!("{error}, got {burst} at {limit}")),
+                (QuotaError::TooSlow, None) => Fault::new(format!("{error}, got {limit}")),
+                (QuotaError::TooMany(_), _) => Fault::new(error.to_string())
+                    .hint("`algorithm: sliding_window` with `precision` remembers sums"),
                 (QuotaError::NoBurst(_) | QuotaError::TooFast(_) | QuotaError::NoShares(_), _) => {
-                    error.to_string()
+                    Fault::new(error.to_string())
                 }
             };
             match error {
                 QuotaError::NoBurst(_) => report.key(entry.burst_at, fault),
                 QuotaError::TooSlow if entry.burst.is_some() => report.value(entry.burst_at, fault),
-                QuotaError::TooSlow | QuotaError::TooFast(_) | QuotaError::NoShares(_) => {
-                    report.value(entry.rate_at, fault)
-                }
+                QuotaError::TooSlow
+                | QuotaError::TooMany(_)
+                | QuotaError::TooFast(_)
+                | QuotaError::NoShares(_) => report.value(entry.rate_at, fault),
             }
             None
         }

@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use http::{HeaderName, Method};
 
 use super::scope::Scope;
-use super::{each, geo, nested, networks, plans};
+use super::{each, geo, nested, networks, patterns, plans};
 use crate::config::at::At;
 use crate::config::parse;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw;
-use crate::identify::jwt::claim::Claim;
 use crate::rules::key::{KeyPart, KeyTemplate};
 use crate::rules::matcher::Matcher;
 use crate::rules::pattern::{HeaderPattern, HostPattern, PathPattern};
@@ -38,7 +37,7 @@ pub(super) fn matcher(
         matcher.hosts = each(hosts, at.key("host"), |raw, at| report.take(at, host(&raw.0))).into();
     }
     if let Some(map) = &raw.header {
-        matcher.headers = headers(map, at.key("header"), report).into();
+        matcher.headers = headers(map, at.key("header"), scope, report).into();
     }
     if let Some(list) = &raw.client_ip {
         matcher.client_ip = Some(networks::set(list, at.key("client_ip"), scope.files, report));
@@ -49,6 +48,9 @@ pub(super) fn matcher(
     }
     matcher.origin = geo::origin(raw, at, scope, report);
     matcher.plan = plans::on_plan(raw, at, scope, report);
+    if let Some(map) = &raw.jwt {
+        matcher.claims = patterns::of_claims(map, at.key("jwt"), scope, report).into();
+    }
     matcher
 }
 
@@ -60,7 +62,8 @@ pub(super) fn except(
     report: &mut Report<'_>,
 ) -> Matcher {
     let matcher = matcher(Some(raw), at, scope, report);
-    let raw::Matcher { path, method, host, header, client_ip, country, continent, asn, plan, schedule } = raw;
+    let raw::Matcher { path, method, host, header, client_ip, country, continent, asn, plan, schedule, jwt } =
+        raw;
     let is_empty = path.is_none()
         && method.is_none()
         && host.is_none()
@@ -70,7 +73,8 @@ pub(super) fn except(
         && continent.is_none()
         && asn.is_none()
         && plan.is_none()
-        && schedule.is_none();
+        && schedule.is_none()
+        && jwt.is_none();
     if is_empty && !report.is_faulty(at) {
         report.value(at, "an empty `except` excepts every request, so the rule would never apply");
     }
@@ -79,7 +83,7 @@ pub(super) fn except(
 
 /// Whether nothing is asked of a request.
 pub(super) fn holds_for_all(matcher: &Matcher) -> bool {
-    let Matcher { paths, methods, hosts, headers, client_ip, schedule, origin, plan } = matcher;
+    let Matcher { paths, methods, hosts, headers, client_ip, schedule, origin, plan, claims } = matcher;
     paths.is_empty()
         && methods.is_empty()
         && hosts.is_empty()
@@ -88,6 +92,7 @@ pub(super) fn holds_for_all(matcher: &Matcher) -> bool {
         && schedule.is_none()
         && origin.is_none()
         && plan.is_none()
+        && claims.is_empty()
 }
 
 /// `key` of the rule at `rule`: in order, each part once, and a route only where the rule looks at paths.
@@ -136,12 +141,7 @@ pub(super) fn claim_part(
     scope: &Scope<'_>,
     report: &mut Report<'_>,
 ) -> Option<KeyPart> {
-    if !scope.has_tokens {
-        let fault = Fault::new("a claim, but nothing says which tokens are believed");
-        report.key(at, fault.hint("add the section `jwt`"));
-    }
-    let claim = Claim::new(claim).ok_or_else(|| not_a("claim", claim));
-    report.take(at, claim.map(KeyPart::Jwt))
+    patterns::claim(claim, at, scope, report).map(KeyPart::Jwt)
 }
 
 /// What a client sends under a name: a header, a cookie or a query parameter.
@@ -233,8 +233,9 @@ fn method(text: &str) -> Result<Method, Fault> {
 type Headers = Vec<(HeaderName, Box<[HeaderPattern]>)>;
 
 fn headers(
-    map: &BTreeMap<String, raw::OneOrMany<raw::HeaderPattern>>,
+    map: &BTreeMap<String, raw::OneOrMany<raw::HeaderValues>>,
     at: At<'_>,
+    scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> Headers {
     let mut headers: Headers = Vec::new();
@@ -242,10 +243,7 @@ fn headers(
         report.value(at, "empty map, expected at least one header");
     }
     for (name, patterns) in map {
-        let patterns = each(patterns, at.key(name), |raw, at| {
-            let pattern = HeaderPattern::parse(&raw.0);
-            report.take(at, pattern.map_err(|error| format!("{error}, got {}", quoted(&raw.0))))
-        });
+        let patterns = each(patterns, at.key(name), |raw, at| patterns::of_header(raw, at, scope, report));
         match header_name(name) {
             Err(fault) => report.key(at.key(name), fault),
             Ok(header) if headers.iter().any(|(other, _)| *other == header) => {

@@ -31,7 +31,7 @@ pub(super) fn part(raw: &raw::ClientNetworks, at: At<'_>, report: &mut Report<'_
         let message = format!("expected prefixes from the narrowest network to the widest, got {given}");
         report.value(at.key("prefixes"), Fault::new(message).hint("such as `[64, 56, 48]`"));
     }
-    let ipv6 = raw.prefix.and_then(bits).or(prefixes.first().copied());
+    let ipv6 = raw.prefix.and_then(bits).or_else(|| prefixes.first().copied());
     KeyPart::ClientNetwork { ipv4: raw.ipv4_prefix.and_then(bits), ipv6 }
 }
 

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use super::scope::Scope;
-use super::{each, limits, matching, nested, refusal, tariff, throttle};
+use super::{each, limits, matching, nested, refusal, tariff, throttle, windows};
 use crate::config::at::At;
 use crate::config::defaults::LONGEST_NAME;
 use crate::config::problem::{Fault, Report, named, quoted};
 use crate::config::raw;
+use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::terms::OnDenied;
 use crate::response::refusal::Refusal;
 use crate::rules::key::KeyTemplate;
@@ -96,6 +97,7 @@ fn limiting(
     let nested = nested::limits(raw, (&key, throttle), at, report);
     let is_nested = nested.is_some();
     let mut limits = nested.unwrap_or_else(|| limits::compile(raw, throttle, at, report));
+    windows::fit(raw, &mut limits, at, report);
     throttle::fit(throttle, &mut limits, at.key("throttle"), report);
     if !is_nested && raw.limit.is_none() && raw.limits.is_none() && raw.in_flight.is_some() {
         throttle::without_limit(raw, at, report);
@@ -119,6 +121,11 @@ fn limiting(
             None | Some(raw::OnDenied::Free) => OnDenied::Free,
             Some(raw::OnDenied::Charge) => OnDenied::Charge,
         },
+        on_change: match raw.on_change {
+            None | Some(raw::OnChange::Keep) => OnChange::Keep,
+            Some(raw::OnChange::Proportional) => OnChange::Proportional,
+            Some(raw::OnChange::Reset) => OnChange::Reset,
+        },
     }
 }
 
@@ -130,6 +137,9 @@ fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Repo
         ("limits", raw.limits.is_some()),
         ("burst", raw.burst.is_some()),
         ("algorithm", raw.algorithm.is_some()),
+        ("timezone", raw.timezone.is_some()),
+        ("precision", raw.precision.is_some()),
+        ("on_change", raw.on_change.is_some()),
         ("cost", raw.cost.is_some()),
         ("count", raw.count.is_some()),
         ("refund_on", raw.refund_on.is_some()),

@@ -1,8 +1,10 @@
 //! What a rule can refer to beyond itself.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::config::files::Files;
+use crate::identify::jwt::claim::Claim;
 use crate::rules::membership::Plans;
 
 /// The rest of the configuration, as far as rules ask for it.
@@ -22,4 +24,6 @@ pub(super) struct Scope<'f> {
     pub(super) plan_names: Option<Vec<String>>,
     /// There is a section that says which tokens are believed.
     pub(super) has_tokens: bool,
+    /// The claims of tokens that have been asked for so far.
+    pub(super) claims: RefCell<Vec<Claim>>,
 }

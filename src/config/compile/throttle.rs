@@ -161,6 +161,9 @@ pub(super) fn without_limit(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>
     let given = [
         ("burst", raw.burst.is_some()),
         ("algorithm", raw.algorithm.is_some()),
+        ("timezone", raw.timezone.is_some()),
+        ("precision", raw.precision.is_some()),
+        ("on_change", raw.on_change.is_some()),
         ("cost", raw.cost.is_some()),
         ("on_denied", raw.on_denied.is_some()),
         ("throttle", words),

@@ -71,9 +71,9 @@ fn days(text: &str) -> Result<Days, Fault> {
 
 /// 0 for Monday to 6 for Sunday.
 fn day(name: &str) -> Result<u8, Fault> {
-    let is = |known: &&str| known.eq_ignore_ascii_case(name);
+    let is = |known: &str| known.eq_ignore_ascii_case(name);
     let found =
-        NAMES.iter().position(|known| is(&known)).or_else(|| IN_FULL.iter().position(|known| is(&known)));
+        NAMES.iter().position(|known| is(known)).or_else(|| IN_FULL.iter().position(|known| is(known)));
     found.and_then(|index| u8::try_from(index).ok()).ok_or_else(|| unknown_day(name))
 }
 

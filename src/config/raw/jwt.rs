@@ -60,6 +60,21 @@ impl fmt::Debug for SecretText {
     }
 }
 
+/// What a claim is held against.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ClaimPattern {
+    /// This truth.
+    Flag(bool),
+    /// This number.
+    Number(u64),
+    /// A text, `*` for any value, `!present` for none, or `~regex`.
+    Text(
+        #[schemars(extend("title" = "claim pattern", "examples" = ["pro", "*", "!present", "~regex"]))]
+        String,
+    ),
+}
+
 /// A way to sign tokens (RFC 7518 section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum SigningAlgorithm {

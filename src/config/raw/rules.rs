@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::jwt::ClaimPattern;
 use super::tariff::{Cost, Count, Refund};
 use super::values::{
-    Algorithm, Asn, Continent, Country, Duration, Factor, HeaderPattern, HostPattern, Json, Method, Networks,
-    OneOrMany, PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, ZeroOrMany,
+    Algorithm, Asn, Continent, Country, Duration, Factor, HeaderValues, HostPattern, Json, Method, Networks,
+    OneOrMany, PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, TimeZone, ZeroOrMany,
 };
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
@@ -40,6 +41,15 @@ pub struct Rule {
     /// How it is counted.
     #[schemars(extend("default" = "gcra"))]
     pub algorithm: Option<Algorithm>,
+    /// By whose calendar fixed windows of days and longer go.
+    #[schemars(extend("default" = "UTC"))]
+    pub timezone: Option<TimeZone>,
+    /// In how many sub-windows a sliding window is looked at; in itself and the one before unless given.
+    #[schemars(range(min = 2, max = 60))]
+    pub precision: Option<u64>,
+    /// What a reload does to the counters when it changes a limit.
+    #[schemars(extend("default" = "keep"))]
+    pub on_change: Option<OnChange>,
     /// What each request costs.
     pub cost: Option<Cost>,
     /// Which requests count; all unless given. What is over is refused on arrival all the same.
@@ -76,7 +86,7 @@ pub struct Matcher {
     /// The host, without port.
     pub host: Option<OneOrMany<HostPattern>>,
     /// Headers by name.
-    pub header: Option<BTreeMap<String, OneOrMany<HeaderPattern>>>,
+    pub header: Option<BTreeMap<String, OneOrMany<HeaderValues>>>,
     /// The client's address.
     pub client_ip: Option<OneOrMany<Networks>>,
     /// The country of the client's address; needs `geo.database`.
@@ -89,6 +99,8 @@ pub struct Matcher {
     pub plan: Option<OneOrMany<PlanName>>,
     /// Days of the week and times of day in a time zone.
     pub schedule: Option<OneOrMany<Schedule>>,
+    /// Claims of the client's token by name. Needs the section `jwt`.
+    pub jwt: Option<BTreeMap<String, OneOrMany<ClaimPattern>>>,
 }
 
 /// One thing that is counted apart.
@@ -233,6 +245,18 @@ pub struct Wait {
     /// At most so long.
     #[schemars(required)]
     pub max: Option<Duration>,
+}
+
+/// What a reload does to the counters when it changes a limit.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnChange {
+    /// Units used stay used.
+    Keep,
+    /// They grow and shrink with the limit.
+    Proportional,
+    /// Everybody starts anew.
+    Reset,
 }
 
 /// Whether a refused request is charged.

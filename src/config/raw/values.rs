@@ -156,11 +156,27 @@ pub struct HostPattern(pub String);
 #[schemars(extend("title" = "header pattern", "examples" = ["*", "!present", "~regex", "exact value"]))]
 pub struct HeaderPattern(pub String);
 
+/// Values of a header: a pattern, or a file of them.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum HeaderValues {
+    /// A value, `*` for any value, `!present` for none, or `~regex`.
+    Pattern(HeaderPattern),
+    /// Any that a file lists.
+    File(FileName),
+}
+
 /// Days, times and a time zone, which is UTC unless given; days or times may be left out.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("title" = "schedule", "examples" = ["Mon-Fri 01:00-06:00 Europe/Berlin", "22:00-06:00"]))]
 pub struct Schedule(pub String);
+
+/// The name of a time zone in the IANA database.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "time zone", "examples" = ["Europe/Berlin", "UTC"]))]
+pub struct TimeZone(pub String);
 
 /// A country's code of two letters, as ISO 3166 has it.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]

@@ -121,3 +121,68 @@ impl Cache {
         &self.sets[(token.get() >> 1) as usize % SETS]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value};
+
+    use super::*;
+    use crate::identify::jwt::claim::Claim;
+
+    const NOW: Timestamp = Timestamp::from_secs(1000);
+
+    fn known(expires: Timestamp, sub: &str) -> Known {
+        let payload: Map<String, Value> = [("sub".to_owned(), sub.into())].into_iter().collect();
+        let claims = Arc::new(Claims::of(&payload, &[Claim::new("sub").unwrap()]));
+        Known { not_before: Timestamp::EPOCH, expires, claims }
+    }
+
+    fn tokens(cache: &Cache, name: &str, count: usize) -> Vec<Fingerprint> {
+        (0..count).map(|n| cache.fingerprint(format!("{name}-{n}").as_bytes())).collect()
+    }
+
+    fn remembered(cache: &Cache, tokens: &[Fingerprint]) -> usize {
+        tokens.iter().filter(|token| cache.get(**token).is_some()).count()
+    }
+
+    #[test]
+    fn a_flood_of_forged_tokens_pushes_out_no_good_one() {
+        let cache = Cache::new([1, 2]);
+        let good = tokens(&cache, "good", 1000);
+        good.iter().for_each(|token| cache.keep(*token, known(Timestamp::END, "ada"), NOW));
+        let forged = tokens(&cache, "forged", 100_000);
+        forged.iter().for_each(|token| cache.refuse(*token));
+        assert!(good.iter().all(|token| matches!(cache.get(*token), Some(Some(_)))));
+        let refused = remembered(&cache, &forged);
+        assert!((3000..=SETS * REFUSED).contains(&refused), "{refused}");
+    }
+
+    #[test]
+    fn no_more_is_kept_than_there_is_room_for() {
+        let cache = Cache::new([1, 2]);
+        let many = tokens(&cache, "good", 100_000);
+        many.iter().for_each(|token| cache.keep(*token, known(Timestamp::END, "ada"), NOW));
+        let kept = remembered(&cache, &many);
+        assert!((SETS * ACCEPTED / 2..=SETS * ACCEPTED).contains(&kept), "{kept}");
+        let long = cache.fingerprint(b"long");
+        cache.keep(long, known(Timestamp::END, &"x".repeat(LARGEST + 1)), NOW);
+        assert!(cache.get(long).is_none());
+    }
+
+    #[test]
+    fn what_has_expired_makes_room_first() {
+        let cache = Cache::new([1, 2]);
+        let stale = tokens(&cache, "stale", SETS * ACCEPTED);
+        stale.iter().for_each(|token| cache.keep(*token, known(NOW, "eve"), Timestamp::EPOCH));
+        let fresh = tokens(&cache, "fresh", 500);
+        fresh.iter().for_each(|token| cache.keep(*token, known(Timestamp::END, "ada"), NOW));
+        assert_eq!(remembered(&cache, &fresh), fresh.len());
+    }
+
+    #[test]
+    fn hashes_depend_on_the_secret() {
+        let hash = |secret| Cache::new(secret).fingerprint(b"token");
+        assert_eq!(hash([1, 2]), hash([1, 2]));
+        assert_ne!(hash([1, 2]), hash([1, 3]));
+    }
+}

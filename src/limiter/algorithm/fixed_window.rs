@@ -2,16 +2,19 @@
 //!
 //! The right choice for quotas people read off a calendar ("1000 a day"); the wrong one for rates, since two
 //! windows' worth can pass around a mark. Seconds to hours are aligned to the Unix epoch, days to midnight,
-//! weeks to Monday, months and years to their first day, all in UTC. The state is the window's end and what
+//! weeks to Monday, months and years to their first day, in the quota's time zone. The state is the window's end and what
 //! has been used of it, so a clock that steps back can never open the same window twice.
+
+mod calendar;
 
 use std::time::Duration;
 
-use jiff::civil::Date;
+use jiff::tz::TimeZone;
 
 use super::{Outcome, State, Usage};
 use crate::limiter::quota::{Period, Quota, Unit};
 use crate::limiter::timestamp::Timestamp;
+use crate::limiter::zone::Zone;
 
 const DAY: u64 = 86_400_000_000_000;
 /// 1970-01-01 was a Thursday: the Monday before lies three days back.
@@ -41,7 +44,7 @@ pub(super) fn refund(
     (charged, now): (Timestamp, Timestamp),
 ) -> State {
     let window = current(state, quota, now);
-    let is_of_it = window_end(quota.window(), charged) > now.as_nanos();
+    let is_of_it = window_end(quota, charged) > now.as_nanos();
     State { extra: window.extra.saturating_sub(if is_of_it { amount } else { 0 }), ..window }
 }
 
@@ -62,7 +65,7 @@ pub(super) fn is_unused(state: State, now: Timestamp) -> bool {
 fn current(state: Option<State>, quota: &Quota, now: Timestamp) -> State {
     match state {
         Some(state) if state.word > now.as_nanos() => state,
-        _ => State { word: window_end(quota.window(), now), extra: 0 },
+        _ => State { word: window_end(quota, now), extra: 0 },
     }
 }
 
@@ -70,14 +73,22 @@ fn left(window: State, now: Timestamp) -> Duration {
     Duration::from_nanos(window.word.saturating_sub(now.as_nanos()))
 }
 
-/// The first mark of `period` after `now`, in nanoseconds since the epoch.
-fn window_end(period: Period, now: Timestamp) -> u64 {
-    let (now, length) = (now.as_nanos(), period.nanos());
-    let end = match period.unit() {
-        Unit::Week => next_multiple(now.saturating_add(EPOCH_AFTER_MONDAY), length) - EPOCH_AFTER_MONDAY,
-        Unit::Month => calendar_end(now, i32::try_from(period.count().get()).unwrap_or(i32::MAX)),
-        Unit::Year => {
-            calendar_end(now, i32::try_from(period.count().get()).unwrap_or(i32::MAX).saturating_mul(12))
+/// The first mark of the quota's windows after `now`, in nanoseconds since the epoch.
+fn window_end(quota: &Quota, now: Timestamp) -> u64 {
+    mark_after(quota.window(), quota.zone(), now.as_nanos())
+}
+
+fn mark_after(period: Period, zone: Zone, now: u64) -> u64 {
+    let length = period.nanos();
+    let end = match (period.unit(), zone.rules()) {
+        (Unit::Week, None) => {
+            next_multiple(now.saturating_add(EPOCH_AFTER_MONDAY), length) - EPOCH_AFTER_MONDAY
+        }
+        (Unit::Month | Unit::Year, None) => {
+            calendar::next_mark(period, &TimeZone::UTC, now).unwrap_or(u64::MAX)
+        }
+        (Unit::Day | Unit::Week | Unit::Month | Unit::Year, Some(zone)) => {
+            calendar::next_mark(period, zone, now).unwrap_or(u64::MAX)
         }
         _ => next_multiple(now, length),
     };
@@ -89,21 +100,6 @@ fn next_multiple(now: u64, length: u64) -> u64 {
     (now / length).saturating_add(1).saturating_mul(length)
 }
 
-/// The first day of the next group of `months` calendar months, counted from January of year 0.
-fn calendar_end(now: u64, months: i32) -> u64 {
-    let at = i64::try_from(now).ok().and_then(|nanos| jiff::Timestamp::from_nanosecond(nanos.into()).ok());
-    let Some(at) = at else { return u64::MAX };
-    let date = at.to_zoned(jiff::tz::TimeZone::UTC).date();
-    let index = i32::from(date.year()) * 12 + i32::from(date.month()) - 1;
-    let next = (index / months).saturating_add(1).saturating_mul(months);
-    let first = i16::try_from(next / 12).ok().zip(i8::try_from(next % 12 + 1).ok());
-    first
-        .and_then(|(year, month)| Date::new(year, month, 1).ok())
-        .and_then(|date| date.to_zoned(jiff::tz::TimeZone::UTC).ok())
-        .and_then(|zoned| u64::try_from(zoned.timestamp().as_nanosecond()).ok())
-        .unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
@@ -113,7 +109,7 @@ mod tests {
     fn end(count: u32, unit: Unit, at: &str) -> String {
         let now: jiff::Timestamp = at.parse().unwrap();
         let period = Period::new(NonZeroU32::new(count).unwrap(), unit);
-        let end = window_end(period, Timestamp::from_nanos(now.as_nanosecond() as u64));
+        let end = mark_after(period, Zone::UTC, now.as_nanosecond() as u64);
         jiff::Timestamp::from_nanosecond(end.into()).unwrap().to_string()
     }
 
@@ -139,7 +135,7 @@ mod tests {
 
     #[test]
     fn the_last_window_never_ends() {
-        assert_eq!(window_end(Period::one(Unit::Year), Timestamp::from_nanos(u64::MAX)), u64::MAX);
-        assert_eq!(window_end(Period::one(Unit::Second), Timestamp::from_nanos(u64::MAX)), u64::MAX);
+        assert_eq!(mark_after(Period::one(Unit::Year), Zone::UTC, u64::MAX), u64::MAX);
+        assert_eq!(mark_after(Period::one(Unit::Second), Zone::UTC, u64::MAX), u64::MAX);
     }
 }

@@ -20,7 +20,11 @@ pub(in crate::limiter) fn import(bytes: &[u8], quota: &Quota) -> Option<State> {
     let is_valid = match quota.algorithm() {
         // A remainder is smaller than the count it was taken by.
         Algorithm::Gcra | Algorithm::LeakyBucket => u64::from(state.extra) < quota.count(),
-        Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::Ban => true,
+        Algorithm::TokenBucket
+        | Algorithm::FixedWindow
+        | Algorithm::SlidingWindow
+        | Algorithm::SlidingLog
+        | Algorithm::Ban => true,
         Algorithm::InFlight => false,
     };
     (is_whole && is_valid).then_some(state)

@@ -7,9 +7,14 @@
 //! The state is the window's number, its count, and the count before. All three fit, for a limit is at most 10⁹
 //! a second: a window of so many nanoseconds never admits more units than it has nanoseconds, and its number
 //! times that stays within the nanoseconds since the epoch. Debts end at the same bound.
+//!
+//! With `precision` the window is looked at in that many sub-windows, of which only the oldest is taken to be
+//! spread evenly. That needs a [`super::history`], and never admits more than the count in a span that is
+//! shorter than the window by one of them.
 
 use std::time::Duration;
 
+use super::history::Sight;
 use super::{Outcome, State, Usage};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
@@ -22,6 +27,14 @@ struct Windows {
     previous: u32,
     /// Since the window's mark; nothing where the clock has stepped back behind it.
     elapsed: u64,
+}
+
+/// How a precise window looks back; `None` for a plain one. Sub-windows that do not come out even are longer by
+/// less than a nanosecond each, never shorter.
+pub(super) fn sight(quota: &Quota) -> Option<Sight> {
+    let precision = u64::from(quota.precision());
+    let tick = quota.period().div_ceil(precision);
+    (precision > 1).then(|| Sight { tick, full: tick.saturating_mul(precision) })
 }
 
 pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {

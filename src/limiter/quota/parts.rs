@@ -4,9 +4,10 @@
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
-use super::{Ban, LONGEST_REFILL, Period, Quota, Unit, span};
+use super::{Ban, LONGEST_REFILL, MOST_LOGGED, Period, Quota, Unit, span};
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::saved::bytes::{Input, Output};
+use crate::limiter::zone::Zone;
 
 /// Algorithms whose counters mean something to another process.
 const SAVED: [Algorithm; Algorithm::ALL.len() + 1] = {
@@ -26,6 +27,7 @@ impl Quota {
         let Self {
             interval,
             tolerance,
+            // A remainder, or what zone and precision say.
             interval_part: _,
             tolerance_part: _,
             count,
@@ -46,12 +48,15 @@ impl Quota {
             | Algorithm::LeakyBucket
             | Algorithm::FixedWindow
             | Algorithm::SlidingWindow
+            | Algorithm::SlidingLog
             | Algorithm::InFlight => {
                 out.text(unit.as_str());
                 out.u32(periods.get());
                 out.u32(count.get());
                 out.u32(burst.get());
                 out.u16(shares.get());
+                out.text(self.zone().name());
+                out.u16(self.precision().into());
             }
         }
     }
@@ -69,7 +74,14 @@ impl Quota {
         let period = Period::new(NonZeroU32::new(input.u32()?)?, unit);
         let [count, burst] = [NonZeroU32::new(input.u32()?)?, NonZeroU32::new(input.u32()?)?];
         let shares = NonZeroU16::new(input.u16()?)?;
-        Self::of_units(algorithm, period, (count, burst), shares)
+        let (zone, precision) = (input.text()?, input.u16()?);
+        let quota = Self::of_units(algorithm, period, (count, burst), shares)?;
+        if precision > 1 {
+            return quota.with_precision(u8::try_from(precision).ok()?);
+        }
+        // A zone that no limit has any more: what its windows have counted still goes by their ends.
+        let zone = Zone::named(zone).unwrap_or_default();
+        if zone == Zone::UTC { Some(quota) } else { quota.in_zone(zone) }
     }
 
     /// `count` units per `period` and `burst` of them at once, so many of which make a request.
@@ -87,9 +99,10 @@ impl Quota {
             && nanos <= LONGEST_REFILL
             && tolerance.whole <= LONGEST_REFILL
             && (algorithm.has_burst() || burst == count)
+            && (algorithm != Algorithm::SlidingLog || count.get() / u32::from(shares.get()) <= MOST_LOGGED)
             && whole(count)
             && whole(burst);
-        is_valid.then_some(Self {
+        let quota = Self {
             interval: interval.whole,
             tolerance: tolerance.whole,
             interval_part: interval.part,
@@ -100,7 +113,8 @@ impl Quota {
             shares,
             unit: period.unit,
             algorithm,
-        })
+        };
+        is_valid.then(|| quota.detailed(0))
     }
 }
 
@@ -129,7 +143,11 @@ mod tests {
         let burst = Quota::new(Algorithm::Gcra, limit(100, Unit::Second), NonZeroU32::new(7)).unwrap();
         let (elastic, _) = burst.stretched(Stretch::from_hundredths(300).unwrap()).unwrap();
         let ban = Quota::ban(Ban { first: Duration::from_secs(600), most: Duration::from_secs(86_400) });
-        for quota in [burst, elastic, ban] {
+        let berlin = Zone::of(&jiff::tz::TimeZone::get("Europe/Berlin").unwrap()).unwrap();
+        let window = |algorithm| Quota::new(algorithm, limit(3, Unit::Day), None).unwrap();
+        let daily = window(Algorithm::FixedWindow).in_zone(berlin).unwrap();
+        let fine = window(Algorithm::SlidingWindow).with_precision(60).unwrap();
+        for quota in [burst, elastic, ban, daily, fine] {
             assert_eq!(again(quota), Some(quota));
         }
     }

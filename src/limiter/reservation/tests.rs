@@ -3,6 +3,7 @@ use std::num::NonZeroU32;
 use proptest::prelude::*;
 
 use super::super::algorithm::Algorithm;
+use super::super::algorithm::conversion::OnChange;
 use super::super::decision::Enforcement;
 use super::super::quota::{Limit, Period, Unit};
 use super::super::{Lineage, MeterSpec, Settings};
@@ -28,7 +29,7 @@ impl Bench {
     fn spec(algorithm: Algorithm, count: u32) -> MeterSpec {
         let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Hour));
         let lineage = Lineage { rule: "r".into(), key: "k".into() };
-        MeterSpec { lineage, quota: Quota::new(algorithm, limit, None).unwrap() }
+        MeterSpec { lineage, quota: Quota::new(algorithm, limit, None).unwrap(), on_change: OnChange::Keep }
     }
 
     fn key(&self) -> KeyHash {

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::limiter::algorithm::Algorithm;
+use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::key::KeyHash;
 use crate::limiter::quota::{Ban, Limit, Period, Quota, Unit};
@@ -22,7 +23,11 @@ fn quota(algorithm: Algorithm, count: u32) -> Quota {
 }
 
 fn spec(rule: &str, quota: Quota) -> MeterSpec {
-    MeterSpec { lineage: Lineage { rule: rule.into(), key: "[client_ip]".into() }, quota }
+    MeterSpec {
+        lineage: Lineage { rule: rule.into(), key: "[client_ip]".into() },
+        quota,
+        on_change: OnChange::Keep,
+    }
 }
 
 fn limiter(max_keys: usize, specs: &[MeterSpec]) -> (Limiter, Vec<Meter>) {
@@ -131,6 +136,25 @@ fn a_table_that_has_become_smaller_forgets_nobody() {
     for number in 0..4000 {
         assert!(!takes(&after.limiter, again[0], number, 1, SAVED), "a new quota for {number}");
     }
+}
+
+#[test]
+fn a_ban_for_which_there_is_no_room_keeps_out_nobody_else() {
+    let ban = Quota::ban(Ban { first: minutes(10), most: minutes(60) });
+    let (before, meters) = limiter(1000, &[spec("ban", ban)]);
+    let banned = State { word: SAVED.saturating_add(minutes(10)).as_nanos(), extra: 0 };
+    for number in 0..500 {
+        let key = key(&before, number).salted(meters[0].salt);
+        let mut shard = before.store.lock(before.store.shard_of(key));
+        let place = shard.find(key);
+        shard.keep(place, key, meters[0].id, banned, SAVED);
+    }
+    let after = restored(&saved(&before, SAVED), 16, SAVED).unwrap();
+    assert!(after.shared > 400, "{after:?}");
+    let again = after.limiter.install(&[spec("ban", ban)], SAVED);
+    assert!(takes(&after.limiter, again[0], 10_000, 1, SAVED), "somebody new");
+    let kept = after.limiter.live_keys();
+    assert_eq!((0..500).filter(|number| !takes(&after.limiter, again[0], *number, 1, SAVED)).count(), kept);
 }
 
 #[test]

@@ -9,13 +9,17 @@
 //! Nothing is ever evicted that is still in use: where no unused counter can be reclaimed, new keys share an
 //! overflow counter.
 
+mod long;
 mod saved;
 
 use std::collections::BTreeMap;
 
+use self::long::{LONG, is_long, number_of};
 pub(in crate::limiter) use self::saved::Copied;
+use super::histories::Histories;
 use super::{MeterId, Quotas};
-use crate::limiter::algorithm::{self, State};
+use crate::limiter::algorithm::conversion::Change;
+use crate::limiter::algorithm::{self, Counter, State};
 use crate::limiter::key::Fingerprint;
 use crate::limiter::quota::Quota;
 use crate::limiter::reservation::Held;
@@ -26,7 +30,8 @@ const SWEPT_PER_INSERT: usize = 2;
 /// Slots it looks at before it declares the shard full: bounded work for the unlucky request.
 const SWEPT_WHEN_FULL: usize = 64;
 
-/// Fingerprint (two words, the first zero when free), state word, and state extra beside the meter id.
+/// Fingerprint (two words, the first zero when free), state word, and state extra beside the meter id; counters
+/// with a history are in `long`.
 type Slot = [u64; 4];
 /// Slots that are searched at once: entries belong to a group, not to a slot.
 type Group = [Slot; GROUP];
@@ -52,6 +57,7 @@ pub(in crate::limiter) struct Shard {
     most: usize,
     quotas: Quotas,
     overflow: BTreeMap<MeterId, State>,
+    histories: Histories,
     held: Held,
 }
 
@@ -74,8 +80,9 @@ pub(in crate::limiter) enum Kept {
 }
 
 impl Shard {
-    /// Up to `slots` slots, some more for reserve, of which at most `most` are filled.
-    pub(in crate::limiter) fn new(slots: usize, most: usize) -> Self {
+    /// Up to `slots` slots, some more for reserve, of which at most `most` are filled, and so many bytes of
+    /// histories.
+    pub(in crate::limiter) fn new(slots: usize, most: usize, histories: usize) -> Self {
         let mut shard = Self {
             groups: Box::default(),
             live: 0,
@@ -85,6 +92,7 @@ impl Shard {
             most: most.min(slots),
             quotas: Quotas::new(&[]),
             overflow: BTreeMap::new(),
+            histories: Histories::new(histories),
             held: Held::default(),
         };
         let mut groups = shard.full_groups;
@@ -113,6 +121,8 @@ impl Shard {
     }
 
     /// Finds the counter of `key`, if there is one.
+    // Inline: every request searches once, and all but one caller are off its path.
+    #[inline(always)]
     pub(in crate::limiter) fn find(&self, key: Fingerprint) -> Place {
         let [first, second] = key.words();
         let home = self.home(first);
@@ -143,11 +153,20 @@ impl Shard {
 
     /// What the counter at `place` remembers. A new key starts from the overflow counter while that is in use:
     /// a client that was counted there does not get a fresh quota when room appears.
-    pub(in crate::limiter) fn state(&self, place: Place, meter: MeterId) -> Option<State> {
+    pub(in crate::limiter) fn counter(&self, place: Place, meter: MeterId) -> Counter<'_> {
         match place {
-            Place::At(index) => Some(state_of(&self.slots()[index])),
-            Place::Absent if self.overflow.is_empty() => None,
-            Place::Absent => self.overflow.get(&meter).copied(),
+            Place::At(index) => self.counter_of(&self.slots()[index]),
+            Place::Absent if self.overflow.is_empty() => Counter::Unused,
+            Place::Absent => self.overflow.get(&meter).copied().into(),
+        }
+    }
+
+    /// The same in twelve bytes, as it is at `now`.
+    pub(in crate::limiter) fn state(&self, place: Place, meter: MeterId, now: Timestamp) -> Option<State> {
+        match self.counter(place, meter) {
+            Counter::Unused => None,
+            Counter::Short(state) => Some(state),
+            long @ Counter::Long(_) => long.in_short(self.quotas.get(meter)?, now),
         }
     }
 
@@ -161,15 +180,24 @@ impl Shard {
         now: Timestamp,
     ) -> Kept {
         match place {
-            Place::At(index) => {
-                self.slots_mut()[index] = slot(key, meter, state);
-                Kept::Own
+            Place::At(index) if self.looks_back(meter) => self.keep_long(index, meter, state, now),
+            Place::At(index) => self.slots_mut()[index] = slot(key, meter, state),
+            Place::Absent => {
+                let kept = self.insert(key, meter, state, now);
+                if kept == Kept::Own
+                    && self.looks_back(meter)
+                    && let Place::At(index) = self.find(key)
+                {
+                    self.keep_long(index, meter, state, now);
+                }
+                return kept;
             }
-            Place::Absent => self.insert(key, meter, state, now),
         }
+        Kept::Own
     }
 
-    /// The same, but nowhere if there is no room for a counter of its own; whether there was.
+    /// The same, but nowhere if there is no room for a counter of its own; whether there was. For counters that
+    /// have no history.
     pub(in crate::limiter) fn keep_own(
         &mut self,
         place: Place,
@@ -188,9 +216,30 @@ impl Shard {
         }
     }
 
-    /// Replaces what the overflow counter of `meter` remembers.
-    pub(in crate::limiter) fn keep_shared(&mut self, meter: MeterId, state: State) {
-        self.overflow.insert(meter, state);
+    /// Gives back units charged at the first of two moments, at the second; `None` where there is no counter.
+    pub(in crate::limiter) fn refund(
+        &mut self,
+        place: Place,
+        key: Fingerprint,
+        meter: MeterId,
+        units: u32,
+        (charged, now): (Timestamp, Timestamp),
+    ) -> Option<State> {
+        let quota = *self.quotas.get(meter)?;
+        match (place, self.counter(place, meter)) {
+            (_, Counter::Unused) => return None,
+            (Place::At(index), Counter::Long(_)) => self.refund_long(index, meter, units, (charged, now)),
+            (place, counter) => {
+                let state = counter.in_short(&quota, now);
+                let next = algorithm::refund(state, &quota, units, (charged, now));
+                match place {
+                    Place::At(_) => drop(self.keep(place, key, meter, next, now)),
+                    // What was counted together is given back together.
+                    Place::Absent => drop(self.overflow.insert(meter, next)),
+                }
+            }
+        }
+        self.state(place, meter, now)
     }
 
     /// Takes over another generation's quotas, converting every counter whose quota changed and dropping
@@ -200,22 +249,21 @@ impl Shard {
         if old.all_kept_in(quotas) {
             return;
         }
-        let convert = |meter, state| match (old.get(meter), quotas.get(meter)) {
-            (Some(from), Some(to)) => algorithm::convert(state, from, to, now),
-            _ => None,
+        let change = |meter| {
+            let (from, to) = (old.get(meter)?, quotas.get(meter)?);
+            Some(Change { from, to, on_change: quotas.on_change(meter) })
         };
         // Into a fresh array: removals in place would shift entries past the cursor and convert them twice.
         let entries = self.resize(self.home_groups());
         for entry in entries.as_flattened().iter().filter(|entry| !is_free(entry)) {
-            let meter = meter_of(entry);
-            if let Some(state) = convert(meter, state_of(entry)) {
+            if let Some(entry) = self.carried(entry, change(meter_of(entry)), now) {
                 // Fits: a part of the entries never reaches further than all of them did.
-                self.place([entry[0], entry[1], state.word, tail(meter, state)]);
+                self.place(entry);
             }
         }
         self.overflow = std::mem::take(&mut self.overflow)
             .into_iter()
-            .filter_map(|(meter, state)| Some((meter, convert(meter, state)?)))
+            .filter_map(|(meter, state)| Some((meter, change(meter)?.convert(state, now)?)))
             .collect();
     }
 
@@ -226,6 +274,11 @@ impl Shard {
                 count(meter_of(slot));
             }
         }
+    }
+
+    /// Whether there are overflow counters.
+    pub(in crate::limiter) fn is_crowded(&self) -> bool {
+        !self.overflow.is_empty()
     }
 
     /// Entries, in use or not yet reclaimed.
@@ -311,11 +364,27 @@ impl Shard {
     }
 
     fn is_reclaimable(&self, slot: &Slot, now: Timestamp) -> bool {
+        if is_long(slot) {
+            return slot[2] <= now.as_nanos();
+        }
         self.quotas.get(meter_of(slot)).is_none_or(|quota| algorithm::is_unused(state_of(slot), quota, now))
+    }
+
+    fn counter_of(&self, slot: &Slot) -> Counter<'_> {
+        if is_long(slot) {
+            Counter::Long(self.histories.get(number_of(slot)))
+        } else {
+            Counter::Short(state_of(slot))
+        }
+    }
+
+    fn looks_back(&self, meter: MeterId) -> bool {
+        self.quotas.get(meter).is_some_and(Quota::looks_back)
     }
 
     /// Frees a slot and lets those after it move up, as far as their homes allow.
     fn remove(&mut self, index: usize) {
+        self.release(&self.slots()[index].clone());
         let rest = &self.slots()[index + 1..];
         let stays = |(at, slot): (usize, &Slot)| is_free(slot) || self.home(slot[0]) * GROUP > index + at;
         let moving = rest.iter().enumerate().position(|(at, slot)| stays((at, slot))).unwrap_or(rest.len());
@@ -373,7 +442,7 @@ const fn state_of(slot: &Slot) -> State {
 }
 
 const fn meter_of(slot: &Slot) -> MeterId {
-    MeterId(slot[3] as u32)
+    MeterId((slot[3] & !LONG) as u32)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::limiter::algorithm::Algorithm;
+use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::decision::{Decision, Enforcement};
 use crate::limiter::quota::{Ban, Limit, Period, Quota, Unit};
 use crate::limiter::reservation::{Charging, Reservation};
@@ -43,6 +44,7 @@ impl Bench {
         let spec = |(index, quota): (usize, &Quota)| MeterSpec {
             lineage: Lineage { rule: index.to_string().into(), key: "[]".into() },
             quota: *quota,
+            on_change: OnChange::Keep,
         };
         let specs: Vec<_> = quotas.iter().enumerate().map(spec).collect();
         let meters = limiter.install(&specs, START);
@@ -149,6 +151,7 @@ fn permits_outlive_their_limit_and_never_go_below_none() {
     let spec = MeterSpec {
         lineage: Lineage { rule: "0".into(), key: "[]".into() },
         quota: Quota::in_flight(count(2)),
+        on_change: OnChange::Keep,
     };
     let meter = bench.limiter.install(&[spec], START)[0];
     let again = Check { meter, ..check };

@@ -1,3 +1,5 @@
+mod injectivity;
+
 use http::{HeaderMap, HeaderValue, Method, Uri};
 
 use super::*;

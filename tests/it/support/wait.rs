@@ -15,6 +15,12 @@ pub(crate) fn until_true(what: &str, mut condition: impl FnMut() -> bool) {
     until(what, || condition().then_some(()));
 }
 
+/// The time, to measure what has passed.
+#[expect(clippy::disallowed_methods, reason = "a test has no clock to be handed")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
 /// Asks `probe` until it has an answer or the time is up.
 #[expect(clippy::disallowed_methods, reason = "a test has no clock to be handed")]
 pub(crate) fn within<T>(limit: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {

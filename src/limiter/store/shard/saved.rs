@@ -1,7 +1,8 @@
 //! A shard's counters on their way out of the process, and back.
 
+use super::long::is_long;
 use super::{MeterId, Place, Shard, Slot, is_free, meter_of, slot, state_of};
-use crate::limiter::algorithm::{self, State};
+use crate::limiter::algorithm::{self, Algorithm, State};
 use crate::limiter::key::Fingerprint;
 use crate::limiter::quota::Quota;
 use crate::limiter::store::Quotas;
@@ -41,16 +42,17 @@ impl Copied {
 
 impl Shard {
     /// Copies everything into `copied`, whose memory is used again: requests wait for no more than the copying.
-    pub(in crate::limiter) fn copy_to(&self, copied: &mut Copied) {
+    pub(in crate::limiter) fn copy_to(&self, now: Timestamp, copied: &mut Copied) {
         copied.quotas = self.quotas.clone();
         copied.slots.clear();
-        copied.slots.extend(self.slots().iter().filter(|slot| !is_free(slot)));
+        let shortened = |slot: &Slot| if is_long(slot) { self.shortened(slot, now) } else { *slot };
+        copied.slots.extend(self.slots().iter().filter(|slot| !is_free(slot)).map(shortened));
         copied.overflow.clear();
         copied.overflow.extend(self.overflow.iter().map(|(meter, state)| (*meter, *state)));
     }
 
     /// Puts back a counter that another process has saved; whether there was room. Where there is none, the
-    /// overflow counter takes it, so that nobody's quota is new.
+    /// overflow counter takes it, so that nobody's quota is new. Bans apart: shared, one would keep out everybody.
     pub(in crate::limiter) fn put_back(
         &mut self,
         key: Fingerprint,
@@ -75,7 +77,9 @@ impl Shard {
 
     /// Puts back an overflow counter: the fuller of what is there and `state`.
     pub(in crate::limiter) fn put_back_shared(&mut self, meter: MeterId, state: State, now: Timestamp) {
-        let Some(quota) = self.quotas.get(meter) else { return };
+        let Some(quota) = self.quotas.get(meter).filter(|quota| quota.algorithm() != Algorithm::Ban) else {
+            return;
+        };
         let there = self.overflow.get(&meter).copied();
         let fuller = there.filter(|there| fullness(*there, quota, now) >= fullness(state, quota, now));
         self.overflow.insert(meter, fuller.unwrap_or(state));

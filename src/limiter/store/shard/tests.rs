@@ -8,10 +8,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::limiter::algorithm::Algorithm;
+use crate::limiter::algorithm::conversion::OnChange;
+use crate::limiter::algorithm::history::History;
 use crate::limiter::key::KeyHasher;
 use crate::limiter::quota::{Limit, Period, Unit};
 
 const START: Timestamp = Timestamp::from_secs(1_795_248_000);
+/// Bytes of histories, enough for all keys of a test.
+const HISTORIES: usize = 1 << 20;
 const FIRST: MeterId = MeterId(0);
 const SECOND: MeterId = MeterId(1);
 
@@ -25,7 +29,7 @@ fn per_second(count: u32) -> Quota {
 }
 
 fn shard(slots: usize, most: usize, quotas: &[Option<Quota>]) -> Shard {
-    let mut shard = Shard::new(slots, most);
+    let mut shard = Shard::new(slots, most, HISTORIES);
     shard.adopt(&Quotas::new(quotas), START);
     shard
 }
@@ -42,12 +46,12 @@ fn millis_later(millis: u64) -> Timestamp {
 fn take(shard: &mut Shard, key: Fingerprint, meter: MeterId, units: u32, now: Timestamp) -> (State, Kept) {
     let quota = *shard.quota(meter).unwrap();
     let place = shard.find(key);
-    let state = algorithm::charge(shard.state(place, meter), &quota, units.into(), now);
+    let state = algorithm::charge(shard.state(place, meter, now), &quota, units.into(), now);
     (state, shard.keep(place, key, meter, state, now))
 }
 
 fn used(shard: &Shard, key: Fingerprint, meter: MeterId, now: Timestamp) -> u32 {
-    algorithm::usage(shard.state(shard.find(key), meter), shard.quota(meter).unwrap(), now).used
+    algorithm::usage(shard.state(shard.find(key), meter, now), shard.quota(meter).unwrap(), now).used
 }
 
 fn is_there(shard: &Shard, key: Fingerprint) -> bool {
@@ -71,6 +75,21 @@ fn assert_in_order(shard: &Shard) {
     }
     assert_eq!(shard.live(), live);
     assert!(live <= shard.most);
+    assert_histories(shard);
+}
+
+/// Every history belongs to one slot, and every slot that says so has one.
+fn assert_histories(shard: &Shard) {
+    let long = shard.slots().iter().filter(|slot| !is_free(slot) && is_long(slot));
+    let mut numbers: Vec<_> = long.map(number_of).collect();
+    let bytes: usize =
+        numbers.iter().map(|number| size_of::<History>() + shard.histories.get(*number).bytes()).sum();
+    assert_eq!(shard.histories.bytes(), bytes);
+    let all = numbers.len();
+    assert_eq!(shard.histories.live(), all);
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), all, "two slots share a history");
 }
 
 #[derive(Clone, Debug)]
@@ -94,15 +113,56 @@ fn generations() -> [[Option<Quota>; 2]; 4] {
     [
         [Some(per_second(10)), Some(quota(Algorithm::FixedWindow, 20, Unit::Second))],
         [Some(per_second(3)), Some(quota(Algorithm::TokenBucket, 7, Unit::Second))],
-        [Some(quota(Algorithm::TokenBucket, 70, Unit::Minute)), None],
-        [None, Some(quota(Algorithm::FixedWindow, 20, Unit::Second))],
+        [Some(quota(Algorithm::SlidingLog, 9, Unit::Second)), None],
+        [Some(quota(Algorithm::SlidingLog, 12, Unit::Second)), Some(precise(20))],
     ]
+}
+
+fn precise(count: u32) -> Quota {
+    quota(Algorithm::SlidingWindow, count, Unit::Second).with_precision(5).unwrap()
+}
+
+/// One counter, without a shard.
+#[derive(Clone, Debug)]
+enum Remembered {
+    Short(State),
+    Long(History),
+}
+
+impl Remembered {
+    fn follow(kept: Option<Self>, state: State, quota: &Quota, now: Timestamp) -> Self {
+        match kept {
+            _ if !quota.looks_back() => Self::Short(state),
+            Some(Self::Long(mut history)) => {
+                history.follow(state, quota, now, true);
+                Self::Long(history)
+            }
+            _ => Self::Long(History::of(state, quota, now)),
+        }
+    }
+
+    fn short(&self, quota: &Quota, now: Timestamp) -> State {
+        match self {
+            Self::Short(state) => *state,
+            Self::Long(history) => history.in_short(quota, now),
+        }
+    }
+
+    fn changed(self, change: &Change<'_>, now: Timestamp) -> Option<Self> {
+        let short = self.short(change.from, now);
+        if let Self::Long(mut history) = self
+            && change.carries(&mut history)
+        {
+            return Some(Self::Long(history));
+        }
+        change.convert(short, now).map(Self::Short)
+    }
 }
 
 /// What a shard must do, without its table.
 struct Model {
     quotas: [Option<Quota>; 2],
-    own: HashMap<u32, State>,
+    own: HashMap<u32, Remembered>,
     shared: BTreeMap<MeterId, State>,
 }
 
@@ -121,14 +181,17 @@ impl Model {
 
     fn adopt(&mut self, quotas: [Option<Quota>; 2], now: Timestamp) {
         let old = std::mem::replace(&mut self.quotas, quotas);
-        let convert = |meter: MeterId, state| {
-            let index = meter.0 as usize;
-            algorithm::convert(state, old[index].as_ref()?, quotas[index].as_ref()?, now)
+        let change = |meter: MeterId| {
+            let (from, to) = (old[meter.0 as usize].as_ref()?, quotas[meter.0 as usize].as_ref()?);
+            Some(Change { from, to, on_change: OnChange::Keep })
         };
         let own = std::mem::take(&mut self.own).into_iter();
-        self.own = own.filter_map(|(key, state)| Some((key, convert(Self::meter(key), state)?))).collect();
+        let kept =
+            |(key, kept): (u32, Remembered)| Some((key, kept.changed(&change(Self::meter(key))?, now)?));
+        self.own = own.filter_map(kept).collect();
         let shared = std::mem::take(&mut self.shared).into_iter();
-        self.shared = shared.filter_map(|(meter, state)| Some((meter, convert(meter, state)?))).collect();
+        self.shared =
+            shared.filter_map(|(meter, state)| Some((meter, change(meter)?.convert(state, now)?))).collect();
     }
 
     /// Compares, and forgets what the shard was free to forget.
@@ -141,7 +204,8 @@ impl Model {
                 continue;
             };
             let place = shard.find(key(number));
-            let (kept, given) = (self.own.get(&number).copied(), shard.state(place, meter));
+            let kept = self.own.get(&number).map(|kept| kept.short(quota, now));
+            let given = shard.state(place, meter, now);
             match place {
                 Place::At(_) => {
                     found += 1;
@@ -181,11 +245,14 @@ proptest! {
                     let (state, kept) = take(&mut shard, key(number), meter, units, now);
                     match kept {
                         Kept::Own => {
-                            model.own.insert(number, state);
+                            let quota = *model.quota(meter).unwrap();
+                            let kept = model.own.remove(&number);
+                            model.own.insert(number, Remembered::follow(kept, state, &quota, now));
                         }
                         Kept::Shared => {
-                            let in_use = |(key, state): (&u32, &State)| {
-                                !model.is_unused(Model::meter(*key), *state, now)
+                            let in_use = |(key, kept): (&u32, &Remembered)| {
+                                let meter = Model::meter(*key);
+                                !model.is_unused(meter, kept.short(model.quota(meter).unwrap(), now), now)
                             };
                             prop_assert_eq!(shard.live(), slots - spare);
                             prop_assert_eq!(
@@ -311,7 +378,7 @@ fn adopting_converts_changed_counters_once_and_drops_retired_ones() {
     assert_eq!(take(&mut shard, key(24), FIRST, 4, START).1, Kept::Shared);
     shard.adopt(&Quotas::new(&[Some(to), None]), START);
     for (number, state) in states.into_iter().enumerate() {
-        let now = shard.state(shard.find(key(number as u32)), FIRST);
+        let now = shard.state(shard.find(key(number as u32)), FIRST, START);
         assert_eq!(now, algorithm::convert(state, &from, &to, START));
     }
     assert!((20..24).all(|number| !is_there(&shard, key(number))));
@@ -338,4 +405,34 @@ fn only_counters_in_use_are_counted() {
     assert_eq!(counted(&shard, START), [3, 2]);
     assert_eq!(counted(&shard, millis_later(100)), [0, 2]);
     assert_eq!((counted(&shard, millis_later(1000)), shard.live()), ([0, 0], 5));
+}
+
+#[test]
+fn without_memory_for_histories_nobody_gets_a_fresh_quota() {
+    let log = quota(Algorithm::SlidingLog, 10, Unit::Minute);
+    let mut shard = Shard::new(64, 64, 1000);
+    shard.adopt(&Quotas::new(&[Some(log)]), START);
+    let passes = |shard: &mut Shard, number, now| {
+        let place = shard.find(key(number));
+        let (next, outcome) = algorithm::evaluate(shard.counter(place, FIRST), &log, 1, now);
+        let passes = outcome == algorithm::Outcome::Conform;
+        if passes {
+            shard.keep(place, key(number), FIRST, next, now);
+        }
+        passes
+    };
+    for second in 0..10 {
+        let now = millis_later(1000 * second);
+        assert!((0..40).all(|number| passes(&mut shard, number, now)), "second {second}");
+        assert!(shard.histories.bytes() <= 1000 + 64);
+        assert_in_order(&shard);
+    }
+    assert!(shard.histories.live() > 0 && shard.histories.live() < 40);
+    let now = millis_later(59_999);
+    assert!((0..40).all(|number| !passes(&mut shard, number, now)));
+    // With a history the first one has left after a minute, without one all leave with the last.
+    let passed = (0..40).filter(|number| passes(&mut shard, *number, millis_later(60_000))).count();
+    assert!((1..40).contains(&passed), "{passed}");
+    shard.sweep(200, millis_later(180_000));
+    assert_eq!((shard.live(), shard.histories.live(), shard.histories.bytes()), (0, 0, 0));
 }

@@ -51,14 +51,14 @@ proptest! {
             let kept = charge(&mut shard, key, units, now);
             assert_found(&shard);
             if kept == Kept::Own {
-                let state = shard.state(shard.find(key), FIRST).expect("kept before");
+                let state = shard.state(shard.find(key), FIRST, now).expect("kept before");
                 prop_assert!(!algorithm::is_unused(state, &quota, now));
                 model.insert(key.words(), state);
             }
             prop_assert!(shard.live() <= slots - 2);
             model.retain(|words, state| match shard.find(Fingerprint::of(*words)) {
                 place @ Place::At(_) => {
-                    assert_eq!(shard.state(place, FIRST), Some(*state));
+                    assert_eq!(shard.state(place, FIRST, now), Some(*state));
                     true
                 }
                 Place::Absent => {

@@ -1,0 +1,103 @@
+//! How often a sliding window decides otherwise than an exact log would, per kind of source and precision.
+//!
+//! Run with `cargo bench --bench accuracy -- [--sources 270000] [--requests 400000000] [--threads 2] [--seed 1]`.
+#![expect(clippy::print_stdout, reason = "prints its results")]
+
+#[path = "accuracy/trace.rs"]
+mod trace;
+
+use std::env;
+
+use trace::{Kind, Tally};
+
+/// In how many sub-windows the window is looked at; 1 is the plain one.
+const PRECISIONS: [u8; 5] = [1, 2, 6, 12, 60];
+
+/// What to measure.
+struct Plan {
+    sources: u64,
+    requests: u64,
+    threads: u64,
+    seed: u64,
+}
+
+impl Plan {
+    fn from(arguments: &[String]) -> Self {
+        let number = |name: &str| {
+            let position = arguments.iter().position(|argument| argument == name)?;
+            arguments.get(position + 1).map(|text| text.parse().expect("a number"))
+        };
+        // Cargo passes `--bench` when it measures; without it this is a test that the benchmark still works.
+        let measuring = arguments.iter().any(|argument| argument == "--bench");
+        let (sources, requests) = if measuring { (270_000, 400_000_000) } else { (30, 3000) };
+        Self {
+            sources: number("--sources").unwrap_or(sources),
+            requests: number("--requests").unwrap_or(requests),
+            threads: number("--threads").unwrap_or(2),
+            seed: number("--seed").unwrap_or(1),
+        }
+    }
+
+    /// What one thread measures, by kind and precision.
+    fn measure(&self, thread: u64) -> [[Tally; PRECISIONS.len()]; 3] {
+        let mut tallies = [[Tally::default(); PRECISIONS.len()]; 3];
+        for source in (thread..self.sources).step_by(self.threads.max(1) as usize) {
+            // The first few take what does not come out even.
+            let requests = self.requests / self.sources + u64::from(source < self.requests % self.sources);
+            let of_source = trace::play(self.seed, source, requests, &PRECISIONS);
+            let kind = Kind::ALL.iter().position(|kind| *kind == Kind::of(source)).unwrap_or(0);
+            tallies[kind].iter_mut().zip(&of_source).for_each(|(tally, more)| tally.add(more));
+        }
+        tallies
+    }
+}
+
+fn print(tallies: &[[Tally; PRECISIONS.len()]; 3]) {
+    println!("| sources | precision | requests | wrongly allowed | wrongly refused | together |");
+    println!("|---|---|---|---|---|---|");
+    let row = |name: &str, precision: u8, tally: &Tally| {
+        let share = |count: u64| 100.0 * count as f64 / tally.requests.max(1) as f64;
+        println!(
+            "| {name} | {precision} | {} | {:.4} % | {:.4} % | {:.4} % |",
+            tally.requests,
+            share(tally.wrongly_allowed),
+            share(tally.wrongly_refused),
+            share(tally.wrongly_allowed + tally.wrongly_refused)
+        );
+    };
+    for (index, precision) in PRECISIONS.into_iter().enumerate() {
+        let mut all = Tally::default();
+        for (kind, of_kind) in Kind::ALL.into_iter().zip(tallies) {
+            row(kind.as_str(), precision, &of_kind[index]);
+            all.add(&of_kind[index]);
+        }
+        row("all", precision, &all);
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    // A test runner asks what there is to run: nothing by name.
+    if arguments.iter().any(|argument| argument == "--list") {
+        return;
+    }
+    let plan = Plan::from(&arguments);
+    let mut sum = [[Tally::default(); PRECISIONS.len()]; 3];
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..plan.threads.max(1))
+            .map(|thread| {
+                scope.spawn({
+                    let plan = &plan;
+                    move || plan.measure(thread)
+                })
+            })
+            .collect();
+        for thread in threads {
+            let of_thread = thread.join().expect("no panic");
+            for (kind, more) in sum.iter_mut().zip(&of_thread) {
+                kind.iter_mut().zip(more).for_each(|(tally, more)| tally.add(more));
+            }
+        }
+    });
+    print(&sum);
+}

@@ -1,0 +1,101 @@
+//! A flood of distinct keys against a table of fixed size: time per decision, memory, and whether those who were
+//! blocked stay blocked.
+//!
+//! A million requests a second by the clock, each of an IPv4 or IPv6 client that nobody has seen before, under a
+//! limit of ten an hour: no counter is whole again before the end. Run with
+//! `cargo bench --bench flood -- [--keys 100000000] [--max-keys 1000000]`.
+#![expect(clippy::print_stdout, reason = "prints its results")]
+
+use std::env;
+use std::fs;
+use std::num::NonZeroU32;
+
+use weir::clock::Clock;
+use weir::limiter::algorithm::Algorithm;
+use weir::limiter::algorithm::conversion::OnChange;
+use weir::limiter::decision::Enforcement;
+use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::reservation::Charging;
+use weir::limiter::timestamp::Timestamp;
+use weir::limiter::{Check, Limiter, Lineage, Meter, MeterSpec, Settings};
+
+/// The program's allocator, which lays the table out as it will be.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Clients that have used up their limit before the flood comes.
+const BLOCKED: u64 = 1000;
+/// 2026-11-21T08:00:00Z.
+const START: u64 = 1_795_248_000_000_000_000;
+/// Between two requests.
+const STEP: u64 = 1000;
+/// Lines of the table.
+const LINES: u64 = 10;
+
+struct Flooded {
+    limiter: Limiter,
+    meter: Meter,
+}
+
+impl Flooded {
+    fn new(max_keys: usize) -> Self {
+        let limit = Limit::new(NonZeroU32::new(10).expect("ten"), Period::one(Unit::Hour));
+        let spec = MeterSpec {
+            lineage: Lineage { rule: "per-client".into(), key: "[client_ip]".into() },
+            quota: Quota::new(Algorithm::Gcra, limit, None).expect("ten an hour"),
+            on_change: OnChange::Keep,
+        };
+        let limiter = Limiter::new(Settings { max_keys, secret: [0x5eed, 0x5ec2e7] });
+        let meter = limiter.install(&[spec], Timestamp::from_nanos(START))[0];
+        Self { limiter, meter }
+    }
+
+    /// Whether a request of client `number` passes.
+    fn takes(&self, number: u64, cost: u32, now: u64) -> bool {
+        let key = self.limiter.hasher().hash(&number.to_be_bytes());
+        let check = Check {
+            meter: self.meter,
+            key,
+            cost,
+            enforcement: Enforcement::Enforced,
+            charging: Charging::OnArrival,
+            terms: None,
+        };
+        !self.limiter.check(&[check], Timestamp::from_nanos(now)).is_refused()
+    }
+}
+
+fn argument(name: &str, default: u64) -> u64 {
+    let arguments: Vec<String> = env::args().collect();
+    let given = arguments.iter().position(|argument| argument == name);
+    given.and_then(|place| arguments.get(place + 1)?.parse().ok()).unwrap_or(default)
+}
+
+/// Resident memory in MiB.
+fn resident() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) / 1024
+}
+
+fn main() {
+    let keys = argument("--keys", 100_000_000);
+    let max_keys = argument("--max-keys", 1_000_000);
+    let flooded = Flooded::new(usize::try_from(max_keys).unwrap_or(usize::MAX));
+    let blocked = (0..BLOCKED).filter(|number| flooded.takes(*number, 10, START)).count();
+    assert_eq!(blocked as u64, BLOCKED);
+    println!("{keys} keys, room for {max_keys}; {} MiB resident before", resident());
+    println!("| keys | ns | passed | in the table | shared | MiB | blocked that pass |");
+    println!("|---|---|---|---|---|---|---|");
+    let clock = Clock::start();
+    for line in 0..LINES {
+        let (from, to) = (keys / LINES * line, keys / LINES * (line + 1));
+        let started = clock.now();
+        let passed = (from..to).filter(|key| flooded.takes(BLOCKED + key, 1, START + key * STEP)).count();
+        let nanos = clock.now().since(started).as_nanos() / u128::from((to - from).max(1));
+        let freed = (0..BLOCKED).filter(|number| flooded.takes(*number, 10, START + to * STEP)).count();
+        let (live, shared) = (flooded.limiter.live_keys(), flooded.limiter.overflows());
+        println!("| {to} | {nanos} | {passed} | {live} | {shared} | {} | {freed} |", resident());
+        assert_eq!(freed, 0, "a flood has freed somebody");
+    }
+}

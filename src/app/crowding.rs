@@ -1,0 +1,109 @@
+//! Says so when the table of counters is full: once when it begins, and once a minute while it lasts.
+
+use std::time::Duration;
+
+use crate::limiter::timestamp::Timestamp;
+use crate::proxy::Shared;
+
+/// How often the limiter is asked.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Between two lines of the log; and as long without anybody who has to share, and it is over.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// What is known of a full table.
+#[derive(Debug, Default)]
+struct Crowding {
+    /// Charges that had to be shared, when last looked.
+    shared: u64,
+    /// The same when last said, and when that was.
+    said: Option<(u64, Timestamp)>,
+    /// When the last charge was seen that had to be shared.
+    last: Timestamp,
+}
+
+/// What is worth a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// So many charges had to be shared since the last line.
+    Full(u64),
+    /// Nobody has had to share for a while.
+    Over,
+}
+
+impl Crowding {
+    fn look(&mut self, shared: u64, now: Timestamp) -> Option<News> {
+        let since_last_look = shared.saturating_sub(self.shared);
+        let grown = since_last_look > 0;
+        self.shared = shared;
+        if grown {
+            self.last = now;
+        }
+        match self.said {
+            None if grown => {
+                self.said = Some((shared, now));
+                Some(News::Full(since_last_look))
+            }
+            None => None,
+            Some(_) if now.since(self.last) >= QUIET => {
+                self.said = None;
+                Some(News::Over)
+            }
+            Some((before, at)) if shared > before && now.since(at) >= QUIET => {
+                self.said = Some((shared, now));
+                Some(News::Full(shared - before))
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+/// Watches the table for as long as it is polled.
+pub(super) async fn watch(shared: &Shared, capacity: usize) {
+    let mut crowding = Crowding { shared: shared.limiter.overflows(), ..Crowding::default() };
+    loop {
+        tokio::time::sleep(LOOK).await;
+        match crowding.look(shared.limiter.overflows(), shared.clock.now()) {
+            Some(News::Full(charges)) => {
+                let entries = shared.limiter.live_keys();
+                tracing::warn!(
+                    charges,
+                    entries,
+                    capacity,
+                    "the table of counters is full: new keys share counters"
+                );
+            }
+            Some(News::Over) => tracing::info!("the table of counters has room again"),
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_secs(1_795_248_000 + seconds)
+    }
+
+    #[test]
+    fn a_full_table_is_said_at_once_and_then_once_a_minute() {
+        let mut crowding = Crowding::default();
+        assert_eq!(crowding.look(0, at(0)), None);
+        assert_eq!(crowding.look(5, at(1)), Some(News::Full(5)));
+        let said: Vec<_> =
+            (2..182).filter_map(|second| Some((second, crowding.look(5 + second, at(second))?))).collect();
+        assert_eq!(said, [(61, News::Full(61)), (121, News::Full(60)), (181, News::Full(60))]);
+    }
+
+    #[test]
+    fn the_end_is_said_once() {
+        let mut crowding = Crowding::default();
+        assert_eq!(crowding.look(5, at(0)), Some(News::Full(5)));
+        assert_eq!(crowding.look(5, at(59)), None);
+        assert_eq!(crowding.look(5, at(60)), Some(News::Over));
+        assert_eq!(crowding.look(5, at(600)), None);
+        assert_eq!(crowding.look(6, at(601)), Some(News::Full(1)));
+    }
+}

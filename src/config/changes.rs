@@ -1,0 +1,181 @@
+//! What another configuration would change, for people who want to know before they roll it out.
+//!
+//! One line each, in the order of the new file. What decides over counters comes first: a limit that changes keeps
+//! them, a rule with another name or key starts afresh.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+
+use super::Config;
+use super::reload::restart_fields;
+use crate::limiter::algorithm::conversion::OnChange;
+use crate::limiter::quota::Quota;
+use crate::rules::rule::{Action, Limiting, Rule, RuleLimit};
+
+const KEPT: &str = "counters kept";
+const AFRESH: &str = "counters start afresh";
+const DROPPED: &str = "counters dropped";
+
+/// What `new` changes where `old` runs, a line each; nothing where it changes nothing.
+pub fn changes(old: &Config, new: &Config) -> Vec<String> {
+    let mut lines = Vec::new();
+    let (before, after) = (places(&old.rules), places(&new.rules));
+    for rule in old.rules.iter().filter(|rule| !after.contains_key(&*rule.name)) {
+        lines.push(format!("rule {}: removed; {DROPPED}", rule.name));
+    }
+    for (rule, refusal) in new.rules.iter().zip(&new.refusals) {
+        let Some(&index) = before.get(&*rule.name) else {
+            lines.push(format!("rule {}: added, {}", rule.name, summary(rule)));
+            continue;
+        };
+        let mut parts = Vec::new();
+        changes_of_rule(&old.rules[index], rule, &mut parts);
+        if old.refusals.get(index) != Some(refusal) {
+            parts.push("answer to refused requests changed".to_owned());
+        }
+        lines.extend(parts.into_iter().map(|part| format!("rule {}: {part}", rule.name)));
+    }
+    let order = new.rules.iter().filter_map(|rule| before.get(&*rule.name));
+    if !order.is_sorted() {
+        lines.push("rules: another order, which decides between equal waits".to_owned());
+    }
+    let sections = [
+        ("upstream", old.upstream != new.upstream),
+        ("client_ip, geo, jwt", differs(&old.identify, &new.identify)),
+        ("elastic", differs(&old.elastic, &new.elastic)),
+        ("ratelimit_headers, ietf_headers", differs(&old.response, &new.response)),
+    ];
+    lines.extend(
+        sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name}: changed")),
+    );
+    lines
+        .extend(restart_fields(old, new).into_iter().map(|name| format!("{name}: changed; takes a restart")));
+    lines
+}
+
+fn changes_of_rule(old: &Rule, new: &Rule, parts: &mut Vec<String>) {
+    if differs(&old.matcher, &new.matcher) {
+        parts.push(format!("match changed; {KEPT}"));
+    }
+    if differs(&old.except, &new.except) {
+        parts.push(format!("except changed; {KEPT}"));
+    }
+    match (&old.action, &new.action) {
+        (Action::Limit(old), Action::Limit(new)) => changes_of_limits(old, new, parts),
+        (Action::Limit(_), _) => parts.push(format!("limit → {}; {DROPPED}", summary(new))),
+        (_, Action::Limit(_)) => parts.push(format!("{} → {}", action(&old.action), summary(new))),
+        (old, new) if action(old) != action(new) => parts.push(format!("{} → {}", action(old), action(new))),
+        _ => {}
+    }
+}
+
+fn changes_of_limits(old: &Limiting, new: &Limiting, parts: &mut Vec<String>) {
+    let keeps = old.key == new.key;
+    if !keeps {
+        parts.push(format!("key {} → {}; {AFRESH}", old.key, new.key));
+    }
+    quotas(old, new, keeps, parts);
+    let shown = |name: &str, old: String, new: String, parts: &mut Vec<String>| {
+        if old != new {
+            parts.push(format!("{name} {old} → {new}"));
+        }
+    };
+    shown("throttle", old.throttle.to_string(), new.throttle.to_string(), parts);
+    shown("enforce", old.enforce.to_string(), new.enforce.to_string(), parts);
+    shown("cost", old.tariff.cost.to_string(), new.tariff.cost.to_string(), parts);
+    let most =
+        |most: Option<std::num::NonZeroU32>| most.map_or_else(|| "none".to_owned(), |most| most.to_string());
+    shown("in_flight", most(old.in_flight), most(new.in_flight), parts);
+    let others = [
+        ("on_missing", differs(&old.on_missing, &new.on_missing)),
+        ("count or refund_on", old.tariff != new.tariff && old.tariff.cost == new.tariff.cost),
+        ("ban", old.ban != new.ban),
+        ("on_denied", old.on_denied != new.on_denied),
+        ("on_change", old.on_change != new.on_change),
+    ];
+    parts.extend(
+        others.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name} changed")),
+    );
+}
+
+/// Limits by the rules of the limiter: the same period goes on, and what is left continues in order.
+fn quotas(old: &Limiting, new: &Limiting, keeps: bool, parts: &mut Vec<String>) {
+    let mut left: Vec<&RuleLimit> = old.limits.iter().collect();
+    let mut continued: Vec<Option<&RuleLimit>> = vec![None; new.limits.len()];
+    for same_period in [true, false] {
+        for (limit, place) in new.limits.iter().zip(&mut continued).filter(|(_, place)| place.is_none()) {
+            let fits = |old: &&RuleLimit| {
+                let keys = old.own_key() == limit.own_key();
+                keys && (!same_period || old.quota.window() == limit.quota.window())
+            };
+            *place = left.iter().position(fits).map(|position| left.remove(position));
+        }
+    }
+    let counters = match new.on_change {
+        _ if !keeps => AFRESH,
+        OnChange::Keep => KEPT,
+        OnChange::Proportional => "counters in proportion",
+        OnChange::Reset => AFRESH,
+    };
+    for (limit, before) in new.limits.iter().zip(continued) {
+        match before {
+            Some(before) if before.quota != limit.quota => {
+                let [from, to] = described(&before.quota, &limit.quota);
+                parts.push(format!("{from} → {to}; {counters}"));
+            }
+            Some(_) => {}
+            None => parts.push(format!("{} added", limit.quota.limit())),
+        }
+    }
+    parts.extend(left.iter().map(|limit| format!("{} removed; {DROPPED}", limit.quota.limit())));
+}
+
+/// Two quotas with what tells them apart.
+fn described(old: &Quota, new: &Quota) -> [String; 2] {
+    let both = [old, new];
+    let has_bursts =
+        both.iter().any(|quota| quota.algorithm().has_burst() && quota.burst() != quota.limit().count);
+    both.map(|quota| {
+        let mut text = quota.limit().to_string();
+        if has_bursts && quota.algorithm().has_burst() {
+            text += &format!(", burst {}", quota.burst());
+        }
+        if old.algorithm() != new.algorithm() {
+            text += &format!(", {}", quota.algorithm());
+        }
+        if old.precision() != new.precision() {
+            text += &format!(", precision {}", quota.precision());
+        }
+        if old.zone() != new.zone() {
+            text += &format!(", {}", quota.zone().name());
+        }
+        text
+    })
+}
+
+/// A rule in a few words.
+fn summary(rule: &Rule) -> String {
+    let Action::Limit(limiting) = &rule.action else { return action(&rule.action).to_owned() };
+    let mut limits: Vec<String> =
+        limiting.limits.iter().map(|limit| limit.quota.limit().to_string()).collect();
+    limits.extend(limiting.in_flight.map(|most| format!("{most} in flight")));
+    format!("{} by {}", limits.join(" and "), limiting.key)
+}
+
+const fn action(action: &Action) -> &'static str {
+    match action {
+        Action::Allow => "allow",
+        Action::Deny => "deny",
+        Action::Limit(_) => "limit",
+    }
+}
+
+/// Where each rule stands, by name.
+fn places(rules: &[Rule]) -> HashMap<&str, usize> {
+    rules.iter().enumerate().map(|(index, rule)| (&*rule.name, index)).collect()
+}
+
+/// What is compiled has no equality where regexes are in it, but always a full description.
+fn differs<T: Debug>(old: &T, new: &T) -> bool {
+    format!("{old:?}") != format!("{new:?}")
+}

@@ -1,0 +1,58 @@
+//! What only windows have: a time zone whose calendar they follow, and how finely they look back.
+
+use crate::config::at::At;
+use crate::config::parse;
+use crate::config::problem::{Fault, Report};
+use crate::config::raw;
+use crate::limiter::algorithm::Algorithm;
+use crate::limiter::quota::Unit;
+use crate::limiter::zone::Zone;
+use crate::rules::rule::RuleLimit;
+
+/// Fits the limits of the rule at `at` to its `timezone` and `precision`.
+pub(super) fn fit(raw: &raw::Rule, limits: &mut [RuleLimit], at: At<'_>, report: &mut Report<'_>) {
+    let zone_at = at.key("timezone");
+    let zone = raw.timezone.as_ref().and_then(|name| report.take(zone_at.same(), zone(&name.0)));
+    let precision = raw.precision.and_then(|windows| u8::try_from(windows).ok());
+    // A limit that could not be read might have been the one.
+    if limits.is_empty() || report.is_faulty(at.key("algorithm")) {
+        return;
+    }
+    if raw.timezone.is_some() && !has(limits, Algorithm::FixedWindow) {
+        let fault = Fault::new(format!("`timezone` has no meaning for {}", algorithm(limits)));
+        report.key(at.key("timezone"), fault.hint("`algorithm: fixed_window` goes by a calendar"));
+    }
+    if raw.precision.is_some() && !has(limits, Algorithm::SlidingWindow) {
+        let fault = Fault::new(format!("`precision` has no meaning for {}", algorithm(limits)));
+        report.key(at.key("precision"), fault.hint("`algorithm: sliding_window` has sub-windows"));
+    }
+    let is_short = |limit: &RuleLimit| limit.quota.window().unit() < Unit::Day;
+    if zone.is_some() && has(limits, Algorithm::FixedWindow) && limits.iter().all(is_short) {
+        let note = "changes nothing, windows of hours and less are the same in every time zone";
+        report.note(zone_at, note);
+    }
+    for limit in limits {
+        let fitted = match limit.quota.algorithm() {
+            Algorithm::FixedWindow => zone.and_then(|zone| limit.quota.in_zone(zone)),
+            Algorithm::SlidingWindow => precision.and_then(|windows| limit.quota.with_precision(windows)),
+            _ => None,
+        };
+        limit.quota = fitted.unwrap_or(limit.quota);
+    }
+}
+
+fn zone(name: &str) -> Result<Zone, Fault> {
+    Zone::of(&parse::zone(name)?).ok_or_else(|| Fault::new(format!("too many time zones, got {name}")))
+}
+
+fn has(limits: &[RuleLimit], algorithm: Algorithm) -> bool {
+    limits.iter().any(|limit| limit.quota.algorithm() == algorithm)
+}
+
+/// What to call the algorithms of limits of which none is the right one.
+fn algorithm(limits: &[RuleLimit]) -> String {
+    match limits {
+        [limit] => limit.quota.algorithm().to_string(),
+        _ => "any of `limits`".to_owned(),
+    }
+}

@@ -1,0 +1,39 @@
+//! Lists of values of headers: one to a line.
+
+use super::members::secret;
+use super::{Flaw, Kind};
+use crate::rules::listed::ValueList;
+
+/// Some two million API keys.
+const LARGEST: u64 = 64 << 20;
+
+/// Values, one to a line, without the space around them; lines that begin with `#` and empty lines mean nothing.
+pub(in crate::config) const VALUES: Kind<ValueList> =
+    Kind { name: "list of values", largest: LARGEST, parse };
+
+fn parse(content: Vec<u8>) -> Result<ValueList, Vec<Flaw>> {
+    let text = super::text(content)?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let secret = secret().map_err(|fault| vec![Flaw::whole(fault)])?;
+    // A `#` further on may belong to the value.
+    let values = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(ValueList::new(values.map(str::as_bytes), secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_is_a_value_unless_it_is_a_comment() {
+        let list = parse(b"\xef\xbb\xbf# customers\nabc#1\r\n\n  two words \t\n#abc".to_vec()).unwrap();
+        for inside in ["abc#1", "two words"] {
+            assert!(list.contains(inside.as_bytes()), "{inside}");
+        }
+        for outside in ["", "abc", "#abc", "# customers", "two", " two words "] {
+            assert!(!list.contains(outside.as_bytes()), "{outside}");
+        }
+        assert!(parse(b"\n# none\n".to_vec()).unwrap().is_empty());
+        assert_eq!(parse(b"ok\n\xff\n".to_vec()).unwrap_err()[0].place, Some((2, 1)));
+    }
+}

@@ -1,0 +1,166 @@
+//! No two keys that differ are one counter, whatever clients write into the parts.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::header::COOKIE;
+use proptest::prelude::*;
+
+use super::*;
+use crate::identify::jwt::claim::Claim;
+use crate::identify::jwt::{self, Source, Trust, Verifier};
+
+/// What a client can choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Chosen {
+    HeaderA,
+    HeaderB,
+    QueryA,
+    QueryB,
+    Cookie,
+    Claim,
+    Path,
+}
+
+impl Chosen {
+    const ALL: [Self; 7] =
+        [Self::HeaderA, Self::HeaderB, Self::QueryA, Self::QueryB, Self::Cookie, Self::Claim, Self::Path];
+
+    fn part(self) -> KeyPart {
+        match self {
+            Self::HeaderA => header("x-a"),
+            Self::HeaderB => header("x-b"),
+            Self::QueryA => query("a"),
+            Self::QueryB => query("b"),
+            Self::Cookie => a_cookie("id"),
+            Self::Claim => KeyPart::Jwt(Claim::new("sub").unwrap()),
+            Self::Path => KeyPart::Path,
+        }
+    }
+}
+
+/// The values of each of [`Chosen::ALL`]; only headers have several, and none is absent.
+type Values = [Vec<String>; 7];
+
+/// Texts that run into each other, and such as look like the lengths and counts of an encoding.
+fn texts() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just(String::new()),
+        Just("a".to_owned()),
+        Just("_".to_owned()),
+        Just("a_b".to_owned()),
+        Just("\0\0\0\x01".to_owned()),
+        Just("\0\0\0\x01a".to_owned()),
+        Just("\0\0\0\0\0\0\0\x02".to_owned()),
+        "[ab_]{0,4}",
+        "[\0\x01\x02ab]{0,10}",
+    ]
+}
+
+fn values() -> impl Strategy<Value = Values> {
+    // A header takes no control characters, a cookie no semicolons and no space around it.
+    let line = || texts().prop_map(|text| text.replace(['\0', '\x01', '\x02'], "c"));
+    let lines = || prop::collection::vec(line(), 0..4);
+    let one = || prop::collection::vec(texts(), 0..2);
+    let cookie = prop::collection::vec(line(), 0..2);
+    let path =
+        prop::sample::select(vec![vec!["/".to_owned()], vec!["/a".to_owned()], vec!["/a_b".to_owned()]]);
+    (lines(), lines(), one(), one(), cookie, one(), path)
+        .prop_map(|(a, b, c, d, e, f, g)| [a, b, c, d, e, f, g])
+}
+
+/// Another client, mostly one that differs in little.
+fn pairs() -> impl Strategy<Value = (Values, Values)> {
+    let changed = (values(), values(), prop::collection::vec(0..7_usize, 0..3));
+    changed.prop_map(|(one, other, which)| {
+        let mut next = one.clone();
+        for index in which {
+            next[index].clone_from(&other[index]);
+        }
+        (one, next)
+    })
+}
+
+fn templates() -> impl Strategy<Value = Vec<Chosen>> {
+    prop::sample::subsequence(Chosen::ALL.to_vec(), 1..=4).prop_shuffle()
+}
+
+fn request(values: &Values) -> Request {
+    let [a, b, query_a, query_b, cookie, claim, path] = values;
+    let mut uri = format!("{}?", path[0]);
+    for (name, value) in
+        query_a.iter().map(|value| ("a", value)).chain(query_b.iter().map(|value| ("b", value)))
+    {
+        uri.push_str(name);
+        uri.push('=');
+        for byte in value.bytes() {
+            write!(uri, "%{byte:02x}").unwrap();
+        }
+        uri.push('&');
+    }
+    let mut request = get(&uri);
+    for line in a {
+        request = request.with("x-a", line.as_bytes());
+    }
+    for line in b {
+        request = request.with("x-b", line.as_bytes());
+    }
+    for value in cookie {
+        request = request.with(COOKIE.as_str(), format!("id={value}").as_bytes());
+    }
+    if let [sub] = &claim[..] {
+        let payload = URL_SAFE_NO_PAD.encode(serde_json::json!({ "sub": sub }).to_string());
+        request = request.with("x-jwt-payload", payload.as_bytes());
+    }
+    let settings = jwt::Settings {
+        source: Source::Header(HeaderName::from_static("x-jwt-payload")),
+        trust: Trust::Verified,
+        issuers: Box::default(),
+        audiences: Box::default(),
+        leeway: Duration::ZERO,
+    };
+    let verifier = Verifier::new(settings, Claim::new("sub"), [1, 2]);
+    request.settings.jwt = Some(Arc::new(verifier));
+    request
+}
+
+/// What the request shows of these parts; nothing if one is absent.
+fn shown(template: &[Chosen], values: &Values) -> Option<Vec<Vec<String>>> {
+    let shown = template.iter().map(|part| values[*part as usize].clone());
+    let shown: Vec<_> = shown.collect();
+    shown.iter().all(|values| !values.is_empty()).then_some(shown)
+}
+
+proptest! {
+    #[test]
+    fn keys_are_equal_only_where_all_parts_are(template in templates(), (one, other) in pairs()) {
+        let parts: Vec<KeyPart> = template.iter().map(|chosen| chosen.part()).collect();
+        let (one_key, other_key) = (request(&one).by(&parts), request(&other).by(&parts));
+        let (one, other) = (shown(&template, &one), shown(&template, &other));
+        prop_assert_eq!(one_key.is_ok(), one.is_some());
+        prop_assert_eq!(other_key.is_ok(), other.is_some());
+        if one.is_some() || other.is_some() {
+            prop_assert_eq!(one_key == other_key, one == other, "{:?} {:?}", one, other);
+        }
+        for key in [one_key, other_key].into_iter().flatten() {
+            prop_assert_ne!(key, Missing.shared(HASHER));
+        }
+    }
+
+    #[test]
+    fn where_two_values_are_cut_makes_a_difference(text in "[ab_\\x00]{1,12}", cuts in (0..13_usize, 0..13_usize)) {
+        let cut = |at: usize| {
+            let (a, b) = text.split_at(at.min(text.len()));
+            let mut values: Values = std::array::from_fn(|_| Vec::new());
+            values[Chosen::QueryA as usize] = vec![a.to_owned()];
+            values[Chosen::QueryB as usize] = vec![b.to_owned()];
+            values[Chosen::Path as usize] = vec!["/".to_owned()];
+            request(&values).by(&[query("a"), query("b")]).unwrap()
+        };
+        let (one, other) = (cuts.0.min(text.len()), cuts.1.min(text.len()));
+        prop_assert_eq!(cut(one) == cut(other), one == other);
+    }
+}

@@ -1,0 +1,91 @@
+//! Each algorithm by its name: exactly as many pass as it says, and again when it says so.
+
+use std::time::Duration;
+
+use crate::support::{Client, Request, Weir, ask, config, get, wait};
+
+use super::{passing, with_rules};
+
+/// Names beside what sets their windows apart from a calendar's.
+const BY_NAME: [&str; 8] = [
+    "algorithm: gcra",
+    "algorithm: token_bucket",
+    "algorithm: leaky_bucket",
+    "algorithm: fixed_window",
+    "algorithm: fixed_window, timezone: Pacific/Kiritimati",
+    "algorithm: sliding_window",
+    "algorithm: sliding_window, precision: 60",
+    "algorithm: sliding_log",
+];
+
+#[test]
+fn each_algorithm_lets_exactly_its_count_pass() {
+    for algorithm in BY_NAME {
+        // A year: only on New Year's Day does one of them begin anew.
+        let weir = with_rules(&format!("  - {{ name: a, key: [client_ip], limit: 20/year, {algorithm} }}"));
+        assert_eq!(passing(&weir, 30, &Request::get("/")), 20, "{algorithm}");
+        let answer = get(weir.address(), "/");
+        assert_eq!((answer.status, answer.header("x-ratelimit-remaining")), (429, "0"), "{algorithm}");
+    }
+}
+
+#[test]
+fn each_algorithm_has_room_again_after_a_while() {
+    for algorithm in BY_NAME {
+        let weir = with_rules(&format!("  - {{ name: a, key: [], limit: 3/1s, {algorithm} }}"));
+        let mut client = Client::connect(weir.address());
+        wait::until_true("the limit to be reached", || client.get("/").status == 429);
+        wait::until_true("room", || client.get("/").status == 200);
+        wait::until_true("the limit to be reached again", || client.get("/").status == 429);
+    }
+}
+
+#[test]
+fn a_log_makes_each_unit_wait_for_its_own_turn() {
+    let weir = with_rules("  - { name: a, key: [], limit: 2/h, algorithm: sliding_log }");
+    assert_eq!(get(weir.address(), "/").status, 200);
+    wait::pause(Duration::from_millis(1100));
+    assert_eq!(get(weir.address(), "/").status, 200);
+    let refused = get(weir.address(), "/");
+    // An hour after the first, and whole an hour after the second, both rounded up.
+    let seconds = |name| refused.header(name).parse::<u64>().unwrap();
+    assert_eq!(refused.status, 429);
+    assert!((3595..=3599).contains(&seconds("retry-after")), "{}", seconds("retry-after"));
+    assert!(seconds("x-ratelimit-reset") > seconds("retry-after"));
+}
+
+#[test]
+fn a_day_ends_at_midnight_of_its_zone() {
+    let reset = |zone: &str| {
+        let weir = with_rules(&format!(
+            "  - {{ name: a, key: [], limit: 5/d, algorithm: fixed_window, timezone: {zone} }}"
+        ));
+        get(weir.address(), "/").header("x-ratelimit-reset").parse::<i64>().unwrap()
+    };
+    // Neither changes its clocks. Five hours and three quarters apart, round the day.
+    let apart = (reset("UTC") - reset("Asia/Kathmandu")).rem_euclid(86_400);
+    assert!((apart - 20_700).abs() <= 60, "{apart}");
+}
+
+/// A proxy whose only counter has had ten units of `limit`, after a reload to `then`.
+fn after_a_change(algorithm: &str, on_change: &str, limit: &str, then: &str) -> Weir {
+    let rules = |limit: &str| {
+        format!("rules: [{{ name: a, key: [], limit: {limit}, {algorithm}, on_change: {on_change} }}]")
+    };
+    let weir = Weir::start(&config("echo", &rules(limit)));
+    let mut client = Client::connect(weir.address());
+    (0..10).for_each(|_| assert_eq!(client.get("/").status, 200));
+    weir.reload(&config("echo", &rules(then)));
+    weir
+}
+
+#[test]
+fn what_a_changed_limit_does_to_counters_is_the_rules_to_say() {
+    for algorithm in ["algorithm: gcra", "algorithm: fixed_window", "algorithm: sliding_log"] {
+        for (on_change, left) in [("keep", "29"), ("proportional", "19"), ("reset", "39")] {
+            let weir = after_a_change(algorithm, on_change, "20/year", "40/year");
+            let answer = ask(weir.address(), &Request::get("/"));
+            assert_eq!(answer.header("x-ratelimit-remaining"), left, "{algorithm} {on_change}");
+        }
+    }
+}

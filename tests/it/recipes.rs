@@ -1,0 +1,312 @@
+//! Every recipe of docs/recipes.md does what its heading says, as it stands there.
+
+mod core;
+
+use std::fs;
+use std::ops::Deref;
+
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use tempfile::TempDir;
+
+use crate::support::{Client, Origin, Request, Then, Weir, at_once, config, wait};
+
+const RECIPES: &str = include_str!("../../docs/recipes.md");
+
+/// The lines of YAML under a heading.
+fn recipe(heading: &str) -> &'static str {
+    let section = RECIPES.split("\n## ").find(|section| section.lines().next() == Some(heading));
+    let section = section.unwrap_or_else(|| panic!("no recipe {heading:?}"));
+    section.split("```yaml recipe\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap()
+}
+
+/// A proxy that runs a recipe in front of an upstream, with the files it names.
+struct Kitchen {
+    weir: Weir,
+    directory: TempDir,
+}
+
+impl Deref for Kitchen {
+    type Target = Weir;
+
+    fn deref(&self) -> &Weir {
+        &self.weir
+    }
+}
+
+impl Kitchen {
+    fn start(heading: &str, origin: &Origin, files: &[(&str, &str)]) -> Self {
+        Self::start_beside("", heading, origin, files)
+    }
+
+    /// With a line of YAML beside the recipe's.
+    fn start_beside(line: &str, heading: &str, origin: &Origin, files: &[(&str, &str)]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            fs::write(directory.path().join(name), content).unwrap();
+        }
+        let file = directory.path().join("weir.yaml");
+        fs::write(&file, config(origin.address(), &format!("{line}\n{}", recipe(heading)))).unwrap();
+        Self { weir: Weir::start_file(&file), directory }
+    }
+
+    /// Puts another file in the place of one.
+    fn replace(&self, name: &str, content: &str) {
+        let (next, file) = (self.directory.path().join("next"), self.directory.path().join(name));
+        fs::write(&next, content).unwrap();
+        fs::rename(next, file).unwrap();
+    }
+
+    /// The statuses of so many requests, one after the other on one connection.
+    fn ask(&self, times: usize, request: &Request) -> Vec<u16> {
+        let mut client = Client::connect(self.address());
+        (0..times).map(|_| client.ask(request).status).collect()
+    }
+
+    fn decisions(&self, rule: &str, outcome: &str) -> f64 {
+        self.metric("weir_decisions_total", &[("rule", rule), ("outcome", outcome)])
+    }
+}
+
+fn times(status: u16, count: usize) -> Vec<u16> {
+    vec![status; count]
+}
+
+/// Answers with the status that the request wishes for.
+fn obedient() -> Origin {
+    Origin::start(|turn| {
+        turn.body()?;
+        let status = turn.head.get("x-status").unwrap_or("200").to_owned();
+        turn.send(format!("HTTP/1.1 {status} As Told\r\ncontent-length: 2\r\n\r\nok"))?;
+        Ok(Then::Keep)
+    })
+}
+
+#[test]
+fn ten_failed_logins_an_hour() {
+    let origin = obedient();
+    let weir = Kitchen::start("Ten failed logins an hour per IP", &origin, &[]);
+    let (right, wrong) =
+        (Request::post("/login", "x"), Request::post("/login", "x").header("x-status", "401"));
+    assert_eq!(weir.ask(20, &right), times(200, 20));
+    assert_eq!(weir.ask(10, &wrong), times(401, 10));
+    assert_eq!(weir.ask(2, &wrong), times(429, 2));
+    assert_eq!(weir.ask(1, &right), times(429, 1));
+    assert_eq!(Client::connect_from("127.0.0.9", weir.address()).ask(&right).status, 200);
+    assert_eq!(weir.ask(1, &Request::get("/login")), times(200, 1));
+}
+
+#[test]
+fn a_thousand_guesses_at_once_are_ten() {
+    let origin = obedient();
+    let weir = Kitchen::start("Ten failed logins an hour per IP", &origin, &[]);
+    let wrong = Request::post("/login", "x").header("x-status", "403");
+    let statuses = at_once(8, |_| weir.ask(125, &wrong)).concat();
+    assert_eq!(statuses.iter().filter(|status| **status == 403).count(), 10);
+}
+
+#[test]
+fn free_users_and_pro() {
+    let origin = obedient();
+    let weir =
+        Kitchen::start("Free users 100 an hour, pro 10 000", &origin, &[("members.yaml", "rich: pro\n")]);
+    let with = |key: &str| Request::get("/").header("x-api-key", key);
+    assert_eq!(weir.ask(101, &with("poor")), [times(200, 100), times(429, 1)].concat());
+    assert_eq!(weir.ask(101, &with("other")), [times(200, 100), times(429, 1)].concat());
+    assert_eq!(weir.ask(101, &Request::get("/")), [times(200, 100), times(429, 1)].concat());
+    assert_eq!(weir.ask(150, &with("rich")), times(200, 150));
+    assert_eq!(
+        Client::connect(weir.address()).ask(&with("rich")).head.get("x-ratelimit-limit").unwrap(),
+        "10000, 10000;w=3600;name=\"pro\""
+    );
+    weir.replace("members.yaml", "rich: pro\npoor: pro\n");
+    wait::until_true("the customer to be pro", || weir.ask(1, &with("poor")) == times(200, 1));
+}
+
+#[test]
+fn two_hundred_dollars_a_day() {
+    let origin = obedient();
+    let weir = Kitchen::start("Two hundred dollars of purchases a day", &origin, &[]);
+    let buy = |cents: &str, status: &str| {
+        let request = Request::post("/purchases", "x").header("x-customer", "7");
+        weir.ask(1, &request.header("x-amount-cents", cents).header("x-status", status))[0]
+    };
+    assert_eq!(buy("20000", "402"), 402, "declined, and given back");
+    assert_eq!(buy("20000", "503"), 503, "failed, and given back");
+    assert_eq!(buy("15000", "200"), 200);
+    assert_eq!(buy("5001", "200"), 429, "a cent too much, and charged to nobody");
+    assert_eq!(buy("5000", "201"), 201);
+    assert_eq!(buy("1", "200"), 429);
+}
+
+#[test]
+fn ten_per_cent_over() {
+    let origin = obedient();
+    let weir = Kitchen::start("Ten per cent over is fine, but tell me", &origin, &[]);
+    let mut client = Client::connect(weir.address());
+    let request = Request::get("/").header("x-api-key", "7");
+    let answers: Vec<_> = (0..111).map(|_| client.ask(&request)).collect();
+    let (passed, refused) = answers.split_at(110);
+    assert!(passed.iter().all(|answer| answer.status == 200));
+    assert_eq!(refused[0].status, 429);
+    let mark =
+        |answer: &crate::support::Response| answer.head.get("x-weir-over-limit").map(ToOwned::to_owned);
+    assert!(passed[..100].iter().all(|answer| mark(answer).is_none()));
+    assert!(passed[100..].iter().all(|answer| mark(answer).as_deref() == Some("per-key")));
+    let marked =
+        origin.seen().iter().filter(|seen| seen.head.get("x-weir-over-limit") == Some("per-key")).count();
+    assert_eq!(marked, 10);
+    let outcomes = ["allowed", "soft", "limited"].map(|outcome| weir.decisions("per-key", outcome));
+    assert_eq!(outcomes, [100.0, 10.0, 1.0]);
+}
+
+#[test]
+fn more_while_there_is_room() {
+    let origin = obedient();
+    // Not the CPU: other tests keep it busy.
+    let signals = "elastic: { signals: in_flight }";
+    let weir = Kitchen::start_beside(signals, "Let them go over while we have room", &origin, &[]);
+    wait::until_true("room", || weir.admin_json("/limits")["rules"][0]["factor"].as_f64() > Some(2.0));
+    let begun = wait::now();
+    let statuses = weir.ask(400, &Request::get("/").header("x-api-key", "7"));
+    let passed = statuses.iter().filter(|status| **status == 200).count();
+    // Without the factor: a burst of a hundred, and a hundred a second.
+    let base = 101.0 + begun.elapsed().as_secs_f64() * 100.0;
+    assert!(passed as f64 > base * 1.5, "{passed} of at least {base}");
+}
+
+#[test]
+fn slower_instead_of_refused() {
+    let origin = obedient();
+    let weir = Kitchen::start("Slow them down instead of refusing", &origin, &[]);
+    let begun = wait::now();
+    let statuses = at_once(40, |_| weir.ask(1, &Request::get("/import"))).concat();
+    let passed = statuses.iter().filter(|status| **status == 200).count();
+    assert!(passed >= 16, "{statuses:?}");
+    assert!(statuses.contains(&429), "{statuses:?}");
+    assert!(begun.elapsed().as_millis() >= (passed as u128 - 1) * 100, "{passed} passed too soon");
+    assert!(weir.decisions("imports", "delayed") >= 15.0);
+}
+
+#[test]
+fn four_reports_at_a_time() {
+    let origin = Origin::start(|turn| {
+        if turn.head.word(1) == "/reports/slow" {
+            // Until the client leaves.
+            turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no")?;
+            turn.wire.ends();
+            return Ok(Then::Close);
+        }
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")?;
+        Ok(Then::Keep)
+    });
+    let weir = Kitchen::start("At most four reports at a time", &origin, &[]);
+    let with = |path: &str, customer: &str| Request::get(path).header("x-customer", customer);
+    let mut under_way: Vec<_> = (0..4)
+        .map(|_| {
+            let mut client = Client::connect(weir.address());
+            client.send(with("/reports/slow", "7").bytes());
+            assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "200");
+            client
+        })
+        .collect();
+    assert_eq!(weir.ask(3, &with("/reports/quick", "7")), times(429, 3));
+    assert_eq!(weir.ask(1, &with("/reports/quick", "8")), times(200, 1));
+    drop(under_way.pop());
+    wait::until_true("a place to be free", || weir.ask(1, &with("/reports/quick", "7")) == times(200, 1));
+    assert_eq!(weir.ask(5, &with("/reports/quick", "7")), times(200, 5));
+}
+
+#[test]
+fn who_does_not_listen_is_shut_out() {
+    let origin = obedient();
+    let weir = Kitchen::start("Shut out those who do not listen", &origin, &[]);
+    let mut client = Client::connect(weir.address());
+    wait::until_true("a refusal", || client.get("/").status == 429);
+    for _ in 0..5 {
+        let answer = client.get("/");
+        assert_eq!(answer.status, 429);
+        assert!((540..=600).contains(&answer.number("retry-after")), "{:?}", answer.head);
+    }
+    assert_eq!((weir.decisions("scrapers", "limited"), weir.decisions("scrapers", "banned")), (1.0, 5.0));
+    assert_eq!(Client::connect_from("127.0.0.9", weir.address()).get("/").status, 200);
+}
+
+#[test]
+fn a_tenth_of_the_clients_is_limited() {
+    let origin = obedient();
+    let weir = Kitchen::start("A new limit, carefully", &origin, &[]);
+    let limited = |client: usize| {
+        let from = format!("127.0.{}.{}", 1 + client / 200, 1 + client % 200);
+        let mut client = Client::connect_from(&from, weir.address());
+        (0..60).any(|_| client.get("/").status == 429)
+    };
+    let first: Vec<bool> = (0..200).map(limited).collect();
+    let share = first.iter().filter(|limited| **limited).count();
+    assert!((3..=50).contains(&share), "{share} of 200");
+    assert!(weir.decisions("try-it", "shadow") > 0.0);
+    let again: Vec<bool> = (0..200).map(limited).collect();
+    assert_eq!(first, again);
+}
+
+#[test]
+fn each_user_of_a_token() {
+    let origin = obedient();
+    let public = include_str!("../data/jwt/ec.pub.pem");
+    let weir =
+        Kitchen::start("Each user of a token, whatever the address", &origin, &[("issuer.pem", public)]);
+    let sign = |secret: &str, user: &str| {
+        let key = EncodingKey::from_ec_pem(secret.as_bytes()).unwrap();
+        // 2100-01-01
+        let claims = serde_json::json!({ "sub": user, "exp": 4_102_444_800_u64 });
+        let token = encode(&Header::new(Algorithm::ES256), &claims, &key).unwrap();
+        Request::get("/").header("authorization", &format!("Bearer {token}"))
+    };
+    let ours = include_str!("../data/jwt/ec.pem");
+    let ask = |from: &str, request: &Request| Client::connect_from(from, weir.address()).ask(request);
+    assert_eq!(ask("127.0.0.1", &sign(ours, "ann")).number("x-ratelimit-remaining"), 999);
+    assert_eq!(ask("127.0.0.2", &sign(ours, "ann")).number("x-ratelimit-remaining"), 998);
+    assert_eq!(ask("127.0.0.2", &sign(ours, "bob")).number("x-ratelimit-remaining"), 999);
+    assert_eq!(ask("127.0.0.1", &sign(include_str!("../data/jwt/other.pem"), "ann")).status, 403);
+    assert_eq!(ask("127.0.0.1", &Request::get("/")).status, 403);
+}
+
+#[test]
+fn an_old_page_rather_than_none() {
+    let origin = obedient();
+    let heading = "An old page rather than none";
+    let weir = Kitchen::start(heading, &origin, &[("busy.html", "<p>busy")]);
+    let mut client = Client::connect(weir.address());
+    assert_eq!(client.get("/catalogue/1").body.text(), "ok");
+    // Quicker than the limit: what is refused is marked.
+    let mut refused = |request: &Request| {
+        let mut answers = (0..5000).map(|_| client.ask(request));
+        answers.find(|answer| answer.head.get("warning").is_some()).unwrap()
+    };
+    let kept = refused(&Request::get("/catalogue/1"));
+    assert_eq!((kept.status, &*kept.body.text()), (200, "ok"));
+    let busy = refused(&Request::post("/catalogue/1", "x"));
+    assert_eq!((busy.status, &*busy.body.text()), (200, "<p>busy"));
+}
+
+#[test]
+fn every_recipe_is_tried() {
+    let tests = [include_str!("recipes.rs"), include_str!("recipes/core.rs")].concat();
+    let untried = RECIPES.lines().filter_map(|line| line.strip_prefix("## "));
+    let untried: Vec<_> = untried.filter(|heading| !tests.contains(&format!("\"{heading}\""))).collect();
+    assert!(untried.is_empty(), "{untried:?}");
+}
+
+#[test]
+fn lists_of_who_may_and_who_may_not() {
+    let origin = obedient();
+    let files = [("partners.txt", "127.0.0.5\n"), ("unwanted.txt", "127.0.0.6/32 # known\n")];
+    let weir = Kitchen::start("Nobody from there, and those never limited", &origin, &files);
+    let from = |address: &str, path: &str| Client::connect_from(address, weir.address()).get(path);
+    assert_eq!(from("127.0.0.5", "/").head.get("x-ratelimit-limit"), None);
+    assert_eq!(from("127.0.0.6", "/").status, 403);
+    assert_eq!(from("127.0.0.6", "/healthz").status, 200);
+    assert!(from("127.0.0.7", "/").head.get("x-ratelimit-limit").is_some());
+    weir.replace("unwanted.txt", "127.0.0.7\n");
+    wait::until_true("the new list", || from("127.0.0.7", "/").status == 403);
+    assert_eq!(from("127.0.0.6", "/").status, 200);
+}

@@ -1,0 +1,90 @@
+//! The recipes that ask for a certain hour, a certain country or a network of IPv6, on a clock and with
+//! addresses of our own: the configuration as it is compiled, without the sockets around it.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, Method, Uri};
+use weir::config::{self, Config};
+use weir::identify::identify;
+use weir::limiter::elastic::Headroom;
+use weir::limiter::timestamp::Timestamp;
+use weir::limiter::{self, Limiter};
+use weir::rules::selection::Selection;
+use weir::rules::{RuleSet, meter_specs};
+use weir::throttle::{self, Action};
+
+use super::recipe;
+
+/// 2026-11-21T00:00:00Z.
+const MIDNIGHT: u64 = 1_795_219_200;
+const MINUTE: u64 = 60;
+const HOUR: u64 = 60 * MINUTE;
+
+/// A recipe without a proxy around it.
+struct Rules {
+    config: Config,
+    rules: RuleSet,
+    limiter: Limiter,
+}
+
+impl Rules {
+    fn of(heading: &str, files: &[(&str, &[u8])]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            std::fs::write(directory.path().join(name), content).unwrap();
+        }
+        let text = format!("listeners: 127.0.0.1:0\nupstream: echo\n{}", recipe(heading));
+        let config = config::from_text(&text, &directory.path().join("weir.yaml"), &|_| None).unwrap();
+        let limiter = Limiter::new(limiter::Settings { max_keys: 1000, secret: [7, 11] });
+        let meters = limiter.install(&meter_specs(&config.rules), Timestamp::from_secs(MIDNIGHT));
+        let rules = RuleSet::bind(config.rules.clone(), &meters, limiter.hasher());
+        Self { config, rules, limiter }
+    }
+
+    /// Whether a request from `client` passes at so many seconds after midnight.
+    fn passes(&self, client: &str, seconds: u64) -> bool {
+        let (client, now): (IpAddr, _) = (client.parse().unwrap(), Timestamp::from_secs(MIDNIGHT + seconds));
+        let (uri, headers) = (Uri::from_static("/"), HeaderMap::new());
+        let request = identify(&Method::GET, &uri, &headers, client, &self.config.identify, now).unwrap();
+        let Selection::Limited(selected) = self.rules.select(&request, Headroom::default()) else {
+            return false;
+        };
+        let checks: Vec<_> = selected.iter().map(|selected| selected.check).collect();
+        matches!(throttle::resolve(&self.limiter.check(&checks, now)), Action::Forward)
+    }
+
+    /// How many of so many requests pass.
+    fn passing(&self, requests: usize, client: &str, seconds: u64) -> usize {
+        (0..requests).filter(|_| self.passes(client, seconds)).count()
+    }
+}
+
+#[test]
+fn a_country_at_night() {
+    let database = include_bytes!("../../data/city.mmdb");
+    let night = Rules::of("From one country at most 1000 a minute, at night", &[("country.mmdb", database)]);
+    let (brazil, germany) = ("198.51.100.7", "192.0.2.7");
+    // São Paulo is three hours behind, all year round.
+    let (one, six) = (4 * HOUR, 9 * HOUR);
+    assert_eq!(night.passing(2000, brazil, one - 1), 2000);
+    assert_eq!(night.passing(2000, brazil, one), 1000);
+    assert_eq!(night.passing(2000, brazil, one + MINUTE), 1000);
+    assert_eq!(night.passing(2000, germany, one + MINUTE), 2000);
+    assert_eq!(night.passing(2000, brazil, six - 1), 1000);
+    assert_eq!(night.passing(2000, brazil, six), 2000);
+}
+
+#[test]
+fn one_home_one_office_one_provider() {
+    let nested = Rules::of("One home, one office, one provider", &[]);
+    let from = |office: usize, home: usize, host: usize| format!("2001:db8:0:{office}{home:02x}::{host}");
+    // A home has its hundred, whatever addresses it takes on.
+    assert_eq!((0..300).filter(|host| nested.passes(&from(1, 0, *host), 0)).count(), 100);
+    // Four homes use up what their office has, four offices what their provider has.
+    assert_eq!((1..9).map(|home| nested.passing(300, &from(1, home, 1), 0)).sum::<usize>(), 300);
+    let others: usize = (2..9)
+        .map(|office| (0..9).map(|home| nested.passing(300, &from(office, home, 1), 0)).sum::<usize>())
+        .sum();
+    assert_eq!(others, 1200);
+    assert_eq!(nested.passing(300, "2001:db8:1::1", 0), 100);
+}

@@ -1,0 +1,191 @@
+//! Every algorithm beside what it stands for, worked out by brute force from everything that was ever charged.
+
+use std::num::NonZeroU32;
+
+use proptest::prelude::*;
+use weir::limiter::algorithm::{Algorithm, Outcome};
+use weir::limiter::quota::{Limit, Period, Quota, Unit};
+
+use super::counter::Counter;
+use super::{START, requests, steps};
+
+/// What was charged when, in nanoseconds since the epoch.
+type Charged = [(u64, u32)];
+
+/// Units in use at `now`, exactly, as a fraction of which this is the numerator and [`whole`] one unit.
+fn used(quota: &Quota, charged: &Charged, now: u64) -> u128 {
+    let (period, count) = (quota.window().nanos(), u128::from(quota.limit().count.get()));
+    let sum = |units: &dyn Fn(u64) -> u128| -> u128 {
+        charged.iter().map(|(at, cost)| u128::from(*cost) * units(*at)).sum()
+    };
+    match (quota.algorithm(), u64::from(quota.precision())) {
+        // A level that drains at the limit's rate.
+        (Algorithm::Gcra | Algorithm::LeakyBucket | Algorithm::TokenBucket, _) => {
+            let (mut level, mut last) = (0_u128, 0);
+            for (at, cost) in charged.iter().copied().chain([(now, 0)]) {
+                level = level.saturating_sub(u128::from(at - last) * count);
+                level += u128::from(cost) * u128::from(period);
+                last = at;
+            }
+            level
+        }
+        (Algorithm::FixedWindow, _) => sum(&|at| u128::from(at / period == now / period)),
+        (Algorithm::SlidingLog, _) => sum(&|at| u128::from(now - at < period)),
+        // What is left of a unit's sub-window when as many as there are have passed since it ended.
+        (Algorithm::SlidingWindow, precision) => {
+            let tick = period.div_ceil(precision);
+            sum(&|at| u128::from((at - at % tick + (precision + 1) * tick).saturating_sub(now).min(tick)))
+        }
+        (Algorithm::InFlight | Algorithm::Ban, _) => unreachable!("no limit names them"),
+    }
+}
+
+fn whole(quota: &Quota) -> u128 {
+    let period = quota.window().nanos();
+    match quota.algorithm() {
+        Algorithm::FixedWindow | Algorithm::SlidingLog => 1,
+        Algorithm::SlidingWindow => u128::from(period.div_ceil(quota.precision().into())),
+        _ => u128::from(period),
+    }
+}
+
+fn admits(quota: &Quota, charged: &Charged, cost: u32, now: u64) -> bool {
+    used(quota, charged, now) + u128::from(cost) * whole(quota)
+        <= u128::from(quota.burst().get()) * whole(quota)
+}
+
+/// Those whose windows have one length everywhere, and which do not round.
+fn quotas() -> impl Strategy<Value = Quota> {
+    let exact = [
+        Algorithm::Gcra,
+        Algorithm::LeakyBucket,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+    ];
+    let unit = prop::sample::select(&[Unit::Millisecond, Unit::Second, Unit::Minute, Unit::Hour][..]);
+    (prop::sample::select(exact.to_vec()), 1_u32..60, 1_u32..7, unit, 1_u8..=60, 1_u32..60).prop_map(
+        |(algorithm, count, periods, unit, precision, burst)| {
+            let limit = Limit::new(
+                NonZeroU32::new(count).unwrap(),
+                Period::new(NonZeroU32::new(periods).unwrap(), unit),
+            );
+            let burst = NonZeroU32::new(burst).filter(|_| algorithm.has_burst());
+            let quota = Quota::new(algorithm, limit, burst).unwrap();
+            quota.with_precision(precision).unwrap_or(quota)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_algorithm_admits_what_its_definition_admits(quota in quotas(), steps in steps()) {
+        let mut counter = Counter::new(quota);
+        let mut charged = Vec::new();
+        for (now, cost) in requests(&quota, &steps) {
+            let passes = counter.ask(cost, now) == Outcome::Conform;
+            prop_assert_eq!(passes, admits(&quota, &charged, cost, now), "{} of {:?} at {}", cost, quota, now);
+            if passes {
+                charged.push((now, cost));
+            }
+            let exact = used(&quota, &charged, now).div_ceil(whole(&quota));
+            prop_assert_eq!(u128::from(counter.usage(now).used), exact);
+        }
+    }
+
+    #[test]
+    fn debts_count_like_everything_else(quota in quotas(), steps in steps()) {
+        let mut counter = Counter::new(quota);
+        let mut charged = Vec::new();
+        for (index, (now, cost)) in requests(&quota, &steps).into_iter().enumerate() {
+            let admitted = admits(&quota, &charged, cost, now);
+            prop_assert_eq!(counter.peek(cost, now).1 == Outcome::Conform, admitted, "request {}", index);
+            if admitted || index % 3 == 0 {
+                counter.charge(cost.into(), now);
+                charged.push((now, cost));
+            }
+        }
+    }
+
+    #[test]
+    fn a_counter_is_unused_from_the_moment_on_that_nothing_counts(quota in quotas(), steps in steps()) {
+        let mut counter = Counter::new(quota);
+        let mut charged = Vec::new();
+        for (now, cost) in requests(&quota, &steps) {
+            prop_assert_eq!(counter.is_unused(now), used(&quota, &charged, now) == 0);
+            let whole_again = now + u64::try_from(counter.usage(now).reset.as_nanos()).unwrap();
+            prop_assert!(counter.is_unused(whole_again));
+            if whole_again > now && quota.algorithm() != Algorithm::FixedWindow {
+                prop_assert!(!counter.is_unused(whole_again - 1), "{} too early", quota.algorithm());
+            }
+            if counter.ask(cost, now) == Outcome::Conform {
+                charged.push((now, cost));
+            }
+        }
+    }
+
+    #[test]
+    fn a_log_never_admits_more_than_its_count_in_any_span(
+        count in 1_u32..30,
+        steps in steps(),
+        back in prop::collection::vec(0_u64..20, 120),
+    ) {
+        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Minute));
+        let quota = Quota::new(Algorithm::SlidingLog, limit, None).unwrap();
+        let mut counter = Counter::new(quota);
+        let (mut charged, mut latest) = (Vec::new(), START);
+        for ((now, cost), back) in requests(&quota, &steps).into_iter().zip(back) {
+            // Threads read the clock in one order and come to the counter in another.
+            if counter.ask(cost, now - back) == Outcome::Conform {
+                latest = latest.max(now - back);
+                charged.push((latest, cost));
+            }
+        }
+        for (first, (from, _)) in charged.iter().enumerate() {
+            let within = charged[first..].iter().filter(|(at, _)| at - from < limit.period.nanos());
+            prop_assert!(within.map(|(_, cost)| cost).sum::<u32>() <= count);
+        }
+    }
+
+    #[test]
+    fn a_precise_window_never_admits_more_than_its_count_in_all_but_one_sub_window(
+        count in 1_u32..30,
+        precision in 2_u8..=60,
+        steps in steps(),
+    ) {
+        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Minute));
+        let quota = Quota::new(Algorithm::SlidingWindow, limit, None).unwrap();
+        let quota = quota.with_precision(precision).unwrap();
+        let mut counter = Counter::new(quota);
+        let all = requests(&quota, &steps);
+        let charged: Vec<_> =
+            all.into_iter().filter(|(now, cost)| counter.ask(*cost, *now) == Outcome::Conform).collect();
+        let span = limit.period.nanos() / u64::from(precision) * u64::from(precision - 1);
+        for (first, (from, _)) in charged.iter().enumerate() {
+            let within = charged[first..].iter().filter(|(at, _)| at - from < span);
+            prop_assert!(within.map(|(_, cost)| cost).sum::<u32>() <= count);
+        }
+    }
+
+    #[test]
+    fn a_counter_without_memory_for_a_history_is_stricter_and_never_more_generous(
+        precise in any::<bool>(), count in 1_u32..30, steps in steps(),
+    ) {
+        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Minute));
+        let algorithm = if precise { Algorithm::SlidingWindow } else { Algorithm::SlidingLog };
+        let quota = Quota::new(algorithm, limit, None).unwrap();
+        let quota = quota.with_precision(6).unwrap_or(quota);
+        let (mut short, mut charged) = (None, Vec::new());
+        for (now, cost) in requests(&quota, &steps) {
+            let at = weir::limiter::timestamp::Timestamp::from_nanos(now);
+            let (next, outcome) = weir::limiter::algorithm::evaluate(short, &quota, cost, at);
+            if outcome == Outcome::Conform {
+                prop_assert!(admits(&quota, &charged, cost, now));
+                short = Some(next);
+                charged.push((now, cost));
+            }
+        }
+    }
+}
