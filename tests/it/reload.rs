@@ -5,7 +5,7 @@ mod files;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use crate::support::{Client, Origin, Request, Weir, ask, config, get, metrics};
+use crate::support::{Client, Origin, Request, Weir, ask, config, get, metrics, wait};
 
 /// One counter per `x-key`.
 fn keyed(limit: &str) -> String {
@@ -62,7 +62,7 @@ fn twenty_reloads_under_load_fail_no_request_and_forget_no_counter() {
             for n in 2..22 {
                 let before = served.load(Ordering::Relaxed);
                 weir.reload(&config("echo", &rules(n)));
-                crate::support::wait::until_true("traffic", || served.load(Ordering::Relaxed) > before);
+                wait::until_true("traffic", || served.load(Ordering::Relaxed) > before);
             }
         }));
         done.store(true, Ordering::Relaxed);
@@ -159,7 +159,7 @@ fn another_upstream_takes_over() {
 #[test]
 fn another_patience_with_the_upstream_takes_over() {
     let origin = Origin::start(|turn| {
-        crate::support::wait::pause(std::time::Duration::from_millis(1500));
+        wait::pause(std::time::Duration::from_millis(1500));
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
         Ok(crate::support::Then::Keep)
     });
@@ -201,7 +201,7 @@ fn a_bad_file_changes_nothing_and_is_told_about() {
     for page in ["/server_info", "/limits"] {
         assert!(weir.admin_get(page).body.text().contains("fortnight"), "{page} does not show the problem");
     }
-    assert!(weir.log().iter().any(|line| line.contains("fortnight")), "the log does not show the problem");
+    wait::until_true("the problem in the log", || weir.log().iter().any(|line| line.contains("fortnight")));
     weir.reload(&config("echo", &keyed("20/d")));
     assert_eq!(ask(weir.address(), &with_key("used")).header("x-ratelimit-remaining"), "9");
     assert!(!weir.admin_get("/server_info").body.text().contains("fortnight"), "the problem is still shown");
