@@ -177,6 +177,8 @@ impl Usage {
 ///
 /// `None` is a counter that nobody has used: a full quota. Costs saturate; a `cost` of zero always conforms
 /// unless the counter is in debt. Of a [`History`] the answer is what it will say in short, for it to follow.
+// Inline as far as the algorithm that most limits use: the state then never goes through memory.
+#[inline(always)]
 pub fn evaluate<'a>(
     counter: impl Into<Counter<'a>>,
     quota: &Quota,
@@ -188,6 +190,14 @@ pub fn evaluate<'a>(
         Counter::Short(state) => Some(state),
         Counter::Long(history) => return history.evaluate(quota, cost, now),
     };
+    match quota.algorithm() {
+        Algorithm::Gcra => gcra::evaluate(state, quota, cost, now),
+        _ => evaluate_other(state, quota, cost, now),
+    }
+}
+
+#[inline(never)]
+fn evaluate_other(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
     match quota.algorithm() {
         Algorithm::Gcra => gcra::evaluate(state, quota, cost, now),
         Algorithm::TokenBucket => token_bucket::evaluate(state, quota, cost, now),

@@ -10,6 +10,7 @@ use super::{Outcome, State, Usage};
 use crate::limiter::quota::{Quota, Span};
 use crate::limiter::timestamp::Timestamp;
 
+#[inline]
 pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
     let arrival = arrival(state, quota, now);
     let next = advance(arrival, quota, cost);

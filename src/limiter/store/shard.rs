@@ -153,12 +153,19 @@ impl Shard {
 
     /// What the counter at `place` remembers. A new key starts from the overflow counter while that is in use:
     /// a client that was counted there does not get a fresh quota when room appears.
+    // Inline: handed back through memory in pieces and read as a whole, it stalls the processor.
+    #[inline(always)]
     pub(in crate::limiter) fn counter(&self, place: Place, meter: MeterId) -> Counter<'_> {
         match place {
             Place::At(index) => self.counter_of(&self.slots()[index]),
             Place::Absent if self.overflow.is_empty() => Counter::Unused,
-            Place::Absent => self.overflow.get(&meter).copied().into(),
+            Place::Absent => self.overflowed(meter).into(),
         }
+    }
+
+    #[cold]
+    fn overflowed(&self, meter: MeterId) -> Option<State> {
+        self.overflow.get(&meter).copied()
     }
 
     /// The same in twelve bytes, as it is at `now`.
@@ -171,6 +178,7 @@ impl Shard {
     }
 
     /// Keeps `state` for `key`; `place` must come from [`Self::find`] with nothing changed since.
+    #[inline]
     pub(in crate::limiter) fn keep(
         &mut self,
         place: Place,
@@ -180,20 +188,34 @@ impl Shard {
         now: Timestamp,
     ) -> Kept {
         match place {
-            Place::At(index) if self.looks_back(meter) => self.keep_long(index, meter, state, now),
-            Place::At(index) => self.slots_mut()[index] = slot(key, meter, state),
-            Place::Absent => {
-                let kept = self.insert(key, meter, state, now);
-                if kept == Kept::Own
-                    && self.looks_back(meter)
-                    && let Place::At(index) = self.find(key)
-                {
-                    self.keep_long(index, meter, state, now);
-                }
-                return kept;
+            Place::At(index) if !self.looks_back(meter) => {
+                self.slots_mut()[index] = slot(key, meter, state);
+                Kept::Own
             }
+            place => self.keep_new_or_long(place, key, meter, state, now),
         }
-        Kept::Own
+    }
+
+    #[inline(never)]
+    fn keep_new_or_long(
+        &mut self,
+        place: Place,
+        key: Fingerprint,
+        meter: MeterId,
+        state: State,
+        now: Timestamp,
+    ) -> Kept {
+        let kept = match place {
+            Place::At(_) => Kept::Own,
+            Place::Absent => self.insert(key, meter, state, now),
+        };
+        if kept == Kept::Own
+            && self.looks_back(meter)
+            && let Place::At(index) = self.find(key)
+        {
+            self.keep_long(index, meter, state, now);
+        }
+        kept
     }
 
     /// The same, but nowhere if there is no room for a counter of its own; whether there was. For counters that
@@ -370,6 +392,7 @@ impl Shard {
         self.quotas.get(meter_of(slot)).is_none_or(|quota| algorithm::is_unused(state_of(slot), quota, now))
     }
 
+    #[inline(always)]
     fn counter_of(&self, slot: &Slot) -> Counter<'_> {
         if is_long(slot) {
             Counter::Long(self.histories.get(number_of(slot)))
