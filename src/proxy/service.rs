@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use hyper::body::Incoming;
 
 use super::answers::{self, Unread};
@@ -13,6 +13,7 @@ use super::body::{RequestBody, ResponseBody};
 use super::connection::Connection;
 use super::exchange::Exchange;
 use super::forward::forward;
+use super::grpc;
 use super::headers::{self, Hop, Unacceptable};
 use super::limits::Limits;
 use crate::identify::identify;
@@ -34,6 +35,9 @@ pub(super) fn handle(
     let now = worker.shared.clock.now();
     let (mut head, body) = request.into_parts();
     let mut exchange = Exchange::begin(connection, &head, now, view.upstream.settings().idle_timeout);
+    if head.version == Version::HTTP_2 {
+        headers::join_cookies(&mut head.headers);
+    }
 
     if let Err(unacceptable) = headers::validate(&head) {
         return answered(answers::malformed(exchange, unacceptable));
@@ -86,6 +90,9 @@ pub(super) fn handle(
     Handling::Forwarding(Box::pin(async move {
         if let Some(delay) = delay {
             exchange.wait(delay).await;
+        }
+        if exchange.is_grpc() {
+            grpc::mind_deadline(&exchange, &head.headers);
         }
         let body = RequestBody::new(body, &mut exchange, view.upstream.settings().timeout);
         let request = Request::from_parts(head, body);
