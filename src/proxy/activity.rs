@@ -73,7 +73,7 @@ impl Patience {
 pub struct Activity {
     clock: Rc<SlowClock>,
     /// Of a stream: the connection it is on.
-    connection: Option<Rc<Activity>>,
+    connection: Option<Rc<Self>>,
     /// Of a connection: its streams.
     streams: Cell<u32>,
     patience: Patience,
@@ -179,6 +179,11 @@ impl Activity {
         // The rest of the request before has been read, or this one would not be here.
         self.linger.set(false);
         self.turn_to(Doing::Exchanging);
+    }
+
+    /// From now on its bodies may stand still for `stall`.
+    pub fn bodies_may_rest(&self, stall: Duration) {
+        self.stall.set(ticks(stall));
     }
 
     /// The request is held back: nothing of it is due.

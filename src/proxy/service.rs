@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
@@ -34,7 +35,7 @@ pub(super) fn handle(
     let policy = &view.policy;
     let now = worker.shared.clock.now();
     let (mut head, body) = request.into_parts();
-    let mut exchange = Exchange::begin(connection, &head, now, view.upstream.settings().idle_timeout);
+    let mut exchange = Exchange::begin(connection, &head, now, view.stall);
     if head.version == Version::HTTP_2 {
         headers::join_cookies(&mut head.headers);
     }
@@ -82,6 +83,10 @@ pub(super) fn handle(
         }
     };
 
+    let upstream = view.upstream(&attributes).map(Rc::clone);
+    if let Some(upstream) = &upstream {
+        exchange.bodies_may_rest(upstream.settings().idle_timeout);
+    }
     exchange.reserve(&limits, policy);
     exchange.listen(view.fallbacks.listen(limits.rules(), &head, now));
     headers::prepare_request(&mut head, &hop);
@@ -94,10 +99,12 @@ pub(super) fn handle(
         if exchange.is_grpc() {
             grpc::mind_deadline(&exchange, &head.headers);
         }
-        let body = RequestBody::new(body, &mut exchange, view.upstream.settings().timeout);
+        let upstream = upstream.as_deref();
+        let timeout = upstream.map_or(Duration::MAX, |upstream| upstream.settings().timeout);
+        let body = RequestBody::new(body, &mut exchange, timeout);
         let request = Request::from_parts(head, body);
-        let answer = forward(&view, &mut exchange, request).await;
-        let mut response = answers::upstream(exchange, &view, &mut limits, answer);
+        let answer = forward(&view, upstream, &mut exchange, request).await;
+        let mut response = answers::upstream(exchange, upstream, &mut limits, answer);
         limits.write_headers(response.headers_mut(), &view);
         limits.write_marks(response.headers_mut(), &view);
         response

@@ -28,3 +28,4 @@ mod state;
 mod support;
 mod throttling;
 mod timeouts;
+mod upstreams;
