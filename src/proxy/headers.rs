@@ -123,7 +123,11 @@ impl Expectation {
 
 /// Undoes what HTTP/2 does to fields for the sake of compression: a Cookie field may come in pieces, and is whole
 /// for everybody else (RFC 9113 section 8.2.3).
-pub(super) fn join_cookies(headers: &mut HeaderMap) {
+pub(super) fn join_cookies(head: &mut request::Parts) {
+    if head.version != Version::HTTP_2 {
+        return;
+    }
+    let headers = &mut head.headers;
     let mut pieces = headers.get_all(COOKIE).iter();
     let Some(first) = pieces.next() else { return };
     let mut whole = first.as_bytes().to_vec();

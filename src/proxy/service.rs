@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response, Version};
+use http::{Request, Response};
 use hyper::body::Incoming;
 
 use super::answers::{self, Unread};
@@ -36,9 +36,7 @@ pub(super) fn handle(
     let now = worker.shared.clock.now();
     let (mut head, body) = request.into_parts();
     let mut exchange = Exchange::begin(connection, &head, now, view.stall);
-    if head.version == Version::HTTP_2 {
-        headers::join_cookies(&mut head.headers);
-    }
+    headers::join_cookies(&mut head);
 
     if let Err(unacceptable) = headers::validate(&head) {
         return answered(answers::malformed(exchange, unacceptable));
@@ -96,9 +94,7 @@ pub(super) fn handle(
         if let Some(delay) = delay {
             exchange.wait(delay).await;
         }
-        if exchange.is_grpc() {
-            grpc::mind_deadline(&exchange, &head.headers);
-        }
+        grpc::mind_deadline(&exchange, &head.headers);
         let upstream = upstream.as_deref();
         let timeout = upstream.map_or(Duration::MAX, |upstream| upstream.settings().timeout);
         let body = RequestBody::new(body, &mut exchange, timeout);
