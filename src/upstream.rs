@@ -12,6 +12,7 @@ pub mod stream;
 
 mod echo;
 mod http1;
+mod http2;
 mod pool;
 mod transport;
 

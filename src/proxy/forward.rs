@@ -44,7 +44,7 @@ pub(super) async fn forward(
     let endpoint = upstream.ok_or(Failure::NoRoute)?.pick().ok_or(Failure::NoEndpoint)?;
     exchange.note_upstream(endpoint.name());
     let attempt = Attempt::begin(endpoint.metrics());
-    let mut sending = pin!(endpoint.send(request));
+    let mut sending = pin!(endpoint.send(request, exchange.is_grpc()));
     let activity = exchange.activity();
     let answered = poll_fn(|cx| {
         if let Poll::Ready(answered) = sending.as_mut().poll(cx) {

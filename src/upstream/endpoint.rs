@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::uri::Scheme;
 use http::{Method, Request, Response};
 use hyper::body::Body;
 use tokio::net::{TcpStream, UnixStream};
@@ -23,6 +24,7 @@ use super::http1::head::Head;
 use super::http1::length::Length;
 use super::http1::streaming::Streaming;
 use super::http1::upload::Upload;
+use super::http2::{self, lines::Lines};
 use super::pool::Pool;
 use super::settings::Address;
 use super::transport::Transport;
@@ -34,17 +36,21 @@ pub struct Endpoint {
     cluster: Arc<Cluster>,
     host: Arc<Host>,
     pool: Rc<Pool>,
+    lines: Lines,
     metrics: Rc<EndpointMetrics>,
 }
 
 impl Endpoint {
     /// A way to `host` without connections yet.
     pub(super) fn new(cluster: &Arc<Cluster>, host: &Arc<Host>, metrics: EndpointMetrics) -> Self {
+        let keep_for = cluster.settings().idle_timeout.as_secs().max(1);
+        let metrics = Rc::new(metrics);
         Self {
-            pool: Rc::new(Pool::new(cluster.settings().idle_timeout.as_secs().max(1))),
+            pool: Rc::new(Pool::new(keep_for)),
+            lines: Lines::new(keep_for, &metrics),
             cluster: Arc::clone(cluster),
             host: Arc::clone(host),
-            metrics: Rc::new(metrics),
+            metrics,
         }
     }
 
@@ -61,20 +67,25 @@ impl Endpoint {
     /// A second has passed.
     pub(super) fn age(&self) {
         self.pool.age();
+        self.lines.age();
     }
 
     /// Sends a request and answers with the head of the answer, its body still to come. Dropped before, it
-    /// closes the connection.
+    /// closes the connection or, over HTTP/2, resets the stream. A `call` of gRPC always goes over HTTP/2.
     ///
     /// # Errors
     /// [`Error`] if no connection could be made, or none of the answer came or it was not HTTP.
-    pub async fn send<B>(&self, request: Request<B>) -> Result<Response<Answer<B>>, Error>
+    pub async fn send<B>(&self, request: Request<B>, call: bool) -> Result<Response<Answer<B>>, Error>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         if self.host.address == Address::Echo {
             return Ok(echo::answer(request));
+        }
+        if call || self.cluster.settings().http2 {
+            // Its future is another, and large: it does not burden the requests of HTTP/1.1.
+            return Box::pin(self.send_by_http2(request)).await;
         }
         let mut kept = self.pool.checkout();
         let is_kept = kept.is_some();
@@ -104,6 +115,16 @@ impl Endpoint {
         Ok(self.answer(head, connection, upload))
     }
 
+    async fn send_by_http2<B>(&self, request: Request<B>) -> Result<Response<Answer<B>>, Error>
+    where
+        B: Body<Data = Bytes> + Unpin + 'static,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
+        let (parts, body) = request.into_parts();
+        let head = http2::head::for_http2(parts, Scheme::HTTP, &self.host.name);
+        http2::send(&self.lines, async || self.open().await, head, body).await
+    }
+
     fn answer<B>(&self, head: Head, mut connection: Connection, upload: Upload<B>) -> Response<Answer<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
@@ -128,6 +149,10 @@ impl Endpoint {
     }
 
     async fn connect(&self) -> Result<Connection, Error> {
+        self.open().await.map(|transport| Connection::new(transport, &self.metrics))
+    }
+
+    async fn open(&self) -> Result<Transport, Error> {
         let settings = self.cluster.settings();
         // The answer's time runs meanwhile: an upstream that is away is to be told from one that is slow.
         let most = settings.connect_timeout.min(settings.timeout);
@@ -135,9 +160,7 @@ impl Endpoint {
             Ok(opened) => opened.map_err(Error::Connect),
             Err(_) => Err(Error::ConnectTimeout),
         };
-        opened
-            .map(|transport| Connection::new(transport, &self.metrics))
-            .inspect_err(|_| self.metrics.connection_failed())
+        opened.inspect_err(|_| self.metrics.connection_failed())
     }
 }
 
