@@ -55,7 +55,10 @@ impl Settlement {
                 rule: selected.rule,
                 price: selected.price,
                 position,
-                reservation,
+                reservation: match tariff_of(policy, selected.rule) {
+                    Some(tariff) => reservation.owing(tariff.debt()),
+                    None => reservation,
+                },
                 free: false,
             })
             .collect();
