@@ -47,7 +47,7 @@ pub(super) fn compile(
     report: &mut Report<'_>,
 ) -> Option<Config> {
     let root = At::ROOT;
-    let addresses = addresses::compile(raw, report);
+    let addresses = addresses::compile(raw, file, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
     let mut identify = identify(raw, files, report);

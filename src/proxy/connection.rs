@@ -37,8 +37,7 @@ pub(super) struct Connection {
 
 /// Serves a connection to its end.
 pub(super) async fn serve(worker: Rc<Worker>, listener: usize, activity: Rc<Activity>, accepted: Accepted) {
-    // Small answers must not wait for the client's acknowledgement of earlier ones.
-    let _ = accepted.stream.set_nodelay(true);
+    accepted.stream.set_nodelay();
     let peer = accepted.peer.ip().to_canonical();
     let peer_text = headers::address(peer);
     let connection =

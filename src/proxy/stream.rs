@@ -7,12 +7,12 @@
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::activity::{Activity, Overdue};
+use crate::listener::transport::Transport;
 use crate::upstream::stream::poll_write_together;
 
 /// How much of an unread request is thrown away before closing.
@@ -21,20 +21,22 @@ pub(super) const MOST_DISCARDED: usize = 64 * 1024;
 /// A client's connection.
 #[derive(Debug)]
 pub(super) struct Downstream {
-    tcp: TcpStream,
+    transport: Transport,
     activity: Rc<Activity>,
     closed_for_writing: bool,
     discarded: usize,
 }
 
 impl Downstream {
-    pub(super) fn new(tcp: TcpStream, activity: Rc<Activity>) -> Self {
-        Self { tcp, activity, closed_for_writing: false, discarded: 0 }
+    pub(super) fn new(transport: Transport, activity: Rc<Activity>) -> Self {
+        Self { transport, activity, closed_for_writing: false, discarded: 0 }
     }
 
     /// A last word to a client whose request never became whole; lost if the socket cannot take it now.
-    pub(super) fn say(&self, answer: &[u8]) {
-        let _ = self.tcp.try_write(answer);
+    pub(super) fn say(&mut self, answer: &[u8]) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let _ = Pin::new(&mut self.transport).poll_write(&mut cx, answer);
+        let _ = Pin::new(&mut self.transport).poll_flush(&mut cx);
     }
 
     fn note_read(&self, moved: usize) {
@@ -54,7 +56,7 @@ impl Downstream {
         let mut scratch = [0; 4096];
         while self.discarded < MOST_DISCARDED && self.activity.overdue() != Some(Overdue::Linger) {
             let mut buffer = ReadBuf::new(&mut scratch);
-            match ready!(Pin::new(&mut self.tcp).poll_read(cx, &mut buffer)) {
+            match ready!(Pin::new(&mut self.transport).poll_read(cx, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => self.discarded += buffer.filled().len(),
                 _ => break,
             }
@@ -70,7 +72,7 @@ impl AsyncRead for Downstream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.tcp).poll_read(cx, buffer);
+        let polled = Pin::new(&mut self.transport).poll_read(cx, buffer);
         self.note_read(buffer.filled().len() - before);
         polled
     }
@@ -78,7 +80,7 @@ impl AsyncRead for Downstream {
 
 impl AsyncWrite for Downstream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.tcp).poll_write(cx, bytes))?;
+        let written = ready!(Pin::new(&mut self.transport).poll_write(cx, bytes))?;
         self.note_written(written);
         Poll::Ready(Ok(written))
     }
@@ -88,24 +90,24 @@ impl AsyncWrite for Downstream {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(poll_write_together(Pin::new(&mut self.tcp), cx, bytes))?;
+        let written = ready!(poll_write_together(Pin::new(&mut self.transport), cx, bytes))?;
         self.note_written(written);
         Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
+        self.transport.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.tcp).poll_flush(cx))?;
+        ready!(Pin::new(&mut self.transport).poll_flush(cx))?;
         self.activity.flushed();
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.closed_for_writing {
-            ready!(Pin::new(&mut self.tcp).poll_shutdown(cx))?;
+            ready!(Pin::new(&mut self.transport).poll_shutdown(cx))?;
             self.closed_for_writing = true;
         }
         if self.activity.begin_linger() {

@@ -1,9 +1,40 @@
 //! Addresses to listen on and to forward to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 
 use crate::config::problem::{Fault, quoted};
+use crate::listener;
 use crate::upstream::Address;
+
+/// The system has no room for longer names of sockets (`sun_path`), in bytes.
+const LONGEST_SOCKET: usize = 107;
+
+/// Reads where clients connect: an address to listen on, or `unix:PATH`.
+///
+/// # Errors
+/// As [`listen_address`]; or a path is missing or too long.
+pub fn listener_address(text: &str) -> Result<listener::Address, Fault> {
+    match text.strip_prefix("unix:") {
+        Some(path) => socket_path(path).map(listener::Address::Unix),
+        None => listen_address(text).map(listener::Address::Tcp),
+    }
+}
+
+/// The path of a socket in the file system.
+fn socket_path(path: &str) -> Result<PathBuf, Fault> {
+    match path {
+        "" => Err(Fault::new("missing path after `unix:`").hint("as in `unix:/run/weir.sock`")),
+        path if path.starts_with('@') => {
+            Err(Fault::new(format!("expected the path of a file, got {}", quoted(path))))
+        }
+        path if path.len() > LONGEST_SOCKET => {
+            let message = format!("longer than {LONGEST_SOCKET} bytes, got {}", quoted(path));
+            Err(Fault::new(message).hint("the system has no room for more"))
+        }
+        path => Ok(PathBuf::from(path)),
+    }
+}
 
 /// Reads an address to listen on, e.g. `0.0.0.0:8080`, `[::]:8080` or `localhost:8080`.
 ///
@@ -14,7 +45,8 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, Fault> {
         return Ok(address);
     }
     if text.starts_with("unix:") {
-        return Err(not_yet("unix:", text));
+        return Err(Fault::new(format!("expected a port, got {}", quoted(text)))
+            .hint("only listeners may be sockets in the file system"));
     }
     if let Some(port) = text.strip_prefix(':').or_else(|| text.strip_prefix("*:"))
         && !port.contains(':')
@@ -127,6 +159,17 @@ mod tests {
         ];
         for bad in bad {
             assert!(listen_address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_listener_may_be_a_file() {
+        let unix = |path: &str| Ok(listener::Address::Unix(path.into()));
+        assert_eq!(listener_address("unix:/run/weir.sock"), unix("/run/weir.sock"));
+        assert_eq!(listener_address("unix:weir.sock"), unix("weir.sock"));
+        assert_eq!(listener_address("[::]:80"), Ok(listener::Address::Tcp("[::]:80".parse().unwrap())));
+        for bad in ["unix:".to_owned(), "unix:@weir".to_owned(), format!("unix:/{}", "a".repeat(107))] {
+            assert!(listener_address(&bad).is_err(), "{bad}");
         }
     }
 
