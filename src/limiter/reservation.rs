@@ -4,7 +4,8 @@
 //! given back later. A charge *on the answer* is only held: it takes room from everybody who comes meanwhile,
 //! and becomes a charge when the answer says that it counts. So what counts is charged at the moment it is known
 //! to count, nothing is ever taken off a counter that others have been judged by, and what does not count
-//! leaves no trace. A charge that is *never* made is a hold and nothing else: a permit. Holds are kept beside the counters, under the same lock; there are never more of them
+//! leaves no trace, nor does a request that was refused for holds alone. A charge that is *never* made is a hold and
+//! nothing else: a permit. Holds are kept beside the counters, under the same lock; there are never more of them
 //! than requests being served.
 
 use std::collections::BTreeMap;
@@ -17,6 +18,10 @@ use super::meters::Meter;
 use super::quota::Quota;
 use super::timestamp::Timestamp;
 use super::{Check, Limiter};
+
+/// In the way are only those whose answers have not come; nobody knows how long they take. Where time has to
+/// pass it is never none.
+const IN_THE_WAY: Outcome = Outcome::Exceed { retry_after: Some(Duration::ZERO) };
 
 /// When a request that passes is charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -147,11 +152,16 @@ pub(super) fn evaluate(
         return (next, outcome);
     }
     let outcome = match algorithm::evaluate(counter, quota, cost, now).1 {
-        // In the way are only those whose answers have not come; nobody knows how long they take.
-        Outcome::Conform => Outcome::Exceed { retry_after: Some(Duration::ZERO) },
+        Outcome::Conform => IN_THE_WAY,
         exceeds @ Outcome::Exceed { .. } => exceeds,
     };
     (shown(counter.in_short(quota, now), quota, held, now), outcome)
+}
+
+/// Whether a refusal tells nothing about whoever was refused: the limit may never have been reached, since what
+/// is in the way may yet turn out not to count. Permits are different, they are out for good while they are.
+pub(super) fn may_come_to_nothing(charging: Charging, outcome: Outcome) -> bool {
+    charging == Charging::OnAnswer && outcome == IN_THE_WAY
 }
 
 /// A counter with what is held of it, as clients are told.

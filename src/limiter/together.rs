@@ -11,7 +11,7 @@ use super::algorithm::{self, Outcome, State, ban};
 use super::decision::{Decision, Enforcement, Verdict, Verdicts};
 use super::judging::{self, Before};
 use super::key::Fingerprint;
-use super::reservation::Charging;
+use super::reservation::{self, Charging};
 use super::store::{Held, Place, Shard, Store};
 use super::terms::{OnDenied, Role};
 use super::timestamp::Timestamp;
@@ -125,8 +125,11 @@ impl<'a> Trial<'a> {
             let is_ban = |check: &Check| check.terms.is_some_and(|terms| terms.role == Role::Ban);
             let banned =
                 group.iter().zip(of_group).any(|(check, verdict)| is_ban(check) && verdict.refuses());
+            let is_over = |(check, verdict): (&Check, &Verdict)| {
+                verdict.refuses() && !reservation::may_come_to_nothing(check.charging, verdict.outcome)
+            };
             // What a running ban refuses neither extends nor repeats it, nor is it charged.
-            if !banned && group[0].terms.is_some() && of_group.iter().any(Verdict::refuses) {
+            if !banned && group[0].terms.is_some() && group.iter().zip(of_group).any(is_over) {
                 overflowed |= self.charge_denied(range.clone(), verdicts, limiter, now);
                 self.begin_ban(range, verdicts, now);
             }
