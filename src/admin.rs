@@ -5,6 +5,7 @@
 //! It answers until the very end of the process, so that a drain can be watched.
 
 mod act;
+mod clusters;
 mod config_dump;
 mod help;
 mod limits;
@@ -18,7 +19,7 @@ mod status;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 pub use self::reply::Reply;
@@ -33,7 +34,7 @@ use crate::policy::Policy;
 use crate::snapshot;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::logging::LevelHandle;
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{ClusterView, Metrics};
 
 /// How much of the entrance a socket offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +77,7 @@ pub enum Place {
     /// At a port.
     Port(SocketAddr),
     /// In the file system.
-    Pipe(PathBuf),
+    Pipe(Box<Path>),
 }
 
 impl fmt::Display for Place {
@@ -123,8 +124,8 @@ pub struct State {
     pub workers: usize,
     /// Where clients connect.
     pub listeners: Vec<Listener>,
-    /// The upstream, as configured.
-    pub upstream: Box<str>,
+    /// The upstreams.
+    pub upstreams: Ask<Vec<ClusterView>>,
     /// The latest count of counters in use; starts as its default.
     pub keys: KeyCounts,
 }

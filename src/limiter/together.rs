@@ -17,9 +17,6 @@ use super::terms::{OnDenied, Role};
 use super::timestamp::Timestamp;
 use super::{Check, Limiter, commit};
 
-/// Refused requests that are charged make a counter owe at most as much again as it has.
-const MOST_CHARGED: u64 = 2;
-
 /// The checks of one request with their shards locked.
 struct Trial<'a> {
     checks: &'a [Check],
@@ -153,13 +150,12 @@ impl<'a> Trial<'a> {
             let counts =
                 check.enforcement == Enforcement::Enforced && check.charging != Charging::WhileServed;
             let Some((quota, _)) = verdicts[position].counter.filter(|_| charges && counts) else { continue };
-            let (key, meter, cost) = (self.keys[position], check.meter.id, u64::from(check.cost));
+            let (key, meter, cost) = (self.keys[position], check.meter.id, check.cost);
             let place = self.place(position);
             let shard = self.shard_mut(position);
             let state = shard.state(place, meter, now);
-            let used = u64::from(algorithm::usage(state, &quota, now).used);
-            let room = (MOST_CHARGED * u64::from(quota.capacity())).saturating_sub(used);
-            let next = algorithm::charge(state, &quota, cost.min(room).cast_signed(), now);
+            let cost = cost.min(reservation::room_for_debt(state, &quota, now));
+            let next = algorithm::charge(state, &quota, cost.into(), now);
             let kept = shard.keep(place, key, meter, next, now);
             overflowed |= limiter.note(kept);
             verdicts[position].counter = Some((quota, Some(next)));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum Address {
     /// A port; 0 lets the system choose.
     Tcp(SocketAddr),
     /// A socket in the file system.
-    Unix(PathBuf),
+    Unix(Box<Path>),
 }
 
 impl fmt::Display for Address {

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
@@ -127,13 +127,13 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 /// A socket's name in the file system, taken away with it.
 #[derive(Debug)]
 pub struct SocketFile {
-    path: PathBuf,
+    path: Box<Path>,
     identity: (u64, u64),
 }
 
 impl SocketFile {
     fn new(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), identity: identity(path)? })
+        Ok(Self { path: path.into(), identity: identity(path)? })
     }
 }
 
@@ -234,7 +234,7 @@ mod tests {
     fn a_socket_file_is_for_owner_and_group_and_goes_with_its_last_socket() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.sock");
-        let mut sockets = bind(&Address::Unix(path.clone()), 3).unwrap();
+        let mut sockets = bind(&Address::Unix(path.as_path().into()), 3).unwrap();
         assert_eq!(sockets.len(), 3);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
         sockets.truncate(1);
@@ -247,7 +247,7 @@ mod tests {
     fn only_what_a_dead_process_has_left_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.sock");
-        let address = Address::Unix(path.clone());
+        let address = Address::Unix(path.as_path().into());
         let alive = bind(&address, 1).unwrap();
         assert_eq!(bind(&address, 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(alive);
@@ -266,9 +266,9 @@ mod tests {
     fn the_file_of_a_successor_stays() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.sock");
-        let first = bind(&Address::Unix(path.clone()), 1).unwrap();
+        let first = bind(&Address::Unix(path.as_path().into()), 1).unwrap();
         fs::remove_file(&path).unwrap();
-        let second = bind(&Address::Unix(path.clone()), 1).unwrap();
+        let second = bind(&Address::Unix(path.as_path().into()), 1).unwrap();
         drop(first);
         assert!(path.exists());
         drop(second);

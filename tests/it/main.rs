@@ -28,3 +28,4 @@ mod support;
 mod throttling;
 mod timeouts;
 mod unix_sockets;
+mod upstreams;

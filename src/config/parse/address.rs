@@ -1,38 +1,23 @@
 //! Addresses to listen on and to forward to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::Path;
 
 use crate::config::problem::{Fault, quoted};
 use crate::listener;
 use crate::upstream::Address;
 
-/// The system has no room for longer names of sockets (`sun_path`), in bytes.
-const LONGEST_SOCKET: usize = 107;
+/// Room for a path in a socket's address on Linux, its final NUL apart.
+const LONGEST_SOCKET_PATH: usize = 107;
 
-/// Reads where clients connect: an address to listen on, or `unix:PATH`.
+/// Reads where clients connect: an address to listen on, or `unix:/path`.
 ///
 /// # Errors
-/// As [`listen_address`]; or a path is missing or too long.
+/// As [`listen_address`]; or the path is none of a socket.
 pub fn listener_address(text: &str) -> Result<listener::Address, Fault> {
     match text.strip_prefix("unix:") {
         Some(path) => socket_path(path).map(listener::Address::Unix),
         None => listen_address(text).map(listener::Address::Tcp),
-    }
-}
-
-/// The path of a socket in the file system.
-fn socket_path(path: &str) -> Result<PathBuf, Fault> {
-    match path {
-        "" => Err(Fault::new("missing path after `unix:`").hint("as in `unix:/run/weir.sock`")),
-        path if path.starts_with('@') => {
-            Err(Fault::new(format!("expected the path of a file, got {}", quoted(path))))
-        }
-        path if path.len() > LONGEST_SOCKET => {
-            let message = format!("longer than {LONGEST_SOCKET} bytes, got {}", quoted(path));
-            Err(Fault::new(message).hint("the system has no room for more"))
-        }
-        path => Ok(PathBuf::from(path)),
     }
 }
 
@@ -46,7 +31,7 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, Fault> {
     }
     if text.starts_with("unix:") {
         return Err(Fault::new(format!("expected a port, got {}", quoted(text)))
-            .hint("only listeners may be sockets in the file system"));
+            .hint("only listeners and upstreams may be sockets in the file system"));
     }
     if let Some(port) = text.strip_prefix(':').or_else(|| text.strip_prefix("*:"))
         && !port.contains(':')
@@ -63,7 +48,7 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, Fault> {
     }
 }
 
-/// Reads an upstream's address: `host:port`, `http://host:port` or `echo`.
+/// Reads an upstream's address: `host:port`, `http://host:port`, `unix:/path` or `echo`.
 ///
 /// # Errors
 /// A [`Fault`] where the port is missing, the host is none, or the scheme is not spoken.
@@ -71,10 +56,11 @@ pub fn upstream_address(text: &str) -> Result<Address, Fault> {
     if text == "echo" {
         return Ok(Address::Echo);
     }
-    for scheme in ["https://", "unix:"] {
-        if text.starts_with(scheme) {
-            return Err(not_yet(scheme, text));
-        }
+    if text.starts_with("https://") {
+        return Err(not_yet("https://", text));
+    }
+    if let Some(path) = text.strip_prefix("unix:") {
+        return socket_path(path).map(Address::Unix);
     }
     let authority = match text.strip_prefix("http://") {
         Some(rest) => rest.strip_suffix('/').unwrap_or(rest),
@@ -95,6 +81,19 @@ pub fn upstream_address(text: &str) -> Result<Address, Fault> {
         None if is_host(host) => Ok(Address::Tcp { host: host.to_ascii_lowercase().into(), port }),
         _ => Err(Fault::new(format!("expected a host before the port, got {}", quoted(text)))),
     }
+}
+
+/// Absolute, since a relative one would depend on where the process was started; and no longer than the kernel
+/// has room for (unix(7)).
+fn socket_path(path: &str) -> Result<Box<Path>, Fault> {
+    if !path.starts_with('/') {
+        let fault = Fault::new(format!("expected an absolute path after `unix:`, got {}", quoted(path)));
+        return Err(fault.hint("as in `unix:/run/app.sock`"));
+    }
+    if path.len() > LONGEST_SOCKET_PATH || path.contains('\0') {
+        return Err(Fault::new(format!("not a path of a socket, got {}", quoted(path))));
+    }
+    Ok(Path::new(path).into())
 }
 
 fn split_port(text: &str) -> Result<(&str, u16), Fault> {
@@ -164,11 +163,10 @@ mod tests {
 
     #[test]
     fn a_listener_may_be_a_file() {
-        let unix = |path: &str| Ok(listener::Address::Unix(path.into()));
+        let unix = |path: &str| Ok(listener::Address::Unix(Path::new(path).into()));
         assert_eq!(listener_address("unix:/run/weir.sock"), unix("/run/weir.sock"));
-        assert_eq!(listener_address("unix:weir.sock"), unix("weir.sock"));
         assert_eq!(listener_address("[::]:80"), Ok(listener::Address::Tcp("[::]:80".parse().unwrap())));
-        for bad in ["unix:".to_owned(), "unix:@weir".to_owned(), format!("unix:/{}", "a".repeat(107))] {
+        for bad in ["unix:".to_owned(), "unix:weir.sock".to_owned(), format!("unix:/{}", "a".repeat(107))] {
             assert!(listener_address(&bad).is_err(), "{bad}");
         }
     }
@@ -180,13 +178,18 @@ mod tests {
         assert_eq!(upstream_address("127.0.0.1:3000"), Ok(tcp("127.0.0.1", 3000)));
         assert_eq!(upstream_address("http://App_1.svc:80/"), Ok(tcp("app_1.svc", 80)));
         assert_eq!(upstream_address("[::1]:80"), Ok(tcp("::1", 80)));
+        assert_eq!(
+            upstream_address("unix:/run/app.sock"),
+            Ok(Address::Unix(Path::new("/run/app.sock").into()))
+        );
         let bad = [
             "",
             "app",
             "app:0",
             "app:x",
             "https://app:443",
-            "unix:/run/app.sock",
+            "unix:run/app.sock",
+            "unix:",
             "ftp://app:21",
             "http://app:80/v1",
             "user@app:80",
