@@ -12,6 +12,7 @@ mod body;
 mod connection;
 mod exchange;
 mod forward;
+mod grpc;
 mod headers;
 mod limits;
 mod service;
@@ -241,7 +242,7 @@ impl Worker {
 
 impl View {
     /// A view of `generation`. The connections to upstreams that stay are as good as before.
-    fn new(generation: &Generation, before: &[Rc<Upstream>], all: &Metrics) -> Self {
+    fn new(generation: &Generation, before: &[Rc<Upstream>], all: &Arc<Metrics>) -> Self {
         let policy = &generation.policy;
         let rules = policy.rules.rules();
         let notations: Box<[_]> = rules.iter().map(notations).collect();

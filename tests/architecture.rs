@@ -159,7 +159,7 @@ fn impurities(source: &Source) -> Vec<String> {
 fn more_than_settings(source: &Source) -> Vec<String> {
     const SETTINGS: [(&str, &[&str]); 6] = [
         ("listener", &["Settings", "Address"]),
-        ("upstream", &["Settings", "Address"]),
+        ("upstream", &["settings", "Settings", "Address"]),
         ("drain", &["Settings"]),
         ("snapshot", &["Settings"]),
         ("telemetry", &["access_log"]),

@@ -111,8 +111,12 @@ fn state() -> State {
             place: Place::Port(([127, 0, 0, 1], 8080).into()),
         }],
         upstreams: Box::new(|| {
-            let host = HostView { address: "127.0.0.1:3000".into(), hostname: "localhost:3000".into() };
-            vec![ClusterView { name: "upstream".into(), hosts: vec![host] }]
+            let host = HostView {
+                address: "127.0.0.1:3000".into(),
+                hostname: "localhost:3000".into(),
+                health: "healthy",
+            };
+            vec![ClusterView { name: "upstream".into(), hosts: vec![host], limits: [1024, 1024, 1024, 3] }]
         }),
         keys: KeyCounts::default(),
     }

@@ -7,12 +7,15 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
+use super::endpoint::UnderWay;
 use super::http1::streaming::Streaming;
 
 /// A streamed answer.
 #[derive(Debug)]
 pub struct Answer<B> {
     source: Source<B>,
+    /// The request is under way until this is gone.
+    held: Option<UnderWay>,
 }
 
 #[derive(Debug)]
@@ -29,15 +32,26 @@ enum Source<B> {
 
 impl<B> Answer<B> {
     pub(super) fn whole(content: Bytes) -> Self {
-        Self { source: Source::Whole((!content.is_empty()).then_some(content)) }
+        Self::of(Source::Whole((!content.is_empty()).then_some(content)))
     }
 
     pub(super) fn streaming(streaming: Streaming) -> Self {
-        Self { source: Source::Streaming(Box::new(streaming)) }
+        Self::of(Source::Streaming(Box::new(streaming)))
     }
 
     pub(super) fn echo(head: Bytes, body: B) -> Self {
-        Self { source: Source::Echo { head: Some(head), body } }
+        Self::of(Source::Echo { head: Some(head), body })
+    }
+}
+
+impl<B> Answer<B> {
+    fn of(source: Source<B>) -> Self {
+        Self { source, held: None }
+    }
+
+    /// Keeps `held` as long as the answer lasts.
+    pub(super) fn hold(&mut self, held: Option<UnderWay>) {
+        self.held = held;
     }
 }
 

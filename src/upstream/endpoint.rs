@@ -5,27 +5,27 @@
 //! on a fresh one, if that is safe.
 
 use std::future::poll_fn;
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use hyper::body::Body;
-use tokio::net::{TcpStream, UnixStream};
 
 use super::answer::Answer;
-use super::cluster::{Cluster, Host};
+use super::cluster::Cluster;
 use super::echo;
 use super::error::Error;
+use super::host::{Host, Target};
 use super::http1::connection::{Connection, Waiting};
 use super::http1::head::Head;
 use super::http1::length::Length;
 use super::http1::streaming::Streaming;
 use super::http1::upload::Upload;
 use super::pool::Pool;
-use super::settings::Address;
-use super::transport::Transport;
+use super::settings::Balance;
+use super::transport;
 use crate::telemetry::metrics::EndpointMetrics;
 
 /// One worker's way to one endpoint.
@@ -53,6 +53,16 @@ impl Endpoint {
         &self.host.name
     }
 
+    /// What all workers share of it.
+    pub fn host(&self) -> &Arc<Host> {
+        &self.host
+    }
+
+    /// A request to it went well, or failed by its fault.
+    pub fn note(&self, is_good: bool) {
+        self.cluster.note_outcome(&self.host, is_good);
+    }
+
     /// What is counted of it.
     pub fn metrics(&self) -> &EndpointMetrics {
         &self.metrics
@@ -73,9 +83,11 @@ impl Endpoint {
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        if self.host.address == Address::Echo {
+        if self.host.target == Target::Echo {
             return Ok(echo::answer(request));
         }
+        let least_request = self.cluster.settings().balance == Balance::LeastRequest;
+        let under_way = least_request.then(|| UnderWay::begin(&self.host));
         let mut kept = self.pool.checkout();
         let is_kept = kept.is_some();
         let buffer = kept.as_mut().map(|kept| std::mem::take(&mut kept.buffer)).unwrap_or_default();
@@ -101,7 +113,9 @@ impl Endpoint {
             }
             answered => answered?,
         };
-        Ok(self.answer(head, connection, upload))
+        let mut response = self.answer(head, connection, upload);
+        response.body_mut().hold(under_way);
+        Ok(response)
     }
 
     fn answer<B>(&self, head: Head, mut connection: Connection, upload: Upload<B>) -> Response<Answer<B>>
@@ -131,7 +145,7 @@ impl Endpoint {
         let settings = self.cluster.settings();
         // The answer's time runs meanwhile: an upstream that is away is to be told from one that is slow.
         let most = settings.connect_timeout.min(settings.timeout);
-        let opened = match tokio::time::timeout(most, open(&self.host.address)).await {
+        let opened = match tokio::time::timeout(most, transport::open(&self.host.target)).await {
             Ok(opened) => opened.map_err(Error::Connect),
             Err(_) => Err(Error::ConnectTimeout),
         };
@@ -141,14 +155,19 @@ impl Endpoint {
     }
 }
 
-async fn open(address: &Address) -> io::Result<Transport> {
-    match address {
-        Address::Tcp { host, port } => {
-            let stream = TcpStream::connect((&**host, *port)).await?;
-            stream.set_nodelay(true)?;
-            Ok(Transport::Tcp(stream))
-        }
-        Address::Unix(path) => UnixStream::connect(path).await.map(Transport::Unix),
-        Address::Echo => Err(io::ErrorKind::Unsupported.into()),
+/// A request under way, as long as somebody wants to know.
+#[derive(Debug)]
+pub(super) struct UnderWay(Arc<Host>);
+
+impl UnderWay {
+    fn begin(host: &Arc<Host>) -> Self {
+        host.under_way.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(host))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -46,7 +46,7 @@ impl Choice {
         let fit = |shown: &Shown| name.map_or(Fit::Not, |name| shown.fit(name));
         // `max_by_key` prefers the last of equals.
         let best = self.shown.iter().rev().filter(usable).max_by_key(|shown| fit(shown));
-        best.or(self.shown.first()).map(|shown| &shown.certified)
+        best.or_else(|| self.shown.first()).map(|shown| &shown.certified)
     }
 }
 
