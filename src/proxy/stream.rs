@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::activity::{Activity, Overdue};
@@ -45,6 +46,11 @@ impl Downstream {
         self.opening.extend_from_slice(buffer.filled());
         self.note_read(buffer.filled().len());
         Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    /// What has been read by another is to be read again.
+    pub(super) fn unread(&mut self, bytes: Bytes) {
+        self.opening.extend_from_slice(&bytes);
     }
 
     /// What has been read of it.
