@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::activity::{Activity, Overdue};
@@ -49,8 +48,8 @@ impl Downstream {
     }
 
     /// What has been read by another is to be read again.
-    pub(super) fn unread(&mut self, bytes: Bytes) {
-        self.opening.extend_from_slice(&bytes);
+    pub(super) fn unread(&mut self, bytes: &[u8]) {
+        self.opening.extend_from_slice(bytes);
     }
 
     /// What has been read of it.

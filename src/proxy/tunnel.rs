@@ -28,7 +28,7 @@ pub(super) struct Switched {
 /// idle timeout. `read` is what the client has sent already.
 pub(super) async fn carry(switched: Switched, mut downstream: Downstream, read: Bytes) {
     let Switched { mut upstream, mut exchange } = switched;
-    downstream.unread(read);
+    downstream.unread(&read);
     let activity = Rc::clone(exchange.activity());
     let carried = {
         let mut copying = pin!(copy_bidirectional(&mut downstream, &mut upstream));
