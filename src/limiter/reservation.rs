@@ -149,7 +149,7 @@ impl Limiter {
             let next = algorithm::charge(state, &quota, charge.into(), now);
             self.note(shard.keep(place, key, meter.id, next, now));
             Some(next)
-        } else if back > 0 && at >= shard.quotas().kept_since(meter.id) {
+        } else if back > 0 && at > shard.quotas().kept_since(meter.id) {
             let back = in_shares(back, (reservation.shares, quota.shares()), |units, of| units / of);
             // A counter that is forgotten is whole again.
             shard.refund(place, key, meter.id, back, (at, now))

@@ -47,7 +47,8 @@ pub(super) struct Quotas(Arc<[Option<Quota>]>, Arc<[Succession]>);
 pub(super) struct Succession {
     /// What becomes of counters.
     pub(super) on_change: OnChange,
-    /// Since when a unit is what it was when it was charged: nothing older can be given back.
+    /// Since when a unit is what it was when it was charged: nothing older can be given back, nor what was
+    /// charged at that very moment, which may have been before.
     pub(super) kept_since: Timestamp,
 }
 

@@ -1,148 +1,137 @@
-//! What has been admitted, by arithmetic of its own: no nanosecond of it comes from the limiter.
-//!
-//! Where the limiter rounds, it does so against the client, and this model for it: so what the model has no room
-//! for must not pass.
+//! One key under one limit: what must not pass, and what must not be refused.
 
 use weir::limiter::algorithm::Algorithm;
+use weir::limiter::algorithm::conversion::OnChange;
 use weir::limiter::quota::Quota;
+use weir::limiter::reservation::Debt;
 
-/// One key under one limit.
+use super::used::{Side, Used, capacity};
+
 #[derive(Clone, Debug)]
 pub(crate) struct Counter {
-    used: Used,
-    /// Reserved for answers that have not come.
-    pub(crate) held: u64,
-    /// Units that roundings may have cost the client so far; `None` where nobody can say.
-    slack: Option<u64>,
-}
-
-#[derive(Clone, Debug)]
-enum Used {
-    /// Units times the period's nanoseconds, when last charged.
-    Level { scaled: u128, at: u64 },
-    /// Units between two marks of the clock.
-    Window { mark: u64, units: u64 },
-    /// Units by when they were charged.
-    Log(Vec<(u64, u64)>),
+    least: Used,
+    most: Used,
+    /// Units that roundings may have cost the client beyond `most`.
+    slack: u64,
+    /// Until when it may say what others did, with whom it has shared a counter.
+    spoilt_until: u64,
 }
 
 impl Counter {
     pub(crate) fn new(quota: &Quota) -> Self {
-        let slack = (!guesses(quota)).then_some(1);
-        Self { used: Used::new(quota, 0, 0), held: 0, slack }
+        let used = Used::new(quota, 0, 0);
+        Self { least: used.clone(), most: used, slack: u64::from(rounds(quota)), spoilt_until: 0 }
     }
 
-    /// Whether the limit is kept if `cost` passes.
-    pub(crate) fn has_room(&self, quota: &Quota, cost: u64, now: u64) -> bool {
-        self.used.in_use(quota, now) + u128::from(self.held + cost) * period(quota)
-            <= most(quota) * period(quota)
+    /// Whether the limit is kept if so many units pass.
+    pub(crate) fn has_room(&self, quota: &Quota, units: u64, now: u64) -> bool {
+        self.least.fits(quota, units, now)
     }
 
-    /// Whether there is so much room for `cost` that to refuse it is wrong.
-    pub(crate) fn has_plenty_of_room(&self, quota: &Quota, cost: u64, now: u64) -> bool {
-        let stood_still = matches!(self.used, Used::Level { at, .. } if at > now);
-        self.slack.is_some_and(|slack| !stood_still && self.has_room(quota, cost + slack, now))
+    /// Whether there is so much room for them that to refuse them is wrong.
+    pub(crate) fn must_have_room(&self, quota: &Quota, units: u64, now: u64) -> bool {
+        self.spoilt_until <= now && self.most.fits(quota, units + self.slack, now)
     }
 
     pub(crate) fn charge(&mut self, quota: &Quota, units: u64, now: u64) {
-        let in_use = self.used.in_use(quota, now);
-        match &mut self.used {
-            Used::Level { scaled, at } => {
-                *scaled = in_use + u128::from(units) * period(quota);
-                *at = now.max(*at);
+        self.least.charge(quota, units, now, Side::Least);
+        self.most.charge(quota, units, now, Side::Most);
+    }
+
+    /// What is charged although it is over the limit, as far as it may be owed.
+    pub(crate) fn charge_late(&mut self, quota: &Quota, units: u64, now: u64, debt: Debt) {
+        let room = |used: u64| match debt {
+            Debt::AsTold => u64::MAX,
+            Debt::OneBurst => (2 * capacity(quota)).saturating_sub(used),
+        };
+        let at_least = match self.spoilt_until <= now {
+            true => room(self.most.units(quota, now, Side::Most) + self.slack),
+            // Others may have used it up.
+            false => 0,
+        };
+        let at_most = room(self.least.units(quota, now, Side::Least));
+        self.least.charge(quota, units.min(at_least), now, Side::Least);
+        self.most.charge(quota, units.min(at_most), now, Side::Most);
+    }
+
+    /// Gives back units as they were counted when they were charged, of which a request had so many.
+    pub(crate) fn refund(&mut self, quota: &Quota, (units, shares): (u64, u64), times: (u64, u64)) {
+        let now = u64::from(quota.shares().get());
+        self.least.refund(quota, (units * now).div_ceil(shares), times, Side::Least);
+        self.most.refund(quota, units * now / shares, times, Side::Most);
+        self.slack += u64::from(rounds(quota));
+    }
+
+    /// Another quota takes over.
+    pub(crate) fn convert(&mut self, from: &Quota, to: &Quota, on_change: OnChange, now: u64) {
+        if from == to || from.algorithm() == Algorithm::InFlight {
+            return;
+        }
+        if self.spoilt_until > now {
+            self.spoil(to, now);
+        }
+        match on_change {
+            OnChange::Reset => *self = Self { spoilt_until: self.spoilt_until, ..Self::new(to) },
+            OnChange::Keep if counts_like(from, to) => {}
+            OnChange::Keep => {
+                self.carry((from, to), (to.shares().get().into(), from.shares().get().into()), (now, now));
             }
-            Used::Window { mark, units: used } => {
-                *used = u64::try_from(in_use / period(quota)).unwrap_or(u64::MAX) + units;
-                *mark = mark_of(quota, now).max(*mark);
-            }
-            Used::Log(charged) => {
-                let now = latest(charged, now);
-                charged.push((now, units));
+            OnChange::Proportional => {
+                let ratio = (capacity(to), capacity(from));
+                if counts_like(from, to) && from.looks_back() && !self.most.is_lump() {
+                    self.least.scale(ratio, Side::Least);
+                    self.most.scale(ratio, Side::Most);
+                    self.slack += 1;
+                } else {
+                    self.carry((from, to), ratio, (now, now));
+                }
             }
         }
     }
 
-    /// Another quota takes over, and units in use stay in use.
-    pub(crate) fn convert(&mut self, from: &Quota, to: &Quota, now: u64) {
-        let is_log = |quota: &Quota| quota.algorithm() == Algorithm::SlidingLog;
-        // A log goes on where only its count changes.
-        if from != to && !(is_log(from) && is_log(to) && from.window() == to.window()) {
-            self.carry(from, to, (now, now));
+    /// Another process takes over.
+    pub(crate) fn restore(&mut self, quota: &Quota, (then, now): (u64, u64)) {
+        if now < then {
+            // Its clock is behind: no time has passed.
+            self.carry((quota, quota), (1, 1), (then, now));
+        } else {
+            self.most.shorten(quota, then);
         }
     }
 
-    /// Another process takes over whose clock is behind: no time has passed.
-    pub(crate) fn rebase(&mut self, quota: &Quota, (then, now): (u64, u64)) {
-        self.carry(quota, quota, (then, now));
+    /// It has been charged where it may share a counter with others.
+    pub(crate) fn spoil(&mut self, quota: &Quota, now: u64) {
+        // As long as all the debts of those who share may last together.
+        let whole =
+            u64::try_from(quota.refill().max(quota.window().duration()).as_nanos()).unwrap_or(u64::MAX);
+        self.spoilt_until = now.saturating_add(whole.saturating_mul(400));
     }
 
-    fn carry(&mut self, from: &Quota, to: &Quota, (then, now): (u64, u64)) {
-        let whole = self.used.in_use(from, then) / period(from);
-        self.used = Used::new(to, u64::try_from(whole).unwrap_or(u64::MAX), now);
-        let guesses = guesses(from) || guesses(to);
-        self.slack = self.slack.filter(|_| !guesses).map(|slack| slack + 1);
-    }
-}
-
-impl Used {
-    fn new(quota: &Quota, units: u64, now: u64) -> Self {
-        match quota.algorithm() {
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                Self::Level { scaled: u128::from(units) * period(quota), at: now }
-            }
-            // Between two marks a sliding window admits no more than a fixed one.
-            Algorithm::FixedWindow | Algorithm::SlidingWindow => {
-                Self::Window { mark: mark_of(quota, now), units }
-            }
-            Algorithm::SlidingLog => Self::Log(Vec::from([(now, units)])),
-            // Nothing is ever charged: all of it is held.
-            Algorithm::InFlight => Self::Level { scaled: 0, at: 0 },
-            Algorithm::Ban => panic!("not in this simulation"),
-        }
-    }
-
-    /// Units times the period's nanoseconds.
-    fn in_use(&self, quota: &Quota, now: u64) -> u128 {
-        match self {
-            Self::Level { scaled, at } => {
-                let count = u128::from(quota.limit().count.get());
-                scaled.saturating_sub(u128::from(now.saturating_sub(*at)) * count)
-            }
-            Self::Window { mark, units } if *mark >= mark_of(quota, now) => {
-                u128::from(*units) * period(quota)
-            }
-            Self::Window { .. } => 0,
-            Self::Log(charged) => {
-                let now = u128::from(latest(charged, now));
-                let counts = |(at, _): &&(u64, u64)| u128::from(*at) + period(quota) > now;
-                let units: u64 = charged.iter().filter(counts).map(|(_, units)| units).sum();
-                u128::from(units) * period(quota)
-            }
-        }
+    fn carry(&mut self, (from, to): (&Quota, &Quota), ratio: (u64, u64), (then, now): (u64, u64)) {
+        let least = self.least.units(from, then, Side::Least) * ratio.0 / ratio.1;
+        let most = ((self.most.units(from, then, Side::Most) + self.slack) * ratio.0).div_ceil(ratio.1);
+        self.least = Used::new(to, least, now).at_least();
+        self.most = Used::new(to, most, now);
+        self.slack = u64::from(rounds(to));
     }
 }
 
-/// Who cannot be told to be too strict: a sliding window by its nature, a log when what it remembers has been
-/// said in short.
-fn guesses(quota: &Quota) -> bool {
-    matches!(quota.algorithm(), Algorithm::SlidingWindow | Algorithm::SlidingLog)
+/// Whether units in use go on under the other quota as they are.
+pub(crate) fn counts_like(from: &Quota, to: &Quota) -> bool {
+    !from.algorithm().has_burst() && from.shares() == to.shares() && is_same_time(from, to)
 }
 
-/// `now`, or the last charge where the clock has stepped back behind it.
-fn latest(charged: &[(u64, u64)], now: u64) -> u64 {
-    charged.last().map_or(0, |(at, _)| *at).max(now)
+/// Whether what was charged under the one can be given back under the other.
+pub(crate) fn gives_back_like(from: &Quota, to: &Quota) -> bool {
+    is_same_time(from, to) && (!from.algorithm().has_burst() || from.limit() == to.limit())
 }
 
-fn period(quota: &Quota) -> u128 {
-    quota.limit().period.nanos().into()
+fn is_same_time(from: &Quota, to: &Quota) -> bool {
+    let like = |quota: &Quota| (quota.algorithm(), quota.window(), quota.precision());
+    like(from) == like(to)
 }
 
-fn most(quota: &Quota) -> u128 {
-    let has_burst = quota.algorithm().has_burst();
-    if has_burst { quota.burst().get().into() } else { quota.limit().count.get().into() }
-}
-
-/// Which of the windows from the epoch on; right for units up to a day.
-fn mark_of(quota: &Quota, now: u64) -> u64 {
-    now / quota.limit().period.nanos()
+/// Whether units are so many nanoseconds that do not come out even.
+fn rounds(quota: &Quota) -> bool {
+    quota.algorithm().has_burst()
 }

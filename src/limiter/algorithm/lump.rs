@@ -40,6 +40,12 @@ pub(super) fn refund(
     charge(state, quota, if still_counts { -i64::from(amount) } else { 0 }, now)
 }
 
+/// As many as the larger, for as long as either.
+pub(super) fn fuller(a: State, b: State, now: Timestamp) -> State {
+    let (a, b) = (at(Some(a), now), at(Some(b), now));
+    State { word: a.word.max(b.word), extra: a.extra.max(b.extra) }
+}
+
 pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
     let lump = at(state, now);
     let remaining = quota.count().saturating_sub(lump.extra.into());

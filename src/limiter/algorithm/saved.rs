@@ -1,6 +1,6 @@
 //! What counters remember, as bytes that mean the same to another process.
 
-use super::{Algorithm, State, charge, usage};
+use super::{Algorithm, State, charge, lump, sliding_window, usage};
 use crate::limiter::quota::Quota;
 use crate::limiter::saved::bytes::{Input, Output};
 use crate::limiter::timestamp::Timestamp;
@@ -49,6 +49,22 @@ pub(in crate::limiter) fn rebase(
     }
 }
 
+/// A counter that says at every moment from `now` on as much as the fuller of two.
+pub(in crate::limiter) fn fuller(a: State, b: State, quota: &Quota, now: Timestamp) -> State {
+    match quota.algorithm() {
+        // The fuller of these may be the first to be empty.
+        Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::fuller(a, b, quota, now),
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::fuller(a, b, now),
+        _ => {
+            let fullness = |state| {
+                let usage = usage(Some(state), quota, now);
+                (usage.used, usage.reset)
+            };
+            if fullness(a) >= fullness(b) { a } else { b }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
@@ -78,6 +94,23 @@ mod tests {
             assert!(rebased.reset <= windows * Duration::from_secs(3600), "{algorithm}: {:?}", rebased.reset);
             let unused = charge(None, &quota, 0, THEN);
             assert_eq!(rebase(unused, &quota, (THEN, NOW)), None);
+        }
+    }
+
+    #[test]
+    fn of_two_counters_the_one_that_takes_both_places_is_never_emptier() {
+        let precise = ten_an_hour(Algorithm::SlidingWindow).with_precision(6).unwrap();
+        for quota in Algorithm::ALL.map(ten_an_hour).into_iter().chain([precise]) {
+            let later = THEN.saturating_add(Duration::from_secs(1800));
+            let (earlier, later_one) = (charge(None, &quota, 6, THEN), charge(None, &quota, 5, later));
+            for [a, b] in [[earlier, later_one], [later_one, earlier]] {
+                let both = fuller(a, b, &quota, later);
+                for minutes in (0..150).step_by(5) {
+                    let at = later.saturating_add(Duration::from_secs(minutes * 60));
+                    let used = |state| usage(Some(state), &quota, at).used;
+                    assert!(used(both) >= used(a).max(used(b)), "{} after {minutes}", quota.algorithm());
+                }
+            }
         }
     }
 

@@ -80,6 +80,17 @@ pub(super) fn refund(
     windows.pack(quota)
 }
 
+/// Of either window the fuller.
+pub(super) fn fuller(a: State, b: State, quota: &Quota, now: Timestamp) -> State {
+    let (first, second) = (at(Some(a), quota, now), at(Some(b), quota, now));
+    // One of a window to come is as full as it is by itself.
+    if first.number != second.number {
+        return if first.number > second.number { a } else { b };
+    }
+    let (current, previous) = (first.current.max(second.current), first.previous.max(second.previous));
+    Windows { previous, ..first.with(current) }.pack(quota)
+}
+
 /// Whole again when nothing of either window overlaps any more.
 pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
     let windows = at(state, quota, now);

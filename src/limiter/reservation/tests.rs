@@ -23,7 +23,7 @@ struct Bench {
 impl Bench {
     fn new(algorithm: Algorithm, count: u32, charging: Charging) -> Self {
         let limiter = Limiter::new(Settings { max_keys: 1000, secret: [1, 2] });
-        let meter = limiter.install(&[Self::spec(algorithm, count)], Timestamp::from_nanos(START))[0];
+        let meter = limiter.install(&[Self::spec(algorithm, count)], Timestamp::from_nanos(START - 1))[0];
         Self { limiter, meter, charging }
     }
 
@@ -181,7 +181,7 @@ fn requests_are_given_back_as_requests_whatever_shares_a_reload_cuts_them_into()
         for (from, to) in [(0, 1), (1, 0)] {
             let ((before, cost), (after, price)) = (ways[from].clone(), ways[to].clone());
             let bench = Bench::new(algorithm, 10, Charging::OnArrival);
-            bench.reload(before, START);
+            bench.reload(before, START - 1);
             let mut passed: Vec<_> = (0..10).filter_map(|_| bench.arrive(cost, START)).collect();
             assert_eq!(passed.len(), 10);
             bench.reload(after, START);
@@ -201,7 +201,7 @@ fn requests_are_held_as_requests_whatever_shares_a_reload_cuts_them_into() {
         for (from, to) in [(0, 1), (1, 0)] {
             let ((before, cost), (after, price)) = (ways[from].clone(), ways[to].clone());
             let bench = Bench::new(algorithm, 10, Charging::OnAnswer);
-            bench.reload(before, START);
+            bench.reload(before, START - 1);
             let held: Vec<_> = (0..4).filter_map(|_| bench.arrive(cost, START)).collect();
             bench.reload(after, START);
             let more: Vec<_> = (0..10).filter_map(|_| bench.arrive(price, START)).collect();
@@ -217,7 +217,7 @@ fn requests_are_held_as_requests_whatever_shares_a_reload_cuts_them_into() {
 fn a_cheap_share_is_never_given_back_as_a_request() {
     let [(stretched, full), (whole, _)] = whole_and_in_shares(Algorithm::FixedWindow, 10);
     let bench = Bench::new(Algorithm::FixedWindow, 10, Charging::OnArrival);
-    bench.reload(stretched, START);
+    bench.reload(stretched, START - 1);
     let passed: Vec<_> = (0..30).filter_map(|_| bench.arrive(full / 3, START)).collect();
     assert_eq!(passed.len(), 30, "three for the price of one");
     bench.reload(whole, START);

@@ -4,7 +4,6 @@ use super::long::is_long;
 use super::{MeterId, Place, Shard, Slot, is_free, meter_of, slot, state_of};
 use crate::limiter::algorithm::{self, Algorithm, State};
 use crate::limiter::key::Fingerprint;
-use crate::limiter::quota::Quota;
 use crate::limiter::store::Quotas;
 use crate::limiter::timestamp::Timestamp;
 
@@ -75,18 +74,15 @@ impl Shard {
         true
     }
 
-    /// Puts back an overflow counter: the fuller of what is there and `state`.
+    /// Puts back an overflow counter: as full as what is there and as `state`, for as long as either.
     pub(in crate::limiter) fn put_back_shared(&mut self, meter: MeterId, state: State, now: Timestamp) {
         let Some(quota) = self.quotas.get(meter).filter(|quota| quota.algorithm() != Algorithm::Ban) else {
             return;
         };
-        let there = self.overflow.get(&meter).copied();
-        let fuller = there.filter(|there| fullness(*there, quota, now) >= fullness(state, quota, now));
-        self.overflow.insert(meter, fuller.unwrap_or(state));
+        let next = match self.overflow.get(&meter) {
+            Some(there) => algorithm::saved::fuller(*there, state, quota, now),
+            None => state,
+        };
+        self.overflow.insert(meter, next);
     }
-}
-
-fn fullness(state: State, quota: &Quota, now: Timestamp) -> impl PartialOrd + use<> {
-    let usage = algorithm::usage(Some(state), quota, now);
-    (usage.used, usage.reset)
 }

@@ -1,0 +1,266 @@
+//! What is in use of one counter, by arithmetic of its own: no nanosecond of it comes from the limiter.
+//!
+//! Each algorithm is held to its own definition. Where the limiter may round, or may keep less than it was told
+//! (units of a history that a reload or a restart has said in short leave together), there are two answers: what
+//! is in use at least, and what it may say is in use at most.
+
+use weir::limiter::algorithm::Algorithm;
+use weir::limiter::quota::Quota;
+
+use super::marks::window_of;
+
+/// Events of a level that are kept apart, so that one of them can be taken out.
+const MOST_EVENTS: usize = 64;
+
+/// From which side it is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Least,
+    Most,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Used {
+    /// Units times the period's nanoseconds at a moment, and what was charged since.
+    Level { base: u128, since: u64, events: Vec<(u64, u64)> },
+    /// Units between two marks of the clock.
+    Window { window: u64, units: u64 },
+    /// The same, and of the window before.
+    Sliding { window: u64, current: u64, previous: u64 },
+    /// Units by the tick in which they were charged; in one lump they leave together.
+    Ticks { entries: Vec<(u64, u64)>, lump: bool },
+    /// What is only ever held.
+    Nothing,
+}
+
+impl Used {
+    /// So many units, all charged at `now`.
+    pub(crate) fn new(quota: &Quota, units: u64, now: u64) -> Self {
+        let window = window_of(quota, now);
+        match (quota.algorithm(), quota.looks_back()) {
+            (Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket, _) => {
+                Self::Level { base: u128::from(units) * period(quota), since: now, events: Vec::new() }
+            }
+            (Algorithm::FixedWindow, _) => Self::Window { window, units },
+            (Algorithm::SlidingWindow, false) => Self::Sliding { window, current: units, previous: 0 },
+            (Algorithm::SlidingWindow | Algorithm::SlidingLog, _) => {
+                let entries = if units > 0 { vec![(tick_of(quota, now), units)] } else { Vec::new() };
+                Self::Ticks { lump: !entries.is_empty(), entries }
+            }
+            (Algorithm::InFlight | Algorithm::Ban, _) => Self::Nothing,
+        }
+    }
+
+    /// The same for the least there is: what may leave together may leave one by one.
+    pub(crate) fn at_least(mut self) -> Self {
+        if let Self::Ticks { lump, .. } = &mut self {
+            *lump = false;
+        }
+        self
+    }
+
+    /// Whether so many units more are within the limit.
+    pub(crate) fn fits(&self, quota: &Quota, units: u64, now: u64) -> bool {
+        let (in_use, whole) = self.in_use(quota, now);
+        in_use + u128::from(units) * whole <= u128::from(capacity(quota)) * whole
+    }
+
+    /// Whole units in use.
+    pub(crate) fn units(&self, quota: &Quota, now: u64, side: Side) -> u64 {
+        let (in_use, whole) = self.in_use(quota, now);
+        let units = if side == Side::Least { in_use / whole } else { in_use.div_ceil(whole) };
+        u64::try_from(units).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn charge(&mut self, quota: &Quota, units: u64, now: u64, side: Side) {
+        self.pass_to(quota, now);
+        match self {
+            Self::Level { base, since, events } => {
+                events.push((now, units));
+                if events.len() > MOST_EVENTS {
+                    let old: Vec<_> = events.drain(..MOST_EVENTS / 2).collect();
+                    (*base, *since) = level(quota, (*base, *since), &old);
+                }
+            }
+            Self::Window { units: used, .. } => *used += units,
+            Self::Sliding { current, .. } => *current += units,
+            Self::Ticks { entries, lump } => {
+                if std::mem::take(lump) && units > 0 {
+                    // It is written anew, and begins with all that there is.
+                    entries.iter_mut().for_each(|(at, _)| *at = tick_of(quota, now).max(*at));
+                }
+                let tick = entries.last().map_or(0, |(at, _)| *at).max(tick_of(quota, now));
+                match entries.last_mut().filter(|(at, _)| *at == tick) {
+                    Some((_, of_it)) => *of_it += units,
+                    None => entries.push((tick, units)),
+                }
+                // In debt it remembers no more of them than can decide anything; the oldest seem younger.
+                let most = usize::try_from(capacity(quota)).unwrap_or(usize::MAX).saturating_add(1);
+                while side == Side::Most && entries.len() > most {
+                    let (_, oldest) = entries.remove(0);
+                    entries[0].1 += oldest;
+                }
+            }
+            Self::Nothing => {}
+        }
+    }
+
+    /// Takes back what was charged at `charged`, as far as it still counts.
+    pub(crate) fn refund(&mut self, quota: &Quota, units: u64, (charged, now): (u64, u64), side: Side) {
+        self.pass_to(quota, now);
+        match self {
+            Self::Level { base, since, events } => {
+                let found = events.iter_mut().find(|(at, of_it)| *at == charged && *of_it >= units);
+                match found.filter(|_| side == Side::Least) {
+                    // As if it had never been.
+                    Some((_, of_it)) => *of_it -= units,
+                    None => {
+                        (*base, *since) =
+                            level(quota, (*base, *since), &[std::mem::take(events), vec![(now, 0)]].concat());
+                        let earned = u128::from(now.saturating_sub(charged)) * count(quota);
+                        let back = (u128::from(units) * period(quota)).saturating_sub(earned);
+                        *base = base.saturating_sub(back);
+                    }
+                }
+            }
+            Self::Window { window, units: used } => {
+                if window_of(quota, charged) == *window {
+                    *used = used.saturating_sub(units);
+                }
+            }
+            Self::Sliding { window, current, previous } => {
+                let of_it = window_of(quota, charged);
+                if of_it == *window {
+                    *current = current.saturating_sub(units);
+                } else if of_it + 1 == *window {
+                    *previous = previous.saturating_sub(units);
+                }
+            }
+            Self::Ticks { entries, lump } => {
+                *lump = false;
+                let tick = tick_of(quota, charged);
+                // Where there was no entry for it, it is in a later one.
+                let found = entries.iter_mut().find(|(at, _)| *at >= tick);
+                if let Some((_, of_it)) = found.filter(|_| end_of(quota, tick) > now) {
+                    *of_it = of_it.saturating_sub(units);
+                }
+            }
+            Self::Nothing => {}
+        }
+    }
+
+    /// What a change of the count alone makes of a counter that goes on; `ratio` is of the counts.
+    pub(crate) fn scale(&mut self, (to, from): (u64, u64), side: Side) {
+        let scaled =
+            |units: u64| if side == Side::Least { units * to / from } else { (units * to).div_ceil(from) };
+        if let Self::Ticks { entries, .. } = self {
+            entries.iter_mut().for_each(|(_, units)| *units = scaled(*units));
+        }
+    }
+
+    /// Whether all of it leaves together.
+    pub(crate) fn is_lump(&self) -> bool {
+        matches!(self, Self::Ticks { lump: true, .. })
+    }
+
+    /// A restart says histories in short.
+    pub(crate) fn shorten(&mut self, quota: &Quota, now: u64) {
+        let units = self.units(quota, now, Side::Most);
+        if let Self::Ticks { entries, lump } = self
+            && let Some((last, _)) = entries.last().copied().filter(|_| !*lump)
+        {
+            (*entries, *lump) = (vec![(last, units)], true);
+        }
+    }
+
+    /// Units in use, times what one of them is: the first over the second.
+    fn in_use(&self, quota: &Quota, now: u64) -> (u128, u128) {
+        match self {
+            Self::Level { base, since, events } => {
+                let events = [events.as_slice(), &[(now, 0)]].concat();
+                (level(quota, (*base, *since), &events).0, period(quota))
+            }
+            Self::Window { window, units } if *window >= window_of(quota, now) => ((*units).into(), 1),
+            Self::Window { .. } | Self::Nothing => (0, 1),
+            Self::Sliding { window, current, previous } => {
+                let (at, period) = (window_of(quota, now), period(quota));
+                let (current, previous, elapsed) = match at.saturating_sub(*window) {
+                    0 if at < *window => (*current, *previous, 0),
+                    0 => (*current, *previous, u128::from(now) % period),
+                    1 => (0, *current, u128::from(now) % period),
+                    _ => (0, 0, 0),
+                };
+                (u128::from(current) + (u128::from(previous) * (period - elapsed)).div_ceil(period), 1)
+            }
+            Self::Ticks { entries, lump } => {
+                let now = entries.last().map_or(0, |(at, _)| *at).max(now);
+                let tick = tick_length(quota);
+                let weight = |(at, units): &(u64, u64)| {
+                    let left = end_of(quota, *at).saturating_sub(now);
+                    let left = if *lump && left > 0 { tick } else { left.min(tick) };
+                    u128::from(*units) * u128::from(left)
+                };
+                (entries.iter().map(weight).sum::<u128>().div_ceil(tick.into()), 1)
+            }
+        }
+    }
+
+    /// Leaves behind what cannot count any more.
+    fn pass_to(&mut self, quota: &Quota, now: u64) {
+        let at = window_of(quota, now);
+        match self {
+            Self::Window { window, units } if *window < at => (*window, *units) = (at, 0),
+            Self::Sliding { window, current, previous } if *window < at => {
+                *previous = if *window + 1 == at { *current } else { 0 };
+                (*window, *current) = (at, 0);
+            }
+            Self::Ticks { entries, lump } => {
+                entries.retain(|(tick, _)| end_of(quota, *tick) > now);
+                *lump &= !entries.is_empty();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Units that pass at once.
+pub(crate) fn capacity(quota: &Quota) -> u64 {
+    u64::from(quota.burst().get()) * u64::from(quota.shares().get())
+}
+
+/// A level that drains at the limit's rate, after these charges.
+fn level(quota: &Quota, (mut level, mut last): (u128, u64), charged: &[(u64, u64)]) -> (u128, u64) {
+    for (at, units) in charged.iter().copied() {
+        level = level.saturating_sub(u128::from(at.saturating_sub(last)) * count(quota));
+        level += u128::from(units) * period(quota);
+        last = at.max(last);
+    }
+    (level, last)
+}
+
+fn count(quota: &Quota) -> u128 {
+    u128::from(quota.limit().count.get()) * u128::from(quota.shares().get())
+}
+
+fn period(quota: &Quota) -> u128 {
+    quota.limit().period.nanos().into()
+}
+
+fn tick_length(quota: &Quota) -> u64 {
+    match quota.algorithm() {
+        Algorithm::SlidingLog => 1,
+        _ => quota.limit().period.nanos().div_ceil(quota.precision().into()),
+    }
+}
+
+fn tick_of(quota: &Quota, at: u64) -> u64 {
+    at - at % tick_length(quota)
+}
+
+/// When units of this tick count no more.
+fn end_of(quota: &Quota, tick: u64) -> u64 {
+    match quota.algorithm() {
+        Algorithm::SlidingLog => tick + quota.limit().period.nanos(),
+        _ => tick + (u64::from(quota.precision()) + 1) * tick_length(quota),
+    }
+}
