@@ -20,11 +20,13 @@ use super::headers::{self, Expectation, Unacceptable};
 use super::limits::Limits;
 use super::settle;
 use super::stream::MOST_DISCARDED;
+use crate::identify::lookup::Ambiguity;
 use crate::limiter::timestamp::Timestamp;
 use crate::response::fallback::Kept;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
 
+const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// How many fields an answer gets from us, at the most.
 const ADDED: usize = 6;
 /// How long the rest of a refused request is read.
@@ -60,6 +62,23 @@ pub(super) fn denied(mut exchange: Exchange, view: &View, unread: Unread) -> Res
     let refusal = &view.policy.denied;
     exchange.answers(refusal.status, Flag::Denied);
     refused(exchange, (refusal.status, &refusal.body), refusal.headers.clone(), unread)
+}
+
+/// A request that says in more than one way who the client is.
+pub(super) fn ambiguous(
+    mut exchange: Exchange,
+    ambiguity: Ambiguity,
+    unread: Unread,
+) -> Response<ResponseBody> {
+    let text = match ambiguity {
+        Ambiguity::Repeated => {
+            "bad request: a header, cookie or query parameter that may be given once has several values\n"
+        }
+        Ambiguity::Unreadable => "bad request: the token cannot be read\n",
+    };
+    let (status, body) = (StatusCode::BAD_REQUEST, Bytes::from_static(text.as_bytes()));
+    exchange.answers(status, Flag::Denied);
+    refused(exchange, (status, &body), HeaderMap::from_iter([(CONTENT_TYPE, PLAIN_TEXT)]), unread)
 }
 
 /// A request that the limit at position `by` refuses.
@@ -209,7 +228,7 @@ async fn discard(mut body: Incoming) -> bool {
 fn ours(exchange: Exchange, status: StatusCode, text: &'static str) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::ours(Bytes::from_static(text.as_bytes()), exchange));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(CONTENT_TYPE, PLAIN_TEXT);
     response
 }
 

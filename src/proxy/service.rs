@@ -61,7 +61,15 @@ pub(super) fn handle(
             exchange.note_refused(view.rule_name(rule), &mut head, &hop);
             return answered(answers::denied(exchange, &view, Unread::new(&head, body)));
         }
-        Selection::Limited(selected) => Limits::check(&worker.shared.limiter, selected, now),
+        Selection::Ambiguous(rule, ambiguity) => {
+            view.record(rule, DecisionOutcome::Denied);
+            exchange.note_refused(view.rule_name(rule), &mut head, &hop);
+            return answered(answers::ambiguous(exchange, ambiguity, Unread::new(&head, body)));
+        }
+        Selection::Limited(selected, onlookers) => {
+            onlookers.iter().for_each(|rule| view.record(*rule, DecisionOutcome::Shadow));
+            Limits::check(&worker.shared.limiter, selected, now)
+        }
     };
     limits.record(&view);
     let delay = match throttle::resolve(limits.decision()) {

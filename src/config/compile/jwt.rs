@@ -13,7 +13,8 @@ use crate::config::files::{Files, Flaw, tell};
 use crate::config::problem::{Fault, Report, Severity, listed, named};
 use crate::config::raw::{self, SigningAlgorithm};
 use crate::identify::jwt::keys::Key;
-use crate::identify::jwt::{Settings, Source, Trust, Verifier};
+use crate::identify::jwt::source::Source;
+use crate::identify::jwt::{Settings, Trust, Verifier};
 use crate::limiter::timestamp::Timestamp;
 
 /// A secret is as long as the hash it keys (RFC 7518 section 3.2); this is the shortest of them, in octets.
