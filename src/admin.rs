@@ -5,6 +5,7 @@
 //! It answers until the very end of the process, so that a drain can be watched.
 
 mod act;
+mod clusters;
 mod config_dump;
 mod help;
 mod limits;
@@ -32,7 +33,7 @@ use crate::policy::Policy;
 use crate::snapshot;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::logging::LevelHandle;
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{ClusterView, Metrics};
 
 /// How much of the entrance a socket offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +96,8 @@ pub struct State {
     pub workers: usize,
     /// Names and bound addresses of the listeners.
     pub listeners: Vec<(Box<str>, SocketAddr)>,
-    /// The upstream, as configured.
-    pub upstream: Box<str>,
+    /// The upstreams.
+    pub upstreams: Ask<Vec<ClusterView>>,
     /// The latest count of counters in use; starts as its default.
     pub keys: KeyCounts,
 }

@@ -31,6 +31,7 @@ use self::problem::Report;
 pub use self::schema::published as schema;
 use crate::limiter::elastic::signal::Signals;
 use crate::response::refusal::Refusal;
+use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
 use crate::telemetry::access_log;
 use crate::{drain, identify, listener, response, snapshot, upstream};
@@ -42,8 +43,10 @@ pub struct Config {
     pub listeners: Vec<listener::Settings>,
     /// Worker threads.
     pub workers: NonZeroUsize,
-    /// The service beside us.
-    pub upstream: upstream::Settings,
+    /// The services beside us; at least one.
+    pub upstreams: Vec<upstream::Settings>,
+    /// Which of them takes which requests.
+    pub routes: Routes,
     /// The admin port.
     pub admin: AdminSettings,
     /// The access log; `None` when disabled.

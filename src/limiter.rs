@@ -95,7 +95,7 @@ impl Limiter {
     /// served is never without its limits.
     pub fn install(&self, specs: &[MeterSpec], now: Timestamp) -> Vec<Meter> {
         let mut meters = self.meters.lock();
-        let installed = meters.install(specs, self.hasher);
+        let installed = meters.install(specs, self.hasher, now);
         self.store.adopt(&meters.quotas(), now);
         installed
     }
@@ -191,7 +191,7 @@ fn commit(
     match check.charging {
         Charging::OnArrival => shard.keep(place, key, check.meter.id, state, now),
         Charging::OnAnswer | Charging::WhileServed => {
-            shard.held_mut().hold(key, check.cost);
+            shard.hold(key, check.meter.id, check.cost);
             Kept::Own
         }
     }

@@ -3,6 +3,7 @@
 use crate::identify;
 use crate::response::refusal::Refusal;
 use crate::response::{self};
+use crate::rules::routes::Routes;
 use crate::rules::{RuleIndex, RuleSet};
 
 /// One generation: a request takes it at its start and sees nothing of a reload that happens meanwhile.
@@ -16,6 +17,8 @@ pub struct Policy {
     pub rules: RuleSet,
     /// What each rule answers when it refuses, beside the rules.
     pub refusals: Box<[Refusal]>,
+    /// Which upstream takes which requests.
+    pub routes: Routes,
     /// What `deny` answers.
     pub denied: Refusal,
     /// What clients are told about limits.

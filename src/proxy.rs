@@ -19,11 +19,12 @@ mod settle;
 mod stream;
 
 use std::borrow::Cow;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
@@ -36,6 +37,7 @@ use self::fallback::Fallbacks;
 use self::headers::Hop;
 use crate::clock::Clock;
 use crate::drain::{Drain, Phase};
+use crate::identify::Attributes;
 use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::signal::Signals;
@@ -49,7 +51,8 @@ use crate::rules::rule::{Rule, RuleLimit};
 use crate::rules::selection::Selected;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::{DecisionOutcome, Metrics, RuleMetrics, WorkerMetrics};
-use crate::upstream::{self, Upstream};
+use crate::upstream::Upstream;
+use crate::upstream::cluster::Cluster;
 use crate::worker::Unfinished;
 
 /// Slow-clock ticks in a second.
@@ -81,8 +84,9 @@ pub struct Shared {
 pub struct Generation {
     /// How requests are decided.
     pub policy: Arc<Policy>,
-    /// Where they go. Settings that stay the same keep their place, and with it the connections made by them.
-    pub upstream: Arc<upstream::Settings>,
+    /// Where they go, in the order of the routes. Upstreams whose settings stay the same keep their place, and
+    /// with it the connections made to them.
+    pub upstreams: Box<[Arc<Cluster>]>,
     /// What is kept for those who are refused.
     pub fallbacks: Arc<Fallbacks>,
     /// What elastic limits go by.
@@ -110,12 +114,11 @@ struct View {
     notations: Box<[Box<[Notation]>]>,
     /// The headers of each rule's refusals, where they can be had ready.
     prepared: Box<[Option<Prepared>]>,
-    upstream: Rc<Upstream>,
+    upstreams: Box<[Rc<Upstream>]>,
+    /// How long bodies may stand still before it is known where they go.
+    stall: Duration,
     fallbacks: Arc<Fallbacks>,
-    metrics: Rc<WorkerMetrics>,
     default_refusal: Refusal,
-    /// Whether the upstream has failed since it last answered: its failure is logged once.
-    upstream_fails: Cell<bool>,
 }
 
 /// Serves `sockets` (beside their settings) on this thread until the drain is over.
@@ -188,7 +191,7 @@ async fn keep_time(worker: Rc<Worker>) {
         interval.tick().await;
         worker.slow_clock.tick();
         if tick % TICKS_PER_SECOND == 0 {
-            worker.view().upstream.age();
+            worker.view().upstreams.iter().for_each(|upstream| upstream.age());
         }
     }
 }
@@ -198,8 +201,7 @@ impl Worker {
         let metrics = Rc::new(shared.metrics.worker());
         let mut generation = Cache::new(Arc::clone(&shared.generation));
         let now = generation.load();
-        let upstream = Rc::new(Upstream::new(Arc::clone(&now.upstream), Rc::clone(&metrics)));
-        let view = View::new(now, upstream, &shared.metrics, &metrics);
+        let view = View::new(now, &[], &shared.metrics);
         Self {
             slow_clock: Rc::default(),
             metrics,
@@ -215,17 +217,9 @@ impl Worker {
     fn view(&self) -> Rc<View> {
         let mut generation = self.generation.borrow_mut();
         let now = generation.load();
-        let Generation { policy, upstream, .. } = &**now;
         let mut view = self.view.borrow_mut();
-        let same_upstream = Arc::ptr_eq(view.upstream.settings(), upstream);
-        if !Arc::ptr_eq(&view.policy, policy) {
-            // The connections to an upstream that stays are as good as before.
-            let upstream = if same_upstream {
-                Rc::clone(&view.upstream)
-            } else {
-                Rc::new(Upstream::new(Arc::clone(upstream), Rc::clone(&self.metrics)))
-            };
-            *view = Rc::new(View::new(now, upstream, &self.shared.metrics, &self.metrics));
+        if !Arc::ptr_eq(&view.policy, &now.policy) {
+            *view = Rc::new(View::new(now, &view.upstreams, &self.shared.metrics));
         }
         Rc::clone(&view)
     }
@@ -251,12 +245,8 @@ impl Worker {
 }
 
 impl View {
-    fn new(
-        generation: &Generation,
-        upstream: Rc<Upstream>,
-        all: &Metrics,
-        metrics: &Rc<WorkerMetrics>,
-    ) -> Self {
+    /// A view of `generation`. The connections to upstreams that stay are as good as before.
+    fn new(generation: &Generation, before: &[Rc<Upstream>], all: &Metrics) -> Self {
         let policy = &generation.policy;
         let rules = policy.rules.rules();
         let notations: Box<[_]> = rules.iter().map(notations).collect();
@@ -266,16 +256,20 @@ impl View {
             _ => None,
         };
         let prepared = rules.iter().zip(&policy.refusals).zip(notations.iter().map(|of| &**of)).map(prepare);
+        let upstream = |cluster| {
+            let kept = before.iter().find(|kept| Arc::ptr_eq(kept.cluster(), cluster));
+            kept.map_or_else(|| Rc::new(Upstream::new(cluster, all)), Rc::clone)
+        };
+        let stalls = generation.upstreams.iter().map(|cluster| cluster.settings().idle_timeout);
         Self {
             policy: Arc::clone(policy),
             prepared: prepared.collect(),
             rules: rules.iter().map(|rule| all.rule(&rule.name)).collect(),
             notations,
-            upstream,
+            stall: stalls.max().unwrap_or_default(),
+            upstreams: generation.upstreams.iter().map(upstream).collect(),
             fallbacks: Arc::clone(&generation.fallbacks),
-            metrics: Rc::clone(metrics),
             default_refusal: Refusal::default(),
-            upstream_fails: Cell::new(false),
         }
     }
 
@@ -301,17 +295,9 @@ impl View {
         self.policy.refusal(rule).unwrap_or(&self.default_refusal)
     }
 
-    fn note_upstream_failure(&self, error: &upstream::error::Error) {
-        if !self.upstream_fails.replace(true) {
-            let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-            tracing::warn!(upstream = %self.upstream.settings().address, %error, cause, "upstream fails");
-        }
-    }
-
-    fn note_upstream_success(&self) {
-        if self.upstream_fails.replace(false) {
-            tracing::info!(upstream = %self.upstream.settings().address, "upstream answers again");
-        }
+    /// Which upstream takes the request.
+    fn upstream(&self, request: &Attributes<'_>) -> Option<&Rc<Upstream>> {
+        self.upstreams.get(self.policy.routes.choose(request)?)
     }
 }
 

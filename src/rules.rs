@@ -10,6 +10,7 @@ pub mod listed;
 pub mod matcher;
 pub mod membership;
 pub mod pattern;
+pub mod routes;
 pub mod rule;
 pub mod schedule;
 pub mod selection;

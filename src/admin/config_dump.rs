@@ -15,6 +15,13 @@ pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
         .iter()
         .map(|(name, address)| json!({ "name": name, "address": address.to_string() }))
         .collect();
+    let upstreams: Vec<_> = (state.upstreams)()
+        .iter()
+        .map(|view| {
+            let addresses: Vec<_> = view.hosts.iter().map(|host| &host.address).collect();
+            json!({ "name": view.name, "addresses": addresses })
+        })
+        .collect();
     reply::json(&json!({
         "configs": [
             {
@@ -27,7 +34,7 @@ pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
                 "generation": policy.generation,
                 "workers": state.workers,
                 "listeners": listeners,
-                "upstream": &*state.upstream,
+                "upstreams": upstreams,
                 "max_keys": state.capacity,
                 "rules": rules,
             },

@@ -1,7 +1,5 @@
 //! What the process is and how it does.
 
-use std::fmt::Write;
-
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -11,9 +9,6 @@ use super::scrape::server_state;
 use super::{ReloadView, State};
 use crate::telemetry::metrics::{ServerState, VERSION};
 use crate::telemetry::rfc3339;
-
-/// The one upstream's name among clusters, as in the statistics.
-const CLUSTER: &str = "upstream";
 
 /// `GET /ready`
 pub(super) fn ready(state: &State, _: &Query<'_>) -> Reply {
@@ -79,45 +74,11 @@ pub(super) fn listeners(state: &State, query: &Query<'_>) -> Reply {
     reply::text(StatusCode::OK, lines.collect::<String>())
 }
 
-/// `GET /clusters[?format=json]`
-pub(super) fn clusters(state: &State, query: &Query<'_>) -> Reply {
-    let numbers = numbers(state);
-    let host = &*state.upstream;
-    if wants_json(query) {
-        let stats: Vec<_> =
-            numbers.iter().map(|(name, value)| json!({ "name": name, "value": value.to_string() })).collect();
-        let hosts = json!([{ "hostname": host, "stats": stats }]);
-        return reply::json(&json!({ "cluster_statuses": [{ "name": CLUSTER, "host_statuses": hosts }] }));
-    }
-    let mut text = format!("{CLUSTER}::observability_name::{CLUSTER}\n{CLUSTER}::added_via_api::false\n");
-    for (name, value) in numbers {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{CLUSTER}::{host}::{name}::{value}");
-    }
-    let _ = writeln!(text, "{CLUSTER}::{host}::hostname::{host}");
-    reply::text(StatusCode::OK, text)
-}
-
-/// Envoy's numbers of a host, in its order.
-fn numbers(state: &State) -> [(&'static str, u64); 8] {
-    let upstream = state.metrics.upstream();
-    [
-        ("cx_active", upstream.connections()),
-        ("cx_connect_fail", upstream.failed),
-        ("cx_total", upstream.opened.saturating_add(upstream.failed)),
-        ("rq_active", upstream.in_flight()),
-        ("rq_error", upstream.failures()),
-        ("rq_success", upstream.successes()),
-        ("rq_timeout", upstream.ended_as("timed_out")),
-        ("rq_total", upstream.started),
-    ]
-}
-
 /// `GET /certs`
 pub(super) fn certs(_: &State, _: &Query<'_>) -> Reply {
     reply::json(&json!({ "certificates": [] }))
 }
 
-fn wants_json(query: &Query<'_>) -> bool {
+pub(super) fn wants_json(query: &Query<'_>) -> bool {
     query.get("format").as_deref() == Some("json")
 }

@@ -19,10 +19,11 @@ use crate::limiter::{Check, Settings as LimiterSettings};
 use crate::response::refusal::Refusal;
 use crate::rules::key::{KeyPart, KeyTemplate};
 use crate::rules::matcher::Matcher;
+use crate::rules::routes::Routes;
 use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
 use crate::rules::{RuleIndex, RuleSet, meter_specs};
 use crate::telemetry::logging::{self, LogFormat};
-use crate::telemetry::metrics::DecisionOutcome;
+use crate::telemetry::metrics::{DecisionOutcome, HostView};
 
 const NOW: Timestamp = Timestamp::from_secs(1_795_239_071);
 
@@ -50,6 +51,7 @@ fn policy(limiter: &Limiter) -> Policy {
         identify: identify::Settings::default(),
         rules: RuleSet::bind(rules, &meters, limiter.hasher()),
         refusals: [Refusal::default(), Refusal::default()].into(),
+        routes: Routes::default(),
         denied: Refusal::denied(),
         response: crate::response::Settings::default(),
     }
@@ -105,7 +107,10 @@ fn state() -> State {
         started: Timestamp::from_secs(NOW.as_secs() - 71),
         workers: 2,
         listeners: vec![("inbound".into(), ([127, 0, 0, 1], 8080).into())],
-        upstream: "127.0.0.1:3000".into(),
+        upstreams: Box::new(|| {
+            let host = HostView { address: "127.0.0.1:3000".into(), hostname: "localhost:3000".into() };
+            vec![ClusterView { name: "upstream".into(), hosts: vec![host] }]
+        }),
         keys: KeyCounts::default(),
     }
 }
@@ -250,7 +255,8 @@ async fn sockets_are_listed_as_envoy_does() {
     assert_eq!(socket["port_value"], 8080);
     let clusters = get(&state, "/clusters").await;
     assert!(clusters.contains("upstream::127.0.0.1:3000::rq_total::0\n"), "{clusters}");
-    get_json(&state, "/clusters?format=json").await;
+    let clusters = get_json(&state, "/clusters?format=json").await;
+    assert_eq!(clusters["cluster_statuses"][0]["host_statuses"][0]["hostname"], "localhost:3000");
     assert_eq!(get_json(&state, "/certs").await["certificates"], serde_json::json!([]));
 }
 

@@ -79,7 +79,10 @@ impl AdminPort {
             now: Box::new(move || clock.now()),
             workers: config.workers.get(),
             listeners,
-            upstream: config.upstream.address.to_string().into(),
+            upstreams: {
+                let generation = Arc::clone(&shared.generation);
+                Box::new(move || generation.load().upstreams.iter().map(|upstream| upstream.view()).collect())
+            },
             keys: KeyCounts::default(),
         });
         let crew = Arc::new(Crew::default());

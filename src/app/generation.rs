@@ -17,6 +17,8 @@ use crate::proxy::Generation;
 use crate::proxy::fallback::Fallbacks;
 use crate::response::refusal::Refusal;
 use crate::rules::{self, RuleSet};
+use crate::upstream::Settings;
+use crate::upstream::cluster::Cluster;
 
 /// The generation in force and the means to replace it.
 #[derive(Debug)]
@@ -34,10 +36,10 @@ impl Generations {
         let (policy, meters) = compile(config, 1, limiter, clock);
         // What an earlier process had and this one has not.
         limiter.retire_others(&meters, clock.now());
-        let upstream = Arc::new(config.upstream.clone());
+        let upstreams = clusters(config, &[]);
         let fallbacks = Arc::new(Fallbacks::of(&policy, &Fallbacks::default()));
         let generation =
-            Generation { policy: Arc::new(policy), upstream, fallbacks, elastic: config.elastic };
+            Generation { policy: Arc::new(policy), upstreams, fallbacks, elastic: config.elastic };
         Self {
             current: Arc::new(ArcSwap::from_pointee(generation)),
             meters: Mutex::new(meters),
@@ -51,15 +53,11 @@ impl Generations {
         let current = self.current.load_full();
         let generation = current.policy.generation + 1;
         let (policy, meters) = compile(config, generation, &self.limiter, &self.clock);
-        let upstream = if *current.upstream == config.upstream {
-            Arc::clone(&current.upstream)
-        } else {
-            Arc::new(config.upstream.clone())
-        };
+        let upstreams = clusters(config, &current.upstreams);
         let fallbacks = Arc::new(Fallbacks::of(&policy, &current.fallbacks));
         self.current.store(Arc::new(Generation {
             policy: Arc::new(policy),
-            upstream,
+            upstreams,
             fallbacks,
             elastic: config.elastic,
         }));
@@ -69,6 +67,15 @@ impl Generations {
     }
 }
 
+/// The upstreams of `config`; those of `before` that stay as they are are kept.
+fn clusters(config: &Config, before: &[Arc<Cluster>]) -> Box<[Arc<Cluster>]> {
+    let cluster = |settings: &Settings| {
+        let kept = before.iter().find(|kept| kept.settings() == settings);
+        kept.map_or_else(|| Arc::new(Cluster::new(settings.clone())), Arc::clone)
+    };
+    config.upstreams.iter().map(cluster).collect()
+}
+
 fn compile(config: &Config, generation: u64, limiter: &Limiter, clock: &Clock) -> (Policy, Vec<Meter>) {
     let meters = limiter.install(&rules::meter_specs(&config.rules), clock.now());
     let policy = Policy {
@@ -76,6 +83,7 @@ fn compile(config: &Config, generation: u64, limiter: &Limiter, clock: &Clock) -
         identify: config.identify.clone(),
         rules: RuleSet::bind(config.rules.clone(), &meters, limiter.hasher()),
         refusals: config.refusals.clone().into(),
+        routes: config.routes.clone(),
         denied: Refusal::denied(),
         response: config.response,
     };
@@ -91,7 +99,7 @@ mod tests {
     use super::*;
     use crate::config;
     use crate::identify::identify;
-    use crate::limiter::Settings;
+    use crate::limiter;
     use crate::limiter::elastic::Headroom;
     use crate::rules::selection::Selection;
 
@@ -102,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_request_that_began_before_a_reload_is_decided_by_the_limits_it_began_with() {
-        let limiter = Arc::new(Limiter::new(Settings { max_keys: 100, secret: [1, 2] }));
+        let limiter = Arc::new(Limiter::new(limiter::Settings { max_keys: 100, secret: [1, 2] }));
         let clock = Arc::new(Clock::start());
         let generations = Generations::first(&config("{ name: a, key: [], limit: 1/d }"), &limiter, &clock);
         let passes = |policy: &Policy| {

@@ -40,7 +40,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         lines.push("rules: another order, which decides between equal waits".to_owned());
     }
     let sections = [
-        ("upstream", old.upstream != new.upstream),
+        ("upstreams", old.upstreams != new.upstreams || differs(&old.routes, &new.routes)),
         ("client_ip, geo, jwt", differs(&old.identify, &new.identify)),
         ("elastic", differs(&old.elastic, &new.elastic)),
         ("ratelimit_headers, ietf_headers", differs(&old.response, &new.response)),

@@ -18,6 +18,7 @@ mod scope;
 mod state;
 mod tariff;
 mod throttle;
+mod upstreams;
 mod windows;
 
 use std::cell::RefCell;
@@ -71,12 +72,14 @@ pub(super) fn compile(
         .as_ref()
         .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut scope, report));
     let (rules, refusals) = rules.into_iter().unzip();
+    let upstreams = upstreams::compile(raw, &addresses.taken, &mut scope, report);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), scope, report).map(Arc::new);
-    let upstream = addresses.upstream.filter(|_| report.is_clean())?;
+    let (upstreams, routes) = upstreams.filter(|_| report.is_clean())?;
     Some(Config {
         listeners: addresses.listeners,
         workers: workers(raw.workers),
-        upstream,
+        upstreams,
+        routes,
         admin: addresses.admin,
         access_log,
         drain,

@@ -9,6 +9,7 @@ mod jwt;
 mod plans;
 mod rules;
 mod tariff;
+mod upstreams;
 mod values;
 
 use schemars::JsonSchema;
@@ -21,6 +22,7 @@ pub use self::rules::{
     OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
 };
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
+pub use self::upstreams::{Upstream, UpstreamMap};
 pub use self::values::{
     Address, Algorithm, Asn, Continent, Country, Duration, Factor, FileName, HeaderPattern, HeaderValues,
     HostPattern, Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage, PlanName, Rate,
@@ -40,9 +42,10 @@ pub struct Root {
     /// Worker threads; `auto` is one per CPU the process may use, by the quota of its container if it has one.
     #[schemars(extend("default" = "auto"))]
     pub workers: Option<Workers>,
-    /// The service beside us.
-    #[schemars(required)]
+    /// The service beside us. This or `upstreams` must be there.
     pub upstream: Option<Upstream>,
+    /// Several services; the first whose `match` holds takes a request.
+    pub upstreams: Option<OneOrMany<UpstreamMap>>,
     /// The operators' entrance.
     pub admin: Option<Admin>,
     /// One line per request.
@@ -118,34 +121,6 @@ pub enum Workers {
 pub enum Auto {
     /// By the machine.
     Auto,
-}
-
-/// The service beside us.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum Upstream {
-    /// Only its address.
-    Address(UpstreamAddress),
-    /// With more to say.
-    Map(UpstreamMap),
-}
-
-/// The service beside us.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct UpstreamMap {
-    /// Where it is.
-    #[schemars(required)]
-    pub address: Option<UpstreamAddress>,
-    /// Until a connection stands.
-    #[schemars(extend("default" = shown(defaults::CONNECT_TIMEOUT)))]
-    pub connect_timeout: Option<Duration>,
-    /// From the request's last byte to the answer's headers; a body may then flow as long as it moves.
-    #[schemars(extend("default" = shown(defaults::UPSTREAM_TIMEOUT)))]
-    pub timeout: Option<Duration>,
-    /// How long a body may stand still, and an unused connection is kept.
-    #[schemars(extend("default" = shown(defaults::UPSTREAM_IDLE_TIMEOUT)))]
-    pub idle_timeout: Option<Duration>,
 }
 
 /// The operators' entrance.

@@ -16,6 +16,7 @@ use super::watch::{Waker, Watch, Woken};
 use super::{Config, Problem, source, with_files};
 use crate::identify;
 use crate::limiter::timestamp::Timestamp;
+use crate::rules::routes::Routes;
 
 /// Writers are done when nothing has happened for this long.
 const QUIET: Duration = Duration::from_millis(100);
@@ -317,6 +318,7 @@ fn without_data(config: &Config) -> Config {
         identify: identify::Settings::default(),
         rules: Vec::new(),
         refusals: Vec::new(),
+        routes: Routes::default(),
         ..config.clone()
     }
 }

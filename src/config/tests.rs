@@ -66,7 +66,7 @@ fn the_newcomers_file_is_a_configuration() {
     let config = config(NEWCOMER);
     assert_eq!(config.listeners[0].address.to_string(), "0.0.0.0:8080");
     assert_eq!(&*config.listeners[0].name, "0.0.0.0:8080");
-    assert_eq!(config.upstream.address, Address::Tcp { host: "127.0.0.1".into(), port: 3000 });
+    assert_eq!(config.upstreams[0].addresses[0], Address::Tcp { host: "127.0.0.1".into(), port: 3000 });
     assert_eq!(config.rules[0].limits()[0].quota.burst().get(), 200);
     assert_eq!(config.refusals, [Refusal::default()]);
     assert_eq!(config.notices, []);
@@ -80,9 +80,9 @@ fn what_is_not_said_is_as_documented() {
         (listener.header_timeout, listener.idle_timeout),
         (Duration::from_secs(10), Duration::from_secs(620))
     );
-    assert_eq!(config.upstream.connect_timeout, Duration::from_secs(5));
-    assert_eq!(config.upstream.timeout, Duration::from_secs(15));
-    assert_eq!(config.upstream.idle_timeout, Duration::from_secs(300));
+    assert_eq!(config.upstreams[0].connect_timeout, Duration::from_secs(5));
+    assert_eq!(config.upstreams[0].timeout, Duration::from_secs(15));
+    assert_eq!(config.upstreams[0].idle_timeout, Duration::from_secs(300));
     assert_eq!(config.admin.address.to_string(), "127.0.0.1:9901");
     assert!(!config.admin.explicit && config.admin.probes.is_none() && config.access_log.is_none());
     assert_eq!(config.drain, drain::Settings::default());

@@ -24,7 +24,7 @@ impl<'a> Before<'a> {
     pub(super) fn of(shard: &'a Shard, check: &Check, (key, place): (Fingerprint, Place)) -> Self {
         let held = match check.charging {
             Charging::OnArrival => 0,
-            Charging::OnAnswer | Charging::WhileServed => shard.held().of(key),
+            Charging::OnAnswer | Charging::WhileServed => shard.held_of(key, check.meter.id),
         };
         Self { counter: shard.counter(place, check.meter.id), held }
     }

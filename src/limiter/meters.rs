@@ -6,7 +6,8 @@ use super::algorithm::Algorithm;
 use super::algorithm::conversion::OnChange;
 use super::key::{KeyHash, KeyHasher};
 use super::quota::Quota;
-use super::store::{MeterId, Quotas};
+use super::store::{MeterId, Quotas, Succession};
+use super::timestamp::Timestamp;
 
 /// The identity of a rule's limits across reloads: its name and what it counts apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,7 +63,7 @@ pub(super) struct Meters {
     known: HashMap<(Box<str>, Box<str>), Vec<Known>>,
     quotas: Vec<Option<Quota>>,
     /// Beside `quotas`.
-    on_change: Vec<OnChange>,
+    successions: Vec<Succession>,
     free: Vec<u32>,
     /// Counts installations.
     generation: u64,
@@ -74,15 +75,15 @@ impl Meters {
     /// A limit of a rule continues the one with the same period, so that a limit added before it or taken away
     /// does not hand its counters to another; one whose period is new continues what the installation before had
     /// and this one has not, in order. Rates, permits and bans never continue each other.
-    pub(super) fn install(&mut self, specs: &[MeterSpec], hasher: KeyHasher) -> Vec<Meter> {
+    pub(super) fn install(&mut self, specs: &[MeterSpec], hasher: KeyHasher, now: Timestamp) -> Vec<Meter> {
         let of_one_rule = |a: &MeterSpec, b: &MeterSpec| {
             (&a.lineage.rule, &a.lineage.key) == (&b.lineage.rule, &b.lineage.key)
         };
         self.generation += 1;
-        specs.chunk_by(of_one_rule).flat_map(|group| self.install_rule(group, hasher)).collect()
+        specs.chunk_by(of_one_rule).flat_map(|group| self.install_rule(group, hasher, now)).collect()
     }
 
-    fn install_rule(&mut self, group: &[MeterSpec], hasher: KeyHasher) -> Vec<Meter> {
+    fn install_rule(&mut self, group: &[MeterSpec], hasher: KeyHasher, now: Timestamp) -> Vec<Meter> {
         let Some(first) = group.first() else { return Vec::new() };
         let name = (first.lineage.rule.clone(), first.lineage.key.clone());
         let mut kept = self.known.remove(&name).unwrap_or_default();
@@ -106,7 +107,8 @@ impl Meters {
                 .filter(|other| other.meter == known.meter)
                 .for_each(|known| known.generation = self.generation);
             let index = known.meter.id.0 as usize;
-            (self.quotas[index], self.on_change[index]) = (Some(spec.quota), spec.on_change);
+            self.successions[index] = self.succession(index, spec, now);
+            self.quotas[index] = Some(spec.quota);
             meters.push(known.meter);
         }
         self.known.insert(name, kept);
@@ -163,7 +165,23 @@ impl Meters {
 
     /// The quotas as a table for the shards.
     pub(super) fn quotas(&self) -> Quotas {
-        Quotas::changing(&self.quotas, &self.on_change)
+        Quotas::following(&self.quotas, &self.successions)
+    }
+
+    fn succession(
+        &self,
+        index: usize,
+        MeterSpec { quota, on_change, .. }: &MeterSpec,
+        now: Timestamp,
+    ) -> Succession {
+        let goes_on = match &self.quotas[index] {
+            Some(before) => {
+                before == quota || (*on_change == OnChange::Keep && before.gives_back_like(quota))
+            }
+            None => false,
+        };
+        let kept_since = if goes_on { self.successions[index].kept_since } else { now };
+        Succession { on_change: *on_change, kept_since }
     }
 
     fn continues(&self, known: &Known, spec: &MeterSpec, same_period: bool) -> bool {
@@ -177,7 +195,7 @@ impl Meters {
     fn add(&mut self, (rule, key): &(Box<str>, Box<str>), serial: u16, hasher: KeyHasher) -> Known {
         let id = MeterId(self.free.pop().unwrap_or_else(|| {
             self.quotas.push(None);
-            self.on_change.push(OnChange::Keep);
+            self.successions.push(Succession::default());
             (self.quotas.len() - 1) as u32
         }));
         Known {
@@ -240,11 +258,13 @@ mod tests {
     fn a_limit_that_stays_keeps_its_meter_when_others_come_and_go() {
         let mut meters = Meters::default();
         let hasher = KeyHasher::new([1, 2]);
-        let both = meters.install(&specs(&[(10, Unit::Second), (1000, Unit::Day)]), hasher);
-        let day = meters.install(&specs(&[(1000, Unit::Day)]), hasher);
+        let both =
+            meters.install(&specs(&[(10, Unit::Second), (1000, Unit::Day)]), hasher, Timestamp::default());
+        let day = meters.install(&specs(&[(1000, Unit::Day)]), hasher, Timestamp::default());
         assert_eq!(day, both[1..]);
         assert!(meters.retire_others(&day));
-        let again = meters.install(&specs(&[(5, Unit::Minute), (2000, Unit::Day)]), hasher);
+        let again =
+            meters.install(&specs(&[(5, Unit::Minute), (2000, Unit::Day)]), hasher, Timestamp::default());
         assert_eq!(again[1], both[1]);
         assert_ne!(again[0].salt, again[1].salt);
     }
@@ -253,8 +273,8 @@ mod tests {
     fn a_limit_whose_period_changes_keeps_its_meter() {
         let mut meters = Meters::default();
         let hasher = KeyHasher::new([1, 2]);
-        let before = meters.install(&specs(&[(10, Unit::Hour)]), hasher);
-        assert_eq!(meters.install(&specs(&[(10, Unit::Day)]), hasher), before);
+        let before = meters.install(&specs(&[(10, Unit::Hour)]), hasher, Timestamp::default());
+        assert_eq!(meters.install(&specs(&[(10, Unit::Day)]), hasher, Timestamp::default()), before);
         assert!(!meters.retire_others(&before));
     }
 
@@ -262,24 +282,37 @@ mod tests {
     fn a_limit_that_went_does_not_hand_its_counters_to_another_period() {
         let mut meters = Meters::default();
         let hasher = KeyHasher::new([1, 2]);
-        let before = meters.install(&specs(&[(10, Unit::Hour), (99, Unit::Day)]), hasher);
-        assert_eq!(meters.install(&specs(&[(10, Unit::Hour)]), hasher), before[..1]);
-        let after = meters.install(&specs(&[(10, Unit::Hour), (5, Unit::Week)]), hasher);
+        let before =
+            meters.install(&specs(&[(10, Unit::Hour), (99, Unit::Day)]), hasher, Timestamp::default());
+        assert_eq!(meters.install(&specs(&[(10, Unit::Hour)]), hasher, Timestamp::default()), before[..1]);
+        let after =
+            meters.install(&specs(&[(10, Unit::Hour), (5, Unit::Week)]), hasher, Timestamp::default());
         assert!(after[0] == before[0] && after[1] != before[1]);
         // The same limit again is the same limit.
-        assert_eq!(meters.install(&specs(&[(10, Unit::Hour), (9, Unit::Day)]), hasher), before);
+        assert_eq!(
+            meters.install(&specs(&[(10, Unit::Hour), (9, Unit::Day)]), hasher, Timestamp::default()),
+            before
+        );
     }
 
     #[test]
     fn rates_permits_and_bans_never_continue_each_other() {
         let mut meters = Meters::default();
         let hasher = KeyHasher::new([1, 2]);
-        let rate = meters.install(&specs(&[(10, Unit::Second)]), hasher)[0];
+        let rate = meters.install(&specs(&[(10, Unit::Second)]), hasher, Timestamp::default())[0];
         let spec = |quota| [MeterSpec { quota, ..specs(&[(10, Unit::Second)]).remove(0) }];
-        let permits = meters.install(&spec(Quota::in_flight(NonZeroU32::MIN)), hasher)[0];
+        let permits =
+            meters.install(&spec(Quota::in_flight(NonZeroU32::MIN)), hasher, Timestamp::default())[0];
         let (first, most) = (std::time::Duration::from_secs(1), std::time::Duration::from_secs(1));
-        let ban = meters.install(&spec(Quota::ban(crate::limiter::quota::Ban { first, most })), hasher)[0];
+        let ban = meters.install(
+            &spec(Quota::ban(crate::limiter::quota::Ban { first, most })),
+            hasher,
+            Timestamp::default(),
+        )[0];
         assert!(rate != permits && permits != ban && ban != rate);
-        assert_eq!(meters.install(&spec(Quota::in_flight(NonZeroU32::MAX)), hasher)[0], permits);
+        assert_eq!(
+            meters.install(&spec(Quota::in_flight(NonZeroU32::MAX)), hasher, Timestamp::default())[0],
+            permits
+        );
     }
 }

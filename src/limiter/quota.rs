@@ -416,6 +416,12 @@ impl Quota {
         !self.algorithm.has_burst() && like(self) == like(other)
     }
 
+    /// Whether time gives back under `other` what it gives back under this, when it gives it back under this.
+    pub(super) fn gives_back_like(&self, other: &Self) -> bool {
+        let like = |quota: &Self| (quota.algorithm, quota.window(), quota.zone(), quota.precision());
+        like(self) == like(other) && (!self.algorithm.has_burst() || self.limit() == other.limit())
+    }
+
     /// Units per period.
     pub(super) const fn count(&self) -> u64 {
         self.count.get() as u64

@@ -40,20 +40,37 @@ pub struct MeterId(pub(super) u32);
 ///
 /// The quotas are one allocation, for a decision looks there first.
 #[derive(Clone, Debug)]
-pub(super) struct Quotas(Arc<[Option<Quota>]>, Arc<[OnChange]>);
+pub(super) struct Quotas(Arc<[Option<Quota>]>, Arc<[Succession]>);
+
+/// How a meter's quota follows the one before it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Succession {
+    /// What becomes of counters.
+    pub(super) on_change: OnChange,
+    /// Since when a unit is what it was when it was charged: nothing older can be given back.
+    pub(super) kept_since: Timestamp,
+}
 
 impl Quotas {
     /// Where they differ from those before, units used stay used.
     pub(super) fn new(quotas: &[Option<Quota>]) -> Self {
-        Self::changing(quotas, &[])
+        Self::following(quotas, &[])
     }
 
-    /// What becomes of counters where they differ from those before is in `on_change`.
-    pub(super) fn changing(quotas: &[Option<Quota>], on_change: &[OnChange]) -> Self {
-        Self(quotas.into(), on_change.into())
+    /// What becomes of counters where they differ from those before is in `successions`.
+    pub(super) fn following(quotas: &[Option<Quota>], successions: &[Succession]) -> Self {
+        Self(quotas.into(), successions.into())
     }
 
     pub(super) fn on_change(&self, meter: MeterId) -> OnChange {
+        self.succession(meter).on_change
+    }
+
+    pub(super) fn kept_since(&self, meter: MeterId) -> Timestamp {
+        self.succession(meter).kept_since
+    }
+
+    fn succession(&self, meter: MeterId) -> Succession {
         self.1.get(meter.0 as usize).copied().unwrap_or_default()
     }
 

@@ -11,14 +11,11 @@ use super::algorithm::{self, Outcome, State, ban};
 use super::decision::{Decision, Enforcement, Verdict, Verdicts};
 use super::judging::{self, Before};
 use super::key::Fingerprint;
-use super::reservation::Charging;
+use super::reservation::{self, Charging};
 use super::store::{Held, Place, Shard, Store};
 use super::terms::{OnDenied, Role};
 use super::timestamp::Timestamp;
 use super::{Check, Limiter, commit};
-
-/// Refused requests that are charged make a counter owe at most as much again as it has.
-const MOST_CHARGED: u64 = 2;
 
 /// The checks of one request with their shards locked.
 struct Trial<'a> {
@@ -125,8 +122,11 @@ impl<'a> Trial<'a> {
             let is_ban = |check: &Check| check.terms.is_some_and(|terms| terms.role == Role::Ban);
             let banned =
                 group.iter().zip(of_group).any(|(check, verdict)| is_ban(check) && verdict.refuses());
+            let is_over = |(check, verdict): (&Check, &Verdict)| {
+                verdict.refuses() && !reservation::may_come_to_nothing(check.charging, verdict.outcome)
+            };
             // What a running ban refuses neither extends nor repeats it, nor is it charged.
-            if !banned && group[0].terms.is_some() && of_group.iter().any(Verdict::refuses) {
+            if !banned && group[0].terms.is_some() && group.iter().zip(of_group).any(is_over) {
                 overflowed |= self.charge_denied(range.clone(), verdicts, limiter, now);
                 self.begin_ban(range, verdicts, now);
             }
@@ -150,13 +150,12 @@ impl<'a> Trial<'a> {
             let counts =
                 check.enforcement == Enforcement::Enforced && check.charging != Charging::WhileServed;
             let Some((quota, _)) = verdicts[position].counter.filter(|_| charges && counts) else { continue };
-            let (key, meter, cost) = (self.keys[position], check.meter.id, u64::from(check.cost));
+            let (key, meter, cost) = (self.keys[position], check.meter.id, check.cost);
             let place = self.place(position);
             let shard = self.shard_mut(position);
             let state = shard.state(place, meter, now);
-            let used = u64::from(algorithm::usage(state, &quota, now).used);
-            let room = (MOST_CHARGED * u64::from(quota.capacity())).saturating_sub(used);
-            let next = algorithm::charge(state, &quota, cost.min(room).cast_signed(), now);
+            let cost = cost.min(reservation::room_for_debt(state, &quota, now));
+            let next = algorithm::charge(state, &quota, cost.into(), now);
             let kept = shard.keep(place, key, meter, next, now);
             overflowed |= limiter.note(kept);
             verdicts[position].counter = Some((quota, Some(next)));

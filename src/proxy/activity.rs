@@ -121,6 +121,11 @@ impl Activity {
         self.turn_to(Doing::Exchanging);
     }
 
+    /// From now on its bodies may stand still for `stall`.
+    pub fn bodies_may_rest(&self, stall: Duration) {
+        self.stall.set(ticks(stall));
+    }
+
     /// The request is held back: nothing of it is due.
     pub fn hold(&self) {
         self.answer_due.set(Some(u32::MAX));

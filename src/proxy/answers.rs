@@ -23,6 +23,7 @@ use super::stream::MOST_DISCARDED;
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::timestamp::Timestamp;
 use crate::response::fallback::Kept;
+use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
 
@@ -111,7 +112,7 @@ pub(super) fn remembered(
 /// The upstream's answer, or ours in its place.
 pub(super) fn upstream(
     mut exchange: Exchange,
-    view: &View,
+    upstream: Option<&Upstream>,
     limits: &mut Limits,
     answered: Result<Response<Answer<RequestBody>>, Failure>,
 ) -> Response<ResponseBody> {
@@ -124,31 +125,34 @@ pub(super) fn upstream(
             head.headers.reserve(ADDED);
             head.version = Version::HTTP_11;
             head.extensions.clear();
-            view.note_upstream_success();
+            upstream.inspect(|upstream| upstream.note_success());
             if !exchange.request_is_whole() {
                 // An early answer: if the rest of the request is never read, the answer must not be lost.
                 exchange.activity().must_linger();
             }
-            exchange.note_upstream(&view.upstream.settings().address);
             exchange.answers(head.status, Flag::None);
             let draining = exchange.is_draining();
             let response = Response::from_parts(head, ResponseBody::upstream(body, exchange));
             if draining { closing(response) } else { response }
         }
-        Err(failure) => failed(exchange, view, limits, &failure),
+        Err(failure) => failed(exchange, upstream, limits, &failure),
     }
 }
 
 /// Whose fault it was decides what the client is told; nothing of our insides is.
 fn failed(
     mut exchange: Exchange,
-    view: &View,
+    upstream: Option<&Upstream>,
     limits: &mut Limits,
     failure: &Failure,
 ) -> Response<ResponseBody> {
     let (status, flag, text) = match failure {
+        Failure::NoRoute => (StatusCode::NOT_FOUND, Flag::NoRoute, "not found\n"),
+        Failure::NoEndpoint => {
+            (StatusCode::SERVICE_UNAVAILABLE, Flag::NoHealthyUpstream, "upstream unavailable\n")
+        }
         Failure::Upstream(error) => {
-            view.note_upstream_failure(error);
+            upstream.inspect(|upstream| upstream.note_failure(error));
             match error {
                 UpstreamError::Connect(_) | UpstreamError::ConnectTimeout => {
                     (StatusCode::SERVICE_UNAVAILABLE, Flag::UpstreamFailure, "upstream unavailable\n")

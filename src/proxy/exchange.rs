@@ -38,6 +38,10 @@ pub(super) enum Flag {
     Denied,
     /// No connection to the upstream.
     UpstreamFailure,
+    /// No upstream takes such a request.
+    NoRoute,
+    /// No endpoint of the upstream can be used.
+    NoHealthyUpstream,
     /// The upstream closed the connection instead of answering.
     UpstreamClosed,
     /// The upstream's answer was not HTTP.
@@ -59,6 +63,8 @@ impl Flag {
             Self::RateLimited => "RL",
             Self::Denied => "UAEX",
             Self::UpstreamFailure => "UF",
+            Self::NoRoute => "NR",
+            Self::NoHealthyUpstream => "UH",
             Self::UpstreamClosed => "UC",
             Self::UpstreamProtocol => "UPE",
             Self::UpstreamTimeout => "UT",
@@ -100,7 +106,7 @@ struct Record {
     user_agent: Option<HeaderValue>,
     forwarded_for: Option<HeaderValue>,
     request_id: Option<HeaderValue>,
-    upstream: Option<String>,
+    upstream: Option<Box<str>>,
     upstream_time: Option<Duration>,
     rule: Option<Box<str>>,
     client: Option<IpAddr>,
@@ -214,10 +220,15 @@ impl Exchange {
         &self.connection.worker.load
     }
 
-    /// Which upstream answered.
-    pub(super) fn note_upstream(&mut self, address: &dyn std::fmt::Display) {
+    /// The upstream that takes the request: its bodies may stand still for `stall`.
+    pub(super) fn bodies_may_rest(&self, stall: Duration) {
+        self.connection.activity.bodies_may_rest(stall);
+    }
+
+    /// Where the request goes.
+    pub(super) fn note_upstream(&mut self, address: &str) {
         if let Some(record) = &mut self.record {
-            record.upstream = Some(address.to_string());
+            record.upstream = Some(address.into());
         }
     }
 

@@ -10,13 +10,18 @@ use super::View;
 use super::activity::Overdue;
 use super::body::RequestBody;
 use super::exchange::Exchange;
-use crate::telemetry::metrics::{UpstreamOutcome, WorkerMetrics};
+use crate::telemetry::metrics::{EndpointMetrics, UpstreamOutcome};
+use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
 
 /// Why a request got no answer from the upstream.
 #[derive(Debug)]
 pub(super) enum Failure {
+    /// No upstream takes such a request.
+    NoRoute,
+    /// The upstream is nowhere.
+    NoEndpoint,
     /// Between us and the upstream.
     Upstream(UpstreamError),
     /// The answer is the beginning of a protocol that we cannot follow.
@@ -32,11 +37,14 @@ pub(super) enum Failure {
 /// Sends a request and waits for the head of the answer.
 pub(super) async fn forward(
     view: &View,
+    upstream: Option<&Upstream>,
     exchange: &mut Exchange,
     request: Request<RequestBody>,
 ) -> Result<Response<Answer<RequestBody>>, Failure> {
-    let attempt = Attempt::begin(&view.metrics);
-    let mut sending = pin!(view.upstream.send(request));
+    let endpoint = upstream.ok_or(Failure::NoRoute)?.pick().ok_or(Failure::NoEndpoint)?;
+    exchange.note_upstream(endpoint.name());
+    let attempt = Attempt::begin(endpoint.metrics());
+    let mut sending = pin!(endpoint.send(request));
     let activity = exchange.activity();
     let answered = poll_fn(|cx| {
         if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
@@ -61,7 +69,7 @@ pub(super) async fn forward(
     attempt.end(&answered);
     if let Ok(response) = &answered {
         let took = exchange.upstream_answered();
-        view.metrics.upstream_time(took);
+        endpoint.metrics().answered_after(took);
         if view.policy.rules.is_elastic() {
             exchange.load().answered(took, response.status(), response.headers());
         }
@@ -71,19 +79,19 @@ pub(super) async fn forward(
 
 /// One attempt at an answer, for the numbers: one that is dropped before its end was the client's to give up.
 struct Attempt<'a> {
-    metrics: &'a WorkerMetrics,
+    metrics: &'a EndpointMetrics,
     ended: bool,
 }
 
 impl<'a> Attempt<'a> {
-    fn begin(metrics: &'a WorkerMetrics) -> Self {
-        metrics.upstream_request_started();
+    fn begin(metrics: &'a EndpointMetrics) -> Self {
+        metrics.request_started();
         Self { metrics, ended: false }
     }
 
     fn end(mut self, answered: &Result<Response<Answer<RequestBody>>, Failure>) {
         self.ended = true;
-        self.metrics.upstream_request(match answered {
+        self.metrics.request_ended(match answered {
             Ok(response) => UpstreamOutcome::Answered(response.status()),
             Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
                 UpstreamOutcome::ConnectFailed
@@ -93,7 +101,9 @@ impl<'a> Attempt<'a> {
             }
             Err(Failure::Late) => UpstreamOutcome::TimedOut,
             Err(Failure::Upstream(UpstreamError::Reset(_))) => UpstreamOutcome::Reset,
-            Err(Failure::Stalled | Failure::BrokenRequest) => UpstreamOutcome::Abandoned,
+            Err(Failure::Stalled | Failure::BrokenRequest | Failure::NoRoute | Failure::NoEndpoint) => {
+                UpstreamOutcome::Abandoned
+            }
         });
     }
 }
@@ -101,7 +111,7 @@ impl<'a> Attempt<'a> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.metrics.upstream_request(UpstreamOutcome::Abandoned);
+            self.metrics.request_ended(UpstreamOutcome::Abandoned);
         }
     }
 }

@@ -55,9 +55,12 @@ impl Limits {
     /// conformed has been charged or held, and only if the request passed.
     pub(super) fn reservations(&self) -> impl Iterator<Item = (usize, &Selected, Reservation)> + '_ {
         let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
-        checked
-            .filter(|(_, (selected, verdict))| selected.settles && !verdict.exceeds())
-            .map(|(position, (selected, _))| (position, selected, Reservation::new(&selected.check, self.at)))
+        checked.filter(|(_, (selected, verdict))| selected.settles && !verdict.exceeds()).map(
+            |(position, (selected, verdict))| {
+                let reservation = Reservation::new(&selected.check, self.at);
+                (position, selected, verdict.quota().map_or(reservation, |quota| reservation.under(quota)))
+            },
+        )
     }
 
     /// What the request holds as long as it is served, if it passed.

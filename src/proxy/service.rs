@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -33,7 +34,7 @@ pub(super) fn handle(
     let policy = &view.policy;
     let now = worker.shared.clock.now();
     let (mut head, body) = request.into_parts();
-    let mut exchange = Exchange::begin(connection, &head, now, view.upstream.settings().idle_timeout);
+    let mut exchange = Exchange::begin(connection, &head, now, view.stall);
 
     if let Err(unacceptable) = headers::validate(&head) {
         return answered(answers::malformed(exchange, unacceptable));
@@ -86,6 +87,10 @@ pub(super) fn handle(
         }
     };
 
+    let upstream = view.upstream(&attributes).map(Rc::clone);
+    if let Some(upstream) = &upstream {
+        exchange.bodies_may_rest(upstream.settings().idle_timeout);
+    }
     exchange.reserve(&limits, policy);
     exchange.listen(view.fallbacks.listen(limits.rules(), &head, now));
     headers::prepare_request(&mut head, &hop);
@@ -95,10 +100,12 @@ pub(super) fn handle(
         if let Some(delay) = delay {
             exchange.wait(delay).await;
         }
-        let body = RequestBody::new(body, &mut exchange, view.upstream.settings().timeout);
+        let upstream = upstream.as_deref();
+        let timeout = upstream.map_or(Duration::MAX, |upstream| upstream.settings().timeout);
+        let body = RequestBody::new(body, &mut exchange, timeout);
         let request = Request::from_parts(head, body);
-        let answer = forward(&view, &mut exchange, request).await;
-        let mut response = answers::upstream(exchange, &view, &mut limits, answer);
+        let answer = forward(&view, upstream, &mut exchange, request).await;
+        let mut response = answers::upstream(exchange, upstream, &mut limits, answer);
         limits.write_headers(response.headers_mut(), &view);
         limits.write_marks(response.headers_mut(), &view);
         response

@@ -55,7 +55,10 @@ impl Settlement {
                 rule: selected.rule,
                 price: selected.price,
                 position,
-                reservation,
+                reservation: match tariff_of(policy, selected.rule) {
+                    Some(tariff) => reservation.owing(tariff.debt()),
+                    None => reservation,
+                },
                 free: false,
             })
             .collect();
@@ -123,7 +126,9 @@ pub(super) fn ending_of(failure: &Failure, status: StatusCode) -> Ending<'static
     let failure = match failure {
         // The client's doing: the upstream may be at work all the same.
         Failure::Stalled | Failure::BrokenRequest => return Ending::Abandoned,
-        Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout) => {
+        Failure::NoRoute
+        | Failure::NoEndpoint
+        | Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout) => {
             tariff::Failure::Connect
         }
         Failure::Upstream(UpstreamError::Reset(_)) => tariff::Failure::Reset,

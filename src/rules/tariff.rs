@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use crate::limiter::reservation::Charging;
+use crate::limiter::reservation::{Charging, Debt};
 
 /// A rule's tariff.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,15 +39,15 @@ pub enum Cost {
     ResponseBytes(Measure),
 }
 
-/// A number in a header.
+/// A number in a header, rounded up; what is no number costs the most there is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// The header.
     pub name: HeaderName,
-    /// In place of a header that is absent or no number.
+    /// In place of a header that is absent or empty.
     pub otherwise: u32,
     /// What is told beyond that counts as that.
-    pub most: u32,
+    pub most: Option<u32>,
 }
 
 /// Units by octets.
@@ -56,7 +56,7 @@ pub struct Measure {
     /// Octets to a unit.
     pub unit: NonZeroU64,
     /// Units at the most.
-    pub most: u32,
+    pub most: Option<u32>,
 }
 
 /// Statuses of answers.
@@ -167,6 +167,17 @@ impl Tariff {
         !on_arrival || self.counts.is_some() || self.refunds != Refunds::default()
     }
 
+    /// How far what somebody tells may put a counter in debt: in full where the rule says itself how much one
+    /// request can cost.
+    pub fn debt(&self) -> Debt {
+        let most = match &self.cost {
+            Cost::Fixed(units) => Some(*units),
+            Cost::Header(told) | Cost::ResponseHeader(told) => told.most,
+            Cost::RequestBytes(measure) | Cost::ResponseBytes(measure) => measure.most,
+        };
+        if most.is_some() { Debt::AsTold } else { Debt::OneBurst }
+    }
+
     /// What a request is charged that ended so, its body's octets apart.
     pub fn due(&self, ending: &Ending<'_>) -> Due {
         let status = match *ending {
@@ -195,20 +206,22 @@ impl Tariff {
 }
 
 impl Told {
-    /// The highest number among all lines and their items. An item that is no number is worth `otherwise`, so
-    /// that adding one never makes a request cheaper.
+    /// The highest number among all lines and their items. An item that is no number counts as one without end:
+    /// nobody knows what it stands for, and writing it must not be cheaper than the truth.
     fn by(&self, headers: &HeaderMap) -> u32 {
         let lines = headers.get_all(&self.name).into_iter();
-        let items = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-        let told = items.map(|item| number(item.trim_ascii()).unwrap_or(self.otherwise)).max();
-        told.unwrap_or(self.otherwise).min(self.most)
+        let items =
+            lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+        // RFC 9110, 5.6.1.2: a recipient ignores empty elements.
+        let told = items.filter(|item| !item.is_empty()).map(|item| number(item).unwrap_or(u32::MAX)).max();
+        told.unwrap_or(self.otherwise).min(self.most.unwrap_or(u32::MAX))
     }
 }
 
 impl Measure {
     fn units(&self, octets: u64) -> u32 {
         let units = u32::try_from(octets.div_ceil(self.unit.get())).unwrap_or(u32::MAX);
-        units.min(self.most).max(1)
+        units.min(self.most.unwrap_or(u32::MAX)).max(1)
     }
 }
 
@@ -236,13 +249,17 @@ impl Refunds {
     }
 }
 
-/// Digits and nothing else; a number of any length saturates.
-fn number(digits: &[u8]) -> Option<u32> {
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+/// Digits, perhaps with a fraction, which is rounded up; a number of any length saturates.
+fn number(text: &[u8]) -> Option<u32> {
+    let mut parts = text.splitn(2, |byte| *byte == b'.');
+    let (whole, fraction) = (parts.next()?, parts.next());
+    let are_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    if !are_digits(whole) || !fraction.is_none_or(are_digits) {
         return None;
     }
     let add = |number: u32, digit: &u8| number.saturating_mul(10).saturating_add((digit - b'0').into());
-    Some(digits.iter().fold(0, add))
+    let up = fraction.is_some_and(|fraction| fraction.iter().any(|digit| *digit != b'0'));
+    Some(whole.iter().fold(0, add).saturating_add(up.into()))
 }
 
 /// The length of a request's body, where its head says so: a request that says nothing has none.

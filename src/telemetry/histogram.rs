@@ -70,6 +70,14 @@ impl Totals {
         self.nanos = self.nanos.saturating_add(histogram.nanos.load(Ordering::Relaxed));
     }
 
+    /// Adds what was counted elsewhere.
+    pub fn merge(&mut self, other: &Self) {
+        for (total, bucket) in self.buckets.iter_mut().zip(&other.buckets) {
+            *total = total.saturating_add(*bucket);
+        }
+        self.nanos = self.nanos.saturating_add(other.nanos);
+    }
+
     /// Samples.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()

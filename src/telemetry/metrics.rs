@@ -11,6 +11,7 @@ mod families;
 mod process;
 mod rule;
 mod totals;
+mod upstream;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -25,8 +26,10 @@ use self::rule::Rules;
 pub use self::rule::{DecisionOutcome, Decisions, RuleMetrics};
 use self::totals::Totals;
 pub use self::totals::UpstreamTotals;
+use self::upstream::Upstreams;
+pub use self::upstream::{ClusterView, EndpointMetrics, HostView, UpstreamOutcome};
 use self::worker::WorkerCells;
-pub use self::worker::{UpstreamOutcome, WorkerMetrics};
+pub use self::worker::WorkerMetrics;
 use crate::limiter::timestamp::Timestamp;
 
 /// This build's version.
@@ -112,6 +115,7 @@ pub struct Metrics {
     listeners: Box<[Box<str>]>,
     workers: Mutex<Vec<Arc<WorkerCells>>>,
     rules: Mutex<Rules>,
+    upstreams: Mutex<Upstreams>,
     exporter: Exporter,
 }
 
@@ -123,6 +127,7 @@ impl Metrics {
             listeners: listeners.iter().map(|name| Box::from(*name)).collect(),
             workers: Mutex::default(),
             rules: Mutex::default(),
+            upstreams: Mutex::default(),
             exporter: Exporter::new(),
         })
     }
@@ -146,11 +151,22 @@ impl Metrics {
         self.rules.lock().get(rule).map(RuleMetrics::decisions).unwrap_or_default()
     }
 
-    /// What the upstream did so far.
-    pub fn upstream(&self) -> UpstreamTotals {
-        let mut totals = UpstreamTotals::default();
-        self.workers.lock().iter().for_each(|worker| totals.add(&worker.upstream));
-        totals
+    /// A handle with memory of its own, for one worker and the endpoint at `address` of the upstream of this name.
+    /// Takes a lock: for when an endpoint becomes known.
+    pub fn endpoint(&self, upstream: &str, address: &str) -> EndpointMetrics {
+        self.upstreams.lock().endpoint(upstream, address)
+    }
+
+    /// What all upstreams together did so far.
+    pub fn upstreams(&self) -> UpstreamTotals {
+        let mut all = UpstreamTotals::default();
+        self.upstreams.lock().totals().iter().for_each(|(_, totals)| all.merge(totals));
+        all
+    }
+
+    /// What the endpoints of one upstream did so far, by address.
+    pub fn endpoints(&self, upstream: &str) -> BTreeMap<Box<str>, UpstreamTotals> {
+        self.upstreams.lock().endpoints(upstream)
     }
 
     /// The first configuration is in effect.
@@ -184,6 +200,7 @@ impl Metrics {
         for worker in self.workers.lock().iter() {
             totals.add(worker);
         }
+        totals.upstreams = self.upstreams.lock().totals();
         totals
     }
 }

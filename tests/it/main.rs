@@ -27,3 +27,4 @@ mod state;
 mod support;
 mod throttling;
 mod timeouts;
+mod upstreams;

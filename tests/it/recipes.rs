@@ -126,16 +126,21 @@ fn free_users_and_pro() {
 fn two_hundred_dollars_a_day() {
     let origin = obedient();
     let weir = Kitchen::start("Two hundred dollars of purchases a day", &origin, &[]);
+    let of = |customer: &str| Request::post("/purchases", "x").header("x-customer", customer);
     let buy = |cents: &str, status: &str| {
-        let request = Request::post("/purchases", "x").header("x-customer", "7");
-        weir.ask(1, &request.header("x-amount-cents", cents).header("x-status", status))[0]
+        weir.ask(1, &of("7").header("x-amount-cents", cents).header("x-status", status))[0]
     };
     assert_eq!(buy("20000", "402"), 402, "declined, and given back");
     assert_eq!(buy("20000", "503"), 503, "failed, and given back");
     assert_eq!(buy("15000", "200"), 200);
     assert_eq!(buy("5001", "200"), 429, "a cent too much, and charged to nobody");
-    assert_eq!(buy("5000", "201"), 201);
+    assert_eq!(buy("4999.5", "201"), 201, "rounded up");
     assert_eq!(buy("1", "200"), 429);
+    // Whoever says nothing, or nothing that could be read, or not who it is for, gets nothing by it.
+    assert_eq!([1, 2].map(|_| weir.ask(1, &of("8"))[0]), [200, 429], "all of the day");
+    assert_eq!(weir.ask(1, &of("9").header("x-amount-cents", "1e1"))[0], 429);
+    assert_eq!(weir.ask(1, &of("9").header("x-amount-cents", "1").header("x-amount-cents", "20001"))[0], 429);
+    assert_eq!(weir.ask(1, &Request::post("/purchases", "x").header("x-amount-cents", "1"))[0], 403);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Listeners, the upstream and the admin port: who sits where, and that nobody sits on another's place.
+//! Listeners and the admin port: who sits where, and that nobody sits on another's place.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,13 +12,13 @@ use crate::{listener, upstream};
 #[derive(Debug)]
 pub(super) struct Addresses {
     pub(super) listeners: Vec<listener::Settings>,
-    pub(super) upstream: Option<upstream::Settings>,
     pub(super) admin: AdminSettings,
+    pub(super) taken: Taken,
 }
 
 /// The addresses that are taken, and by which path.
 #[derive(Debug, Default)]
-struct Taken(Vec<(SocketAddr, String)>);
+pub(super) struct Taken(Vec<(SocketAddr, String)>);
 
 pub(super) fn compile(raw: &raw::Root, report: &mut Report<'_>) -> Addresses {
     let root = At::ROOT;
@@ -35,8 +35,7 @@ pub(super) fn compile(raw: &raw::Root, report: &mut Report<'_>) -> Addresses {
         });
     }
     let admin = admin(raw.admin.as_ref(), &mut taken, report);
-    let upstream = raw.upstream.as_ref().and_then(|raw| upstream(raw, &taken, report));
-    Addresses { listeners, upstream, admin }
+    Addresses { listeners, admin, taken }
 }
 
 fn listener(
@@ -97,34 +96,6 @@ fn admin(raw: Option<&raw::Admin>, taken: &mut Taken, report: &mut Report<'_>) -
     AdminSettings { address: address.unwrap_or(defaults::ADMIN_ADDRESS), probes, explicit }
 }
 
-fn upstream(raw: &raw::Upstream, taken: &Taken, report: &mut Report<'_>) -> Option<upstream::Settings> {
-    let root = At::ROOT;
-    let at = root.key("upstream");
-    let (address, address_at) = match raw {
-        raw::Upstream::Address(address) => (Some(address), at.same()),
-        raw::Upstream::Map(map) => (map.address.as_ref(), at.key("address")),
-    };
-    let (connect, answer, idle) = match raw {
-        raw::Upstream::Address(_) => (None, None, None),
-        raw::Upstream::Map(map) => {
-            (map.connect_timeout.as_ref(), map.timeout.as_ref(), map.idle_timeout.as_ref())
-        }
-    };
-    let connect = timeout(connect, at.key("connect_timeout"), report);
-    let answer = timeout(answer, at.key("timeout"), report);
-    let idle = timeout(idle, at.key("idle_timeout"), report);
-    let address = report.take(address_at, parse::upstream_address(&address?.0))?;
-    if let Some(path) = reaches_us(&address, taken) {
-        report.value(address_at, format!("our own address, that of `{path}`: requests would never leave"));
-    }
-    Some(upstream::Settings {
-        address,
-        connect_timeout: connect.unwrap_or(defaults::CONNECT_TIMEOUT),
-        timeout: answer.unwrap_or(defaults::UPSTREAM_TIMEOUT),
-        idle_timeout: idle.unwrap_or(defaults::UPSTREAM_IDLE_TIMEOUT),
-    })
-}
-
 impl Taken {
     /// Takes `address`. Two listeners on one address would both be bound, and share what arrives at random.
     fn claim(&mut self, address: SocketAddr, at: At<'_>, report: &mut Report<'_>) {
@@ -132,6 +103,20 @@ impl Taken {
             Some(path) => report.value(at, format!("address is taken by `{path}`, got {address}")),
             None => self.0.push((address, at.to_string())),
         }
+    }
+
+    /// The path of the address of ours that `upstream` leads to, as far as the text tells.
+    pub(super) fn reached_by(&self, upstream: &upstream::Address) -> Option<&str> {
+        let upstream::Address::Tcp { host, port } = upstream else { return None };
+        let ip = match &**host {
+            "localhost" => IpAddr::from([127, 0, 0, 1]),
+            host => host.parse().ok()?,
+        };
+        let reached = |taken: &SocketAddr| {
+            let everywhere = taken.ip().is_unspecified() && (ip.is_loopback() || ip.is_unspecified());
+            taken.port() == *port && (taken.ip() == ip || everywhere)
+        };
+        self.0.iter().find(|(taken, _)| reached(taken)).map(|(_, path)| path.as_str())
     }
 
     fn by(&self, address: SocketAddr) -> Option<&str> {
@@ -144,18 +129,4 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let same_family = one.is_ipv4() == other.is_ipv4();
     let unspecified = one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() != 0 && one.port() == other.port() && (one.ip() == other.ip() || (same_family && unspecified))
-}
-
-/// The path of the address of ours that `upstream` leads to, as far as the text tells.
-fn reaches_us<'a>(upstream: &upstream::Address, taken: &'a Taken) -> Option<&'a str> {
-    let upstream::Address::Tcp { host, port } = upstream else { return None };
-    let ip = match &**host {
-        "localhost" => IpAddr::from([127, 0, 0, 1]),
-        host => host.parse().ok()?,
-    };
-    let reached = |taken: &SocketAddr| {
-        let everywhere = taken.ip().is_unspecified() && (ip.is_loopback() || ip.is_unspecified());
-        taken.port() == *port && (taken.ip() == ip || everywhere)
-    };
-    taken.0.iter().find(|(taken, _)| reached(taken)).map(|(_, path)| path.as_str())
 }

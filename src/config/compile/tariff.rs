@@ -23,6 +23,7 @@ pub(super) fn compile(raw: &raw::Rule, limits: &[RuleLimit], at: At<'_>, report:
         Some(raw::Cost::Told(told)) => told_cost(told, at.key("cost"), report).unwrap_or(Cost::Fixed(COST)),
     };
     check_arrival(&cost, limits, at, report);
+    note_debt(&cost, at, report);
     let counted = raw.count.as_ref().and_then(|count| count.response_status.as_ref());
     let refunds = raw.refund_on.as_ref();
     Tariff {
@@ -64,10 +65,10 @@ fn told_cost(raw: &raw::ToldCost, at: At<'_>, report: &mut Report<'_>) -> Option
                 .hint(format!("it belongs to `{owner}`")),
         );
     }
-    let most = number(raw.max).unwrap_or(u32::MAX);
+    let most = number(raw.max);
     let told = |name: &str, given: Option<u64>, key: &str, report: &mut Report<'_>| {
         let otherwise = number(given).unwrap_or(COST);
-        if otherwise > most {
+        if let Some(most) = most.filter(|most| otherwise > *most) {
             report.value(at.key(key), format!("more than `max`, got {otherwise} and {most}"));
         }
         Some(Told { name: report.take(at.key(source), header_name(name))?, otherwise, most })
@@ -97,6 +98,20 @@ fn check_arrival(cost: &Cost, limits: &[RuleLimit], at: At<'_>, report: &mut Rep
         Cost::Header(told) => check_cost(told.otherwise, limits, cost_at.key("default"), report),
         Cost::ResponseHeader(told) => check_cost(told.otherwise, limits, cost_at.key("estimate"), report),
         Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {}
+    }
+}
+
+/// What becomes known when the request has passed is owed, by whoever comes next.
+fn note_debt(cost: &Cost, at: At<'_>, report: &mut Report<'_>) {
+    let most = match cost {
+        Cost::Fixed(_) | Cost::Header(_) => return,
+        Cost::ResponseHeader(told) => told.most,
+        Cost::RequestBytes(measure) | Cost::ResponseBytes(measure) => measure.most,
+    };
+    if most.is_none() {
+        let note =
+            Fault::new("what a request costs is known when it has passed, and may be the limit twice over");
+        report.note(at.key("cost"), note.hint("`max` says how much one can cost"));
     }
 }
 

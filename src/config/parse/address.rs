@@ -1,9 +1,13 @@
 //! Addresses to listen on and to forward to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 use crate::config::problem::{Fault, quoted};
 use crate::upstream::Address;
+
+/// Room for a path in a socket's address on Linux, its final NUL apart.
+const LONGEST_SOCKET_PATH: usize = 107;
 
 /// Reads an address to listen on, e.g. `0.0.0.0:8080`, `[::]:8080` or `localhost:8080`.
 ///
@@ -31,7 +35,7 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, Fault> {
     }
 }
 
-/// Reads an upstream's address: `host:port`, `http://host:port` or `echo`.
+/// Reads an upstream's address: `host:port`, `http://host:port`, `unix:/path` or `echo`.
 ///
 /// # Errors
 /// A [`Fault`] where the port is missing, the host is none, or the scheme is not spoken.
@@ -39,10 +43,11 @@ pub fn upstream_address(text: &str) -> Result<Address, Fault> {
     if text == "echo" {
         return Ok(Address::Echo);
     }
-    for scheme in ["https://", "unix:"] {
-        if text.starts_with(scheme) {
-            return Err(not_yet(scheme, text));
-        }
+    if text.starts_with("https://") {
+        return Err(not_yet("https://", text));
+    }
+    if let Some(path) = text.strip_prefix("unix:") {
+        return socket_path(path).map(Address::Unix);
     }
     let authority = match text.strip_prefix("http://") {
         Some(rest) => rest.strip_suffix('/').unwrap_or(rest),
@@ -63,6 +68,19 @@ pub fn upstream_address(text: &str) -> Result<Address, Fault> {
         None if is_host(host) => Ok(Address::Tcp { host: host.to_ascii_lowercase().into(), port }),
         _ => Err(Fault::new(format!("expected a host before the port, got {}", quoted(text)))),
     }
+}
+
+/// Absolute, since a relative one would depend on where the process was started; and no longer than the kernel
+/// has room for (unix(7)).
+fn socket_path(path: &str) -> Result<Box<Path>, Fault> {
+    if !path.starts_with('/') {
+        let fault = Fault::new(format!("expected an absolute path after `unix:`, got {}", quoted(path)));
+        return Err(fault.hint("as in `unix:/run/app.sock`"));
+    }
+    if path.len() > LONGEST_SOCKET_PATH || path.contains('\0') {
+        return Err(Fault::new(format!("not a path of a socket, got {}", quoted(path))));
+    }
+    Ok(Path::new(path).into())
 }
 
 fn split_port(text: &str) -> Result<(&str, u16), Fault> {
@@ -137,13 +155,18 @@ mod tests {
         assert_eq!(upstream_address("127.0.0.1:3000"), Ok(tcp("127.0.0.1", 3000)));
         assert_eq!(upstream_address("http://App_1.svc:80/"), Ok(tcp("app_1.svc", 80)));
         assert_eq!(upstream_address("[::1]:80"), Ok(tcp("::1", 80)));
+        assert_eq!(
+            upstream_address("unix:/run/app.sock"),
+            Ok(Address::Unix(Path::new("/run/app.sock").into()))
+        );
         let bad = [
             "",
             "app",
             "app:0",
             "app:x",
             "https://app:443",
-            "unix:/run/app.sock",
+            "unix:run/app.sock",
+            "unix:",
             "ftp://app:21",
             "http://app:80/v1",
             "user@app:80",

@@ -107,7 +107,7 @@ pub struct ThrottleWords(pub String);
 #[schemars(extend("title" = "address", "examples" = ["0.0.0.0:8080", "[::]:8080"]))]
 pub struct Address(pub String);
 
-/// Where requests go: `host:port`, `http://host:port`, or `echo` for a built-in answerer.
+/// Where requests go: `host:port`, `http://host:port`, `unix:/path`, or `echo` for a built-in answerer.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("title" = "upstream address", "examples" = ["127.0.0.1:3000", "echo"]))]

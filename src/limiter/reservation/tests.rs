@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::super::algorithm::Algorithm;
 use super::super::algorithm::conversion::OnChange;
 use super::super::decision::Enforcement;
+use super::super::elastic::Stretch;
 use super::super::quota::{Limit, Period, Unit};
 use super::super::{Lineage, MeterSpec, Settings};
 use super::*;
@@ -26,10 +27,18 @@ impl Bench {
         Self { limiter, meter, charging }
     }
 
-    fn spec(algorithm: Algorithm, count: u32) -> MeterSpec {
+    fn quota(algorithm: Algorithm, count: u32) -> Quota {
         let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Hour));
+        Quota::new(algorithm, limit, None).unwrap()
+    }
+
+    fn spec(algorithm: Algorithm, count: u32) -> MeterSpec {
         let lineage = Lineage { rule: "r".into(), key: "k".into() };
-        MeterSpec { lineage, quota: Quota::new(algorithm, limit, None).unwrap(), on_change: OnChange::Keep }
+        MeterSpec { lineage, quota: Self::quota(algorithm, count), on_change: OnChange::Keep }
+    }
+
+    fn reload(&self, spec: MeterSpec, at: u64) {
+        self.limiter.install(&[spec], Timestamp::from_nanos(at));
     }
 
     fn key(&self) -> KeyHash {
@@ -47,7 +56,8 @@ impl Bench {
             terms: None,
         };
         let decision = self.limiter.check(&[check], now);
-        (!decision.is_refused()).then(|| Reservation::new(&check, now))
+        let quota = decision.verdicts()[0].quota()?;
+        (!decision.is_refused()).then(|| Reservation::new(&check, now).under(quota))
     }
 
     fn settle(&self, mut reservation: Reservation, due: u32, at: u64) {
@@ -154,6 +164,146 @@ fn a_hold_survives_a_reload_and_ends_with_its_limit() {
     bench.limiter.retire_others(&[], now);
     held.into_iter().for_each(|reservation| bench.settle(reservation, 1, START));
     assert_eq!(bench.limiter.live_keys(), 0);
+}
+
+/// The quota as it is, and in shares of requests.
+fn whole_and_in_shares(algorithm: Algorithm, count: u32) -> [(MeterSpec, u32); 2] {
+    let stretch = Stretch::from_hundredths(300).unwrap();
+    let (quota, prices) = Bench::quota(algorithm, count).stretched(stretch).unwrap();
+    let spec = Bench::spec(algorithm, count);
+    [(MeterSpec { quota, ..spec.clone() }, prices.full().get().into()), (spec, 1)]
+}
+
+#[test]
+fn requests_are_given_back_as_requests_whatever_shares_a_reload_cuts_them_into() {
+    for algorithm in Algorithm::ALL {
+        let ways = whole_and_in_shares(algorithm, 10);
+        for (from, to) in [(0, 1), (1, 0)] {
+            let ((before, cost), (after, price)) = (ways[from].clone(), ways[to].clone());
+            let bench = Bench::new(algorithm, 10, Charging::OnArrival);
+            bench.reload(before, START);
+            let mut passed: Vec<_> = (0..10).filter_map(|_| bench.arrive(cost, START)).collect();
+            assert_eq!(passed.len(), 10);
+            bench.reload(after, START);
+            bench.settle(passed.remove(0), 0, START);
+            bench.settle(passed.remove(0), cost, START);
+            assert_eq!(bench.remaining(START), price, "{algorithm}: one request");
+            bench.settle(passed.remove(0), 2 * cost, START);
+            assert_eq!(bench.remaining(START), 0, "{algorithm}: and one more");
+        }
+    }
+}
+
+#[test]
+fn requests_are_held_as_requests_whatever_shares_a_reload_cuts_them_into() {
+    for algorithm in Algorithm::ALL {
+        let ways = whole_and_in_shares(algorithm, 10);
+        for (from, to) in [(0, 1), (1, 0)] {
+            let ((before, cost), (after, price)) = (ways[from].clone(), ways[to].clone());
+            let bench = Bench::new(algorithm, 10, Charging::OnAnswer);
+            bench.reload(before, START);
+            let held: Vec<_> = (0..4).filter_map(|_| bench.arrive(cost, START)).collect();
+            bench.reload(after, START);
+            let more: Vec<_> = (0..10).filter_map(|_| bench.arrive(price, START)).collect();
+            assert_eq!((held.len(), more.len()), (4, 6), "{algorithm}");
+            held.into_iter().for_each(|reservation| bench.settle(reservation, cost, START));
+            more.into_iter().for_each(|reservation| bench.settle(reservation, 0, START));
+            assert_eq!(bench.remaining(START), 6 * price, "{algorithm}: four counted, nothing is held");
+        }
+    }
+}
+
+#[test]
+fn a_cheap_share_is_never_given_back_as_a_request() {
+    let [(stretched, full), (whole, _)] = whole_and_in_shares(Algorithm::FixedWindow, 10);
+    let bench = Bench::new(Algorithm::FixedWindow, 10, Charging::OnArrival);
+    bench.reload(stretched, START);
+    let passed: Vec<_> = (0..30).filter_map(|_| bench.arrive(full / 3, START)).collect();
+    assert_eq!(passed.len(), 30, "three for the price of one");
+    bench.reload(whole, START);
+    passed.into_iter().take(3).for_each(|reservation| bench.settle(reservation, 0, START));
+    assert_eq!(bench.remaining(START), 0);
+}
+
+#[test]
+fn what_a_reload_has_given_back_is_not_given_back_again() {
+    let later = START + HOUR / 2;
+    let before = |algorithm| {
+        let bench = Bench::new(algorithm, 10, Charging::OnArrival);
+        let passed: Vec<_> = (0..10).filter_map(|_| bench.arrive(1, START)).collect();
+        assert_eq!(passed.len(), 10);
+        (bench, passed)
+    };
+    let give_back = |bench: &Bench, passed: Vec<Reservation>| {
+        passed.into_iter().for_each(|reservation| bench.settle(reservation, 0, later));
+    };
+    for algorithm in Algorithm::ALL {
+        let (bench, passed) = before(algorithm);
+        bench.reload(MeterSpec { on_change: OnChange::Reset, ..Bench::spec(algorithm, 9) }, later);
+        assert_eq!((0..9).filter_map(|_| bench.arrive(1, later)).count(), 9);
+        give_back(&bench, passed);
+        assert_eq!(bench.remaining(later), 0, "{algorithm}, reset");
+        let (bench, passed) = before(algorithm);
+        bench.reload(MeterSpec { on_change: OnChange::Proportional, ..Bench::spec(algorithm, 1) }, later);
+        give_back(&bench, passed);
+        assert_eq!(bench.remaining(later), 0, "{algorithm}, a tenth of it");
+    }
+    // Half of them had gone from the bucket when it became a window.
+    let (bench, passed) = before(Algorithm::TokenBucket);
+    bench.reload(Bench::spec(Algorithm::FixedWindow, 10), later);
+    give_back(&bench, passed);
+    assert_eq!(bench.remaining(later), 5);
+}
+
+#[test]
+fn a_larger_limit_gives_back_what_was_charged_to_the_smaller() {
+    for algorithm in Algorithm::ALL {
+        let bench = Bench::new(algorithm, 10, Charging::OnArrival);
+        let passed: Vec<_> = (0..10).filter_map(|_| bench.arrive(1, START)).collect();
+        bench.reload(Bench::spec(algorithm, 20), START + 1);
+        passed.into_iter().for_each(|reservation| bench.settle(reservation, 0, START + 1));
+        // Where a unit is another time than it was, what has been used stays used.
+        let expected = if algorithm.has_burst() { 10 } else { 20 };
+        assert_eq!(bench.remaining(START + 1), expected, "{algorithm}");
+    }
+}
+
+#[test]
+fn what_somebody_else_says_it_cost_is_owed_for_one_refill() {
+    for algorithm in Algorithm::ALL {
+        for charging in [Charging::OnArrival, Charging::OnAnswer] {
+            let bench = Bench::new(algorithm, 10, charging);
+            let told: Vec<_> = (0..5).filter_map(|_| bench.arrive(1, START)).collect();
+            told.into_iter().for_each(|reservation| bench.settle(reservation, u32::MAX, START));
+            let used = |at| {
+                let at = Timestamp::from_nanos(at);
+                bench.limiter.usage(bench.meter, bench.key(), at).unwrap().used
+            };
+            assert_eq!(used(START), 20, "{algorithm}");
+            assert!(bench.arrive(1, START + 2 * HOUR).is_some(), "{algorithm}");
+        }
+    }
+}
+
+#[test]
+fn what_a_rule_lets_one_request_cost_is_owed_in_full() {
+    let bench = Bench::new(Algorithm::Gcra, 10, Charging::OnAnswer);
+    let told = bench.arrive(1, START).unwrap().owing(Debt::AsTold);
+    bench.settle(told, 100, START);
+    assert!(bench.arrive(1, START + 9 * HOUR).is_none());
+    assert!(bench.arrive(1, START + 10 * HOUR).is_some());
+}
+
+#[test]
+fn no_more_is_given_back_than_was_charged() {
+    let bench = Bench::new(Algorithm::FixedWindow, 10, Charging::OnArrival);
+    let (mut told, mut other) = (bench.arrive(1, START).unwrap(), bench.arrive(1, START).unwrap());
+    let now = Timestamp::from_nanos(START);
+    bench.limiter.settle(&mut other, 9, now);
+    bench.limiter.settle(&mut told, 1000, now);
+    assert_eq!(told.units(), 1000);
+    bench.limiter.settle(&mut told, 0, now);
+    assert_eq!(bench.remaining(START), 1);
 }
 
 #[test]

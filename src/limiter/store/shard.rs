@@ -13,6 +13,7 @@ mod long;
 mod saved;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 
 use self::long::{LONG, is_long, number_of};
 pub(in crate::limiter) use self::saved::Copied;
@@ -111,11 +112,18 @@ impl Shard {
         &self.quotas
     }
 
-    /// What is held of its counters.
-    pub(in crate::limiter) fn held(&self) -> &Held {
-        &self.held
+    /// What is held of a counter, in units of its quota.
+    pub(in crate::limiter) fn held_of(&self, key: Fingerprint, meter: MeterId) -> u64 {
+        self.quota(meter).map_or(0, |quota| self.held.of(key, quota.shares()))
     }
 
+    /// Holds units of its quota.
+    pub(in crate::limiter) fn hold(&mut self, key: Fingerprint, meter: MeterId, units: u32) {
+        let shares = self.quota(meter).map_or(NonZeroU16::MIN, Quota::shares);
+        self.held.hold(key, shares, units);
+    }
+
+    /// What is held of its counters.
     pub(in crate::limiter) fn held_mut(&mut self) -> &mut Held {
         &mut self.held
     }

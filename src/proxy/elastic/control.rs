@@ -46,7 +46,7 @@ struct Watch {
 
 impl Watch {
     fn begin(shared: &Shared) -> Self {
-        let totals = shared.metrics.upstream();
+        let totals = shared.metrics.upstreams();
         Self {
             controller: Controller::default(),
             noted: shared.elastic.noted(),
@@ -64,7 +64,7 @@ impl Watch {
     }
 
     fn read(&mut self, shared: &Shared, signals: Signals, now: Timestamp) -> Reading {
-        let (totals, noted) = (shared.metrics.upstream(), shared.elastic.noted());
+        let (totals, noted) = (shared.metrics.upstreams(), shared.elastic.noted());
         let (before, ended, failed) = (self.noted, ended(&totals), totals.failures());
         let reading = Reading {
             in_flight: totals.in_flight(),

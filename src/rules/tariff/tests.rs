@@ -1,7 +1,7 @@
 use super::*;
 
 fn told(name: &'static str, otherwise: u32, most: u32) -> Told {
-    Told { name: HeaderName::from_static(name), otherwise, most }
+    Told { name: HeaderName::from_static(name), otherwise, most: Some(most) }
 }
 
 fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
@@ -33,16 +33,24 @@ fn no_header_makes_a_request_cheaper_than_one_unit() {
         ("7", 7),
         ("0", 1),
         ("00", 1),
-        ("-3", 5),
-        ("+3", 5),
         ("", 5),
-        ("3.5", 5),
-        ("1e9", 5),
-        ("0x10", 5),
+        (" , ", 5),
+        ("3,", 3),
+        ("49.99", 50),
+        ("49.00", 49),
+        ("0.001", 1),
+        ("-3", 100),
+        ("+3", 100),
+        ("1e9", 100),
+        ("0x10", 100),
+        (".5", 100),
+        ("5.", 100),
+        ("1.2.3", 100),
+        ("1.-1", 100),
         ("101", 100),
         ("99999999999999999999999999", 100),
         ("3, 8", 8),
-        ("3, cheap", 5),
+        ("3, cheap", 100),
         (" 12 ", 12),
     ] {
         assert_eq!(tariff.on_arrival(&headers(&[("x-cost", value)])), units, "{value:?}");
@@ -55,11 +63,13 @@ fn no_header_makes_a_request_cheaper_than_one_unit() {
 fn a_number_beyond_counting_saturates() {
     let tariff = priced(Cost::Header(told("x-cost", 1, u32::MAX)));
     assert_eq!(tariff.on_arrival(&headers(&[("x-cost", "4294967296")])), u32::MAX);
+    assert_eq!(tariff.on_arrival(&headers(&[("x-cost", "4294967295.1")])), u32::MAX);
 }
 
 #[test]
 fn a_body_costs_by_every_unit_that_is_begun() {
-    let tariff = priced(Cost::RequestBytes(Measure { unit: NonZeroU64::new(1024).unwrap(), most: 1000 }));
+    let tariff =
+        priced(Cost::RequestBytes(Measure { unit: NonZeroU64::new(1024).unwrap(), most: Some(1000) }));
     for (length, units) in
         [("0", 1), ("1", 1), ("1024", 1), ("1025", 2), ("18446744073709551615", 1000), ("x", 1)]
     {
@@ -89,7 +99,9 @@ fn the_answer_says_what_it_cost() {
     assert_eq!(answered(&tariff, 200, &[("x-tokens", "42")]), Due::Units(42));
     assert_eq!(answered(&tariff, 200, &[("x-tokens", "0")]), Due::Units(0));
     assert_eq!(answered(&tariff, 200, &[("x-tokens", "9999")]), Due::Units(500));
-    assert_eq!(answered(&tariff, 200, &[("x-tokens", "many")]), Due::Units(10));
+    assert_eq!(answered(&tariff, 200, &[("x-tokens", "many")]), Due::Units(500));
+    assert_eq!(answered(&tariff, 200, &[("x-tokens", "41.2")]), Due::Units(42));
+    assert_eq!(answered(&tariff, 200, &[("x-tokens", "")]), Due::Units(10));
     assert_eq!(answered(&tariff, 200, &[]), Due::Units(10));
     assert_eq!(failed(&tariff, 502, Failure::Malformed), Due::AsReserved);
 }
@@ -120,4 +132,19 @@ fn what_is_known_on_arrival_is_never_settled() {
     assert!(!priced(Cost::Header(told("x-cost", 1, 9))).settles());
     assert!(priced(Cost::ResponseHeader(told("x-cost", 1, 9))).settles());
     assert!(counting(401..=401).settles());
+}
+
+#[test]
+fn only_a_rule_that_says_how_much_one_request_may_cost_lets_it_owe_that() {
+    let told = |most| Cost::ResponseHeader(Told { most, ..told("x-cost", 1, 9) });
+    let bytes = |most| Cost::RequestBytes(Measure { unit: NonZeroU64::MIN, most });
+    for (cost, debt) in [
+        (told(None), Debt::OneBurst),
+        (told(Some(9)), Debt::AsTold),
+        (bytes(None), Debt::OneBurst),
+        (bytes(Some(9)), Debt::AsTold),
+        (Cost::Fixed(3), Debt::AsTold),
+    ] {
+        assert_eq!(priced(cost.clone()).debt(), debt, "{cost:?}");
+    }
 }

@@ -22,9 +22,6 @@ const BOUNDS: [f64; 15] = [
     60_000.0,
 ];
 
-/// The one upstream's name among clusters.
-const CLUSTER: &str = "upstream";
-
 /// Which statistics are shown.
 #[derive(Clone, Debug, Default)]
 pub struct StatsFilter {
@@ -158,7 +155,7 @@ impl Stat {
 pub(super) fn stats(totals: &Totals, scrape: &Scrape, filter: &StatsFilter) -> Stats {
     let mut stats = server(totals, scrape);
     stats.extend(totals.listeners.iter().flat_map(http));
-    stats.extend(cluster(&totals.upstream));
+    stats.extend(totals.upstreams.iter().flat_map(|(name, upstream)| cluster(name, upstream)));
     stats.extend(totals.rules.iter().flat_map(|(rule, decisions)| local_rate_limit(rule, decisions)));
     stats.retain(|stat| filter.admits(stat));
     stats.sort_by(|one, other| one.name.cmp(&other.name));
@@ -239,11 +236,12 @@ fn http(listener: &ListenerTotals) -> Vec<Stat> {
     stats
 }
 
-fn cluster(upstream: &UpstreamTotals) -> Vec<Stat> {
+fn cluster(name: &str, upstream: &UpstreamTotals) -> Vec<Stat> {
+    let name = dotted(name);
     let scope = Scope {
-        prefix: format!("cluster.{CLUSTER}"),
+        prefix: format!("cluster.{name}"),
         family: "envoy_cluster",
-        label: format!("envoy_cluster_name=\"{CLUSTER}\""),
+        label: format!("envoy_cluster_name=\"{}\"", escaped(&name)),
     };
     let mut stats = vec![
         scope.counter("upstream_rq_total", upstream.started),

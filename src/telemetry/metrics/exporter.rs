@@ -13,7 +13,8 @@ use super::super::histogram;
 use super::families::{self, Family, Kind};
 use super::process::Process;
 use super::totals::{ListenerTotals, Totals, UpstreamTotals};
-use super::worker::{CLASSES, UpstreamOutcome};
+use super::upstream::UpstreamOutcome;
+use super::worker::CLASSES;
 use super::{Elastic, ReloadOutcome, Saves, Scrape};
 use crate::limiter::timestamp::Timestamp;
 
@@ -93,7 +94,9 @@ impl Exporter {
         for listener in &totals.listeners {
             self.listener(listener);
         }
-        self.upstream(&totals.upstream);
+        for (name, upstream) in &totals.upstreams {
+            self.upstream(name, upstream);
+        }
         self.count(&families::REQUESTS_MALFORMED, &[], totals.malformed);
         self.set(&families::REQUESTS_DELAYED, &[], totals.delayed() as f64);
         for (rule, decisions) in &totals.rules {
@@ -126,18 +129,19 @@ impl Exporter {
         self.count(&families::CONNECTIONS_OPENED, &[name], listener.opened);
     }
 
-    fn upstream(&self, upstream: &UpstreamTotals) {
+    fn upstream(&self, name: &str, upstream: &UpstreamTotals) {
+        let name = ("upstream", name);
         for (outcome, count) in UpstreamOutcome::LABELS.iter().zip(upstream.ended) {
-            self.count(&families::UPSTREAM_REQUESTS, &[("outcome", outcome)], count);
+            self.count(&families::UPSTREAM_REQUESTS, &[name, ("outcome", outcome)], count);
         }
         for (class, count) in CLASSES.iter().zip(upstream.answered) {
-            self.count(&families::UPSTREAM_RESPONSES, &[("code_class", class)], count);
+            self.count(&families::UPSTREAM_RESPONSES, &[name, ("code_class", class)], count);
         }
-        self.set(&families::UPSTREAM_IN_FLIGHT, &[], upstream.in_flight() as f64);
-        self.count(&families::UPSTREAM_RETRIES, &[], upstream.retries);
-        self.set(&families::UPSTREAM_CONNECTIONS, &[], upstream.connections() as f64);
-        self.count(&families::UPSTREAM_CONNECTIONS_OPENED, &[], upstream.opened);
-        self.count(&families::UPSTREAM_CONNECTIONS_FAILED, &[], upstream.failed);
+        self.set(&families::UPSTREAM_IN_FLIGHT, &[name], upstream.in_flight() as f64);
+        self.count(&families::UPSTREAM_RETRIES, &[name], upstream.retries);
+        self.set(&families::UPSTREAM_CONNECTIONS, &[name], upstream.connections() as f64);
+        self.count(&families::UPSTREAM_CONNECTIONS_OPENED, &[name], upstream.opened);
+        self.count(&families::UPSTREAM_CONNECTIONS_FAILED, &[name], upstream.failed);
     }
 
     fn saves(&self, saves: Saves) {
@@ -214,7 +218,10 @@ fn delays(totals: &Totals) -> String {
 
 fn upstream_durations(totals: &Totals) -> String {
     let mut text = header(&families::UPSTREAM_DURATION);
-    histogram_lines(&mut text, families::UPSTREAM_DURATION.name, "", &totals.upstream.duration);
+    for (name, upstream) in &totals.upstreams {
+        let labels = format!("upstream=\"{}\"", escaped(name));
+        histogram_lines(&mut text, families::UPSTREAM_DURATION.name, &labels, &upstream.duration);
+    }
     text
 }
 

@@ -51,10 +51,13 @@ fn busy() -> Arc<Metrics> {
     }
     one.request_finished(0, StatusCode::TOO_MANY_REQUESTS, Duration::from_micros(40));
     one.downstream_connection_closed(0);
-    other.upstream_connection_opened();
-    other.upstream_request_started();
-    other.upstream_request(UpstreamOutcome::Answered(StatusCode::OK));
-    other.upstream_time(Duration::from_millis(3));
+    let endpoint = metrics.endpoint("upstream", "127.0.0.1:3000");
+    endpoint.connection_opened();
+    endpoint.request_started();
+    endpoint.request_ended(UpstreamOutcome::Answered(StatusCode::OK));
+    endpoint.answered_after(Duration::from_millis(3));
+    // What was counted of an endpoint stays counted when nobody knows it any more.
+    drop(endpoint);
     other.request_finished(0, StatusCode::OK, Duration::from_millis(4));
     other.request_started(0);
     other.malformed_request();
@@ -92,10 +95,10 @@ fn all_workers_add_up() {
         (r#"weir_request_duration_seconds_bucket{listener="inbound",le="0.005"}"#, 2.0),
         (r#"weir_request_duration_seconds_count{listener="inbound"}"#, 2.0),
         (r#"weir_request_duration_seconds_sum{listener="inbound"}"#, 0.00404),
-        (r#"weir_upstream_requests_total{outcome="answered"}"#, 1.0),
-        (r#"weir_upstream_responses_total{code_class="2xx"}"#, 1.0),
-        (r#"weir_upstream_request_duration_seconds_bucket{le="+Inf"}"#, 1.0),
-        ("weir_upstream_connections", 1.0),
+        (r#"weir_upstream_requests_total{upstream="upstream",outcome="answered"}"#, 1.0),
+        (r#"weir_upstream_responses_total{upstream="upstream",code_class="2xx"}"#, 1.0),
+        (r#"weir_upstream_request_duration_seconds_bucket{upstream="upstream",le="+Inf"}"#, 1.0),
+        (r#"weir_upstream_connections{upstream="upstream"}"#, 1.0),
         ("weir_requests_malformed_total", 1.0),
         (r#"weir_decisions_total{rule="per-ip",outcome="limited"}"#, 1.0),
         (r#"weir_decisions_total{rule="per-ip",outcome="banned"}"#, 0.0),
@@ -196,13 +199,27 @@ fn a_request_whose_client_left_is_in_flight_no_more() {
     let metrics = Metrics::new(&["inbound"]);
     let worker = metrics.worker();
     worker.request_started(0);
-    worker.upstream_request_started();
-    worker.upstream_request(UpstreamOutcome::Abandoned);
+    let endpoint = metrics.endpoint("api", "127.0.0.1:3000");
+    endpoint.request_started();
+    endpoint.request_ended(UpstreamOutcome::Abandoned);
     worker.request_reset(0);
     let values = parse(&metrics.render(&scrape()));
     assert_eq!(values[r#"weir_requests_in_flight{listener="inbound"}"#], 0.0);
-    assert_eq!(values["weir_upstream_requests_in_flight"], 0.0);
-    assert_eq!(metrics.upstream().failures(), 0);
+    assert_eq!(values[r#"weir_upstream_requests_in_flight{upstream="api"}"#], 0.0);
+    assert_eq!(metrics.upstreams().failures(), 0);
+}
+
+#[test]
+fn endpoints_are_told_apart_and_add_up() {
+    let metrics = Metrics::new(&[]);
+    let endpoints = ["a:1", "b:1", "a:1"].map(|address| metrics.endpoint("api", address));
+    endpoints.iter().for_each(EndpointMetrics::request_started);
+    let started = |address: &str| metrics.endpoints("api").get(address).map(|totals| totals.started);
+    assert_eq!((started("a:1"), started("b:1")), (Some(2), Some(1)));
+    assert_eq!(metrics.upstreams().started, 3);
+    drop(endpoints);
+    assert_eq!(metrics.upstreams().started, 3);
+    assert_eq!(started("a:1"), None);
 }
 
 #[test]

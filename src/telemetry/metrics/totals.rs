@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::histogram;
 use super::rule::Decisions;
-use super::worker::{CLASSES, ListenerCells, UpstreamCells, UpstreamOutcome, WorkerCells};
+use super::upstream::{UpstreamCells, UpstreamOutcome};
+use super::worker::{CLASSES, ListenerCells, WorkerCells};
 
 /// One listener over all workers.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +19,7 @@ pub(super) struct ListenerTotals {
     pub(super) duration: histogram::Totals,
 }
 
-/// The upstream over all workers.
+/// An upstream, or an endpoint of one, over all workers.
 #[derive(Clone, Debug, Default)]
 pub struct UpstreamTotals {
     /// Attempts begun.
@@ -40,7 +41,7 @@ pub struct UpstreamTotals {
 pub(super) struct Totals {
     pub(super) workers: usize,
     pub(super) listeners: Vec<ListenerTotals>,
-    pub(super) upstream: UpstreamTotals,
+    pub(super) upstreams: Vec<(Box<str>, UpstreamTotals)>,
     pub(super) malformed: u64,
     pub(super) delay: histogram::Totals,
     pub(super) delays_started: u64,
@@ -101,6 +102,21 @@ impl UpstreamTotals {
         position.map_or(0, |position| self.ended[position])
     }
 
+    /// Adds what was counted elsewhere.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.duration.merge(&other.duration);
+        merge_all(&mut self.ended, &other.ended);
+        merge_all(&mut self.answered, &other.answered);
+        let pairs = [
+            (&mut self.retries, other.retries),
+            (&mut self.closed, other.closed),
+            (&mut self.failed, other.failed),
+            (&mut self.started, other.started),
+            (&mut self.opened, other.opened),
+        ];
+        pairs.into_iter().for_each(|(total, value)| *total = total.saturating_add(value));
+    }
+
     pub(super) fn add(&mut self, cells: &UpstreamCells) {
         self.duration.add(&cells.duration);
         add_all(&mut self.ended, &cells.ended);
@@ -122,7 +138,7 @@ impl Totals {
         Self {
             workers: 0,
             listeners,
-            upstream: UpstreamTotals::default(),
+            upstreams: Vec::new(),
             malformed: 0,
             delay: histogram::Totals::default(),
             delays_started: 0,
@@ -135,7 +151,6 @@ impl Totals {
         for (totals, cells) in self.listeners.iter_mut().zip(&worker.listeners) {
             totals.add(cells);
         }
-        self.upstream.add(&worker.upstream);
         add(&mut self.malformed, &worker.malformed);
         self.delay.add(&worker.delay);
         add(&mut self.delays_started, &worker.delays_started);
@@ -154,5 +169,11 @@ fn add(total: &mut u64, cell: &AtomicU64) {
 fn add_all(totals: &mut [u64], cells: &[AtomicU64]) {
     for (total, cell) in totals.iter_mut().zip(cells) {
         add(total, cell);
+    }
+}
+
+fn merge_all(totals: &mut [u64], others: &[u64]) {
+    for (total, value) in totals.iter_mut().zip(others) {
+        *total = total.saturating_add(*value);
     }
 }

@@ -14,40 +14,6 @@ use super::super::histogram::Histogram;
 /// Classes of status codes, 1xx to 5xx.
 pub(super) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// How an attempt to have a request answered upstream ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpstreamOutcome {
-    /// With an answer, whatever it says.
-    Answered(StatusCode),
-    /// No connection could be had.
-    ConnectFailed,
-    /// No answer in time.
-    TimedOut,
-    /// The connection broke first.
-    Reset,
-    /// The answer was not valid HTTP.
-    Malformed,
-    /// The client went away first.
-    Abandoned,
-}
-
-impl UpstreamOutcome {
-    /// The label values, in the order of [`Self::index`].
-    pub(super) const LABELS: [&'static str; 6] =
-        ["answered", "connect_failed", "timed_out", "reset", "malformed", "abandoned"];
-
-    const fn index(self) -> usize {
-        match self {
-            Self::Answered(_) => 0,
-            Self::ConnectFailed => 1,
-            Self::TimedOut => 2,
-            Self::Reset => 3,
-            Self::Malformed => 4,
-            Self::Abandoned => 5,
-        }
-    }
-}
-
 /// One listener's numbers. Alignment keeps workers off each other's cache lines, which come in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -60,25 +26,10 @@ pub(super) struct ListenerCells {
     pub(super) duration: Histogram,
 }
 
-/// The upstream's numbers.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(super) struct UpstreamCells {
-    pub(super) started: AtomicU64,
-    pub(super) ended: [AtomicU64; UpstreamOutcome::LABELS.len()],
-    pub(super) answered: [AtomicU64; CLASSES.len()],
-    pub(super) retries: AtomicU64,
-    pub(super) opened: AtomicU64,
-    pub(super) closed: AtomicU64,
-    pub(super) failed: AtomicU64,
-    pub(super) duration: Histogram,
-}
-
 /// All that one worker counts.
 #[derive(Debug)]
 pub(super) struct WorkerCells {
     pub(super) listeners: Box<[ListenerCells]>,
-    pub(super) upstream: UpstreamCells,
     pub(super) malformed: AtomicU64,
     pub(super) delays_started: AtomicU64,
     pub(super) delay: Histogram,
@@ -88,7 +39,6 @@ impl WorkerCells {
     pub(super) fn new(listeners: usize) -> Self {
         Self {
             listeners: (0..listeners).map(|_| ListenerCells::default()).collect(),
-            upstream: UpstreamCells::default(),
             malformed: AtomicU64::new(0),
             delays_started: AtomicU64::new(0),
             delay: Histogram::default(),
@@ -150,45 +100,6 @@ impl WorkerMetrics {
         self.cells.delay.record(delay);
     }
 
-    /// A connection to the upstream stands.
-    pub fn upstream_connection_opened(&self) {
-        bump(&self.cells.upstream.opened);
-    }
-
-    /// A connection to the upstream that stood ended.
-    pub fn upstream_connection_closed(&self) {
-        bump(&self.cells.upstream.closed);
-    }
-
-    /// A connection to the upstream could not be established.
-    pub fn upstream_connection_failed(&self) {
-        bump(&self.cells.upstream.failed);
-    }
-
-    /// An attempt begins. Exactly one [`Self::upstream_request`] must follow.
-    pub fn upstream_request_started(&self) {
-        bump(&self.cells.upstream.started);
-    }
-
-    /// An attempt ended.
-    pub fn upstream_request(&self, outcome: UpstreamOutcome) {
-        let cells = &self.cells.upstream;
-        bump(&cells.ended[outcome.index()]);
-        if let UpstreamOutcome::Answered(status) = outcome {
-            bump(&cells.answered[class_of(status)]);
-        }
-    }
-
-    /// An attempt is not the request's first.
-    pub fn upstream_retry(&self) {
-        bump(&self.cells.upstream.retries);
-    }
-
-    /// An attempt was answered: the time from its start to the answer's head.
-    pub fn upstream_time(&self, duration: Duration) {
-        self.cells.upstream.duration.record(duration);
-    }
-
     fn with(&self, listener: usize, count: impl FnOnce(&ListenerCells)) {
         if let Some(cells) = self.cells.listeners.get(listener) {
             count(cells);
@@ -196,11 +107,11 @@ impl WorkerMetrics {
     }
 }
 
-fn bump(cell: &AtomicU64) {
+pub(super) fn bump(cell: &AtomicU64) {
     cell.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Codes beyond 599 are counted with the failures they surely are.
-fn class_of(status: StatusCode) -> usize {
+pub(super) fn class_of(status: StatusCode) -> usize {
     usize::from(status.as_u16() / 100).clamp(1, CLASSES.len()) - 1
 }

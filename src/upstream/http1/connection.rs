@@ -6,19 +6,19 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hyper::body::Body;
-use tokio::net::TcpStream;
 
 use super::head::{Head, Reader};
 use super::inbox::Inbox;
 use super::length::{self, Piece};
 use super::upload::{Failure, Upload};
-use crate::telemetry::metrics::WorkerMetrics;
+use crate::telemetry::metrics::EndpointMetrics;
 use crate::upstream::error::{Error, Malformed};
+use crate::upstream::transport::Transport;
 
 /// An open connection. Dropped, it is closed.
 #[derive(Debug)]
 pub(in crate::upstream) struct Connection {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Transport,
     pub(super) inbox: Inbox,
     /// Memory for the next request.
     pub(in crate::upstream) buffer: Vec<u8>,
@@ -27,11 +27,11 @@ pub(in crate::upstream) struct Connection {
 
 /// Counts a connection as long as it is open.
 #[derive(Debug)]
-pub(super) struct Open(Rc<WorkerMetrics>);
+pub(super) struct Open(Rc<EndpointMetrics>);
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.upstream_connection_closed();
+        self.0.connection_closed();
     }
 }
 
@@ -57,8 +57,8 @@ impl Waiting {
 
 impl Connection {
     /// A fresh connection, counted by `metrics` from now on.
-    pub(in crate::upstream) fn new(stream: TcpStream, metrics: &Rc<WorkerMetrics>) -> Self {
-        metrics.upstream_connection_opened();
+    pub(in crate::upstream) fn new(stream: Transport, metrics: &Rc<EndpointMetrics>) -> Self {
+        metrics.connection_opened();
         let open = Open(Rc::clone(metrics));
         Self { stream, inbox: Inbox::default(), buffer: Vec::new(), open }
     }
@@ -112,11 +112,9 @@ impl Connection {
         }
     }
 
-    /// Whether nothing has come since the last answer, not even the end, as far as we have been told. Asks the
-    /// system only if there is something to be read.
+    /// Whether nothing has come since the last answer, not even the end, as far as we have been told.
     pub(in crate::upstream) fn is_quiet(&self) -> bool {
-        let read = self.stream.try_read(&mut [0]);
-        read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        self.stream.is_quiet()
     }
 
     /// Whether no byte is left, of its last answer or behind it.

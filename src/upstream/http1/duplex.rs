@@ -6,22 +6,24 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use hyper::body::Body;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::AsyncWrite as _;
 use tokio::task::JoinHandle;
 
 use super::connection::{Connection, Open};
 use super::inbox::Inbox;
 use super::upload::Upload;
 use crate::upstream::pool::Pool;
+use crate::upstream::transport::Half;
 
 /// The half that reads the answer.
 #[derive(Debug)]
 pub(super) struct Reading {
-    pub(super) half: OwnedReadHalf,
+    pub(super) half: Half,
     pub(super) inbox: Inbox,
     open: Open,
 }
@@ -29,7 +31,7 @@ pub(super) struct Reading {
 /// The half that sends the request.
 #[derive(Debug)]
 struct Writing {
-    half: OwnedWriteHalf,
+    half: Half,
     buffer: Vec<u8>,
 }
 
@@ -63,13 +65,17 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let Connection { stream, inbox, buffer: _, open } = connection;
-    let (read, mut write) = stream.into_split();
+    let (read, mut write) = stream.split();
     let meeting = Rc::new(Meeting { arrived: RefCell::new(Arrived::Nobody), pool });
     let meets = Rc::clone(&meeting);
     let sending = tokio::task::spawn_local(async move {
         match poll_fn(|cx| upload.poll(&mut write, cx)).await {
             Ok(()) => meets.sent(Writing { half: write, buffer: upload.into_buffer() }),
-            Err(_) => *meets.arrived.borrow_mut() = Arrived::Broken,
+            Err(_) => {
+                // The upstream is told that no more will come, and may go on with its answer.
+                let _ = poll_fn(|cx| Pin::new(&mut write).poll_shutdown(cx)).await;
+                *meets.arrived.borrow_mut() = Arrived::Broken;
+            }
         }
     });
     (Reading { half: read, inbox, open }, Beside { sending: Some(sending), meeting })
@@ -112,7 +118,7 @@ impl Meeting {
     fn meet(&self, reading: Reading, writing: Writing) {
         let Reading { half, inbox, open } = reading;
         // They are of one connection, so they fit.
-        if let Ok(stream) = half.reunite(writing.half) {
+        if let Some(stream) = half.reunite(writing.half) {
             self.pool.give_back(Connection { stream, inbox, buffer: writing.buffer, open });
         }
     }

@@ -1,7 +1,10 @@
 //! Costs that the request or its answer tells.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::{obedient, remaining, statuses, with_rule};
-use crate::support::{Client, Request, get, wait};
+use crate::support::{Client, Origin, Request, Then, get, wait};
 
 #[test]
 fn two_hundred_dollars_of_purchases_a_day() {
@@ -47,7 +50,87 @@ fn no_header_makes_a_request_free() {
         before - remaining(&weir, &Request::get("/200").header("x-cost", value))
     };
     let costs = ["0", "-7", "none", "7", "99999999999999999999"].map(cost);
-    assert_eq!(costs, [1, 5, 5, 7, 100]);
+    assert_eq!(costs, [1, 100, 100, 7, 100]);
+    assert_eq!(cost(""), 5);
+}
+
+#[test]
+fn cents_are_rounded_up_and_what_is_no_amount_is_as_much_as_there_is() {
+    let origin = obedient();
+    let weir = with_rule(
+        &origin,
+        "{ name: purchases, key: { header: x-account }, limit: 200/year, algorithm: fixed_window, cost: { response_header: x-amount, estimate: 50 } }",
+    );
+    let buy = |account: &str, amount: &str| {
+        Request::get("/200").header("x-account", account).header("x-answer", &format!("x-amount: {amount}"))
+    };
+    let left = |account: &str, amount: &str| remaining(&weir, &buy(account, amount));
+    assert_eq!([left("a", "49.99"), left("a", "49.00"), left("a", "0.01")], [150, 101, 100]);
+    assert_eq!(left("b", "a fortune"), 0);
+    assert_eq!(left("c", "-5"), 0);
+}
+
+#[test]
+fn purchases_at_once_pass_as_far_as_their_estimates_fit() {
+    let go = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&go);
+    let origin = Origin::start(move |turn| {
+        wait::until_true("the word to go", || gate.load(Ordering::SeqCst));
+        turn.send("HTTP/1.1 200 OK\r\nx-amount: 49.99\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(Then::Keep)
+    });
+    let weir = with_rule(
+        &origin,
+        "{ name: a, key: [], limit: 200/year, algorithm: fixed_window, cost: { response_header: x-amount, estimate: 50 } }",
+    );
+    let mut clients: Vec<_> = (0..30).map(|_| Client::connect(weir.address())).collect();
+    clients.iter().for_each(|client| client.send(Request::get("/").bytes()));
+    let limited = || weir.metric("weir_decisions_total", &[("rule", "a"), ("outcome", "limited")]);
+    wait::until_true("the others to be refused", || limited() == 26.0);
+    go.store(true, Ordering::SeqCst);
+    let statuses: Vec<_> = clients.iter_mut().map(|client| client.answer("GET").status).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 4);
+    assert_eq!(get(weir.address(), "/").status, 429);
+}
+
+#[test]
+fn nobody_owes_centuries_for_what_somebody_told() {
+    let origin = obedient();
+    let weir = with_rule(&origin, "{ name: a, key: [], limit: 10/h, cost: { response_header: x-amount } }");
+    let told = Request::get("/200").header("x-answer", "x-amount: 99999999999");
+    assert_eq!(remaining(&weir, &told), 0);
+    let refused = get(weir.address(), "/200");
+    assert_eq!(refused.status, 429);
+    // An hour for what it has, and a place after another.
+    let wait = refused.number("retry-after");
+    assert!((3600..=3600 + 360).contains(&wait), "{wait}");
+}
+
+#[test]
+fn an_endless_upload_shuts_nobody_out_for_longer_than_one_refill() {
+    let origin = obedient();
+    let weir = with_rule(&origin, "{ name: a, key: [], limit: 10/h, cost: { request_bytes: 1KiB } }");
+    let mut client = Client::connect(weir.address());
+    client.send("POST /200 HTTP/1.1\r\nhost: test.local\r\ntransfer-encoding: chunked\r\n\r\n");
+    for _ in 0..500 {
+        client.send(format!("400\r\n{}\r\n", "x".repeat(1024)));
+    }
+    client.send("0\r\n\r\n");
+    assert_eq!(client.answer("POST").status, 200);
+    let wait = get(weir.address(), "/200").number("retry-after");
+    assert!((3600 - 60..=3600 + 360).contains(&wait), "{wait}");
+}
+
+#[test]
+fn what_a_rule_lets_one_request_cost_is_paid_in_full() {
+    let origin = obedient();
+    let weir = with_rule(
+        &origin,
+        "{ name: a, key: [], limit: 10/h, cost: { response_header: x-amount, max: 100 } }",
+    );
+    assert_eq!(remaining(&weir, &Request::get("/200").header("x-answer", "x-amount: 5000")), 0);
+    let wait = get(weir.address(), "/200").number("retry-after");
+    assert!((9 * 3600..=10 * 3600).contains(&wait), "{wait}");
 }
 
 #[test]
@@ -101,10 +184,8 @@ fn a_broken_off_chunked_upload_is_charged_as_far_as_it_came() {
 
 #[test]
 fn a_download_is_charged_by_its_bytes() {
-    let origin = crate::support::Origin::answering(format!(
-        "HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n{}",
-        "x".repeat(5000)
-    ));
+    let origin =
+        Origin::answering(format!("HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n{}", "x".repeat(5000)));
     let weir = with_rule(
         &origin,
         "{ name: a, key: [], limit: 10/year, algorithm: fixed_window, cost: { response_bytes: 1KiB } }",

@@ -151,3 +151,33 @@ fn a_reload_in_the_middle_loses_no_reservation() {
     assert_eq!(slow.answer("GET").status, 401);
     assert_eq!(statuses(&weir, &["/", "/"]), [401, 429]);
 }
+
+#[test]
+fn a_reload_that_cuts_requests_into_shares_gives_back_one_request() {
+    let origin = Origin::start(|turn| {
+        if turn.head.word(1) == "/slow" {
+            wait::pause(Duration::from_millis(700));
+            turn.send("HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n")?;
+        } else {
+            turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+        }
+        Ok(Then::Keep)
+    });
+    let file = |throttle: &str| {
+        let rule = "name: a, key: [], limit: 10/year, algorithm: fixed_window, refund_on: 5xx";
+        // A signal that never comes leaves the limit as it is written.
+        let rules =
+            format!("elastic: {{ signals: utilization }}\nrules:\n  - {{ {rule}, throttle: {throttle} }}\n");
+        crate::support::config(origin.address(), &rules)
+    };
+    for [before, after] in [["elastic 3x", "hard"], ["hard", "elastic 3x"]] {
+        let weir = crate::support::Weir::start(&file(before));
+        assert_eq!(statuses(&weir, &["/"; 8]), [200; 8]);
+        let (mut slow, seen) = (Client::connect(weir.address()), origin.seen().len());
+        slow.send(Request::get("/slow").bytes());
+        wait::until_true("the request", || origin.seen().len() == seen + 1);
+        weir.reload(&file(after));
+        assert_eq!(slow.answer("GET").status, 500);
+        assert_eq!(remaining(&weir, &Request::get("/")), 1, "{before} to {after}");
+    }
+}

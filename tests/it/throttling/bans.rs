@@ -1,9 +1,11 @@
 //! Keys that are kept out for a while, and refused requests that count.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{decisions, statuses, with_rules};
-use crate::support::{Origin, Request, ask, get, wait};
+use crate::support::{Client, Origin, Request, Then, ask, get, wait};
 
 #[test]
 fn who_was_refused_is_refused_everything_for_the_full_time() {
@@ -73,4 +75,28 @@ fn refused_requests_count_where_the_rule_says_so() {
     // Five are used, which a larger limit shows.
     weir.reload(&super::rules_for(&origin, &[&rule("free").replace("3/year", "6/year")]));
     assert_eq!(statuses(&weir, 2), [200, 429]);
+}
+
+#[test]
+fn logins_at_once_that_succeed_ban_nobody_and_leave_no_trace() {
+    let go = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&go);
+    let origin = Origin::start(move |turn| {
+        wait::until_true("the word to go", || gate.load(Ordering::SeqCst));
+        let status = turn.head.word(1).trim_start_matches('/').to_owned();
+        turn.send(format!("HTTP/1.1 {status} Told\r\ncontent-length: 0\r\n\r\n"))?;
+        Ok(Then::Keep)
+    });
+    let rule = "limit: 2/year, algorithm: fixed_window, count: { response_status: 401 }";
+    let rule = format!("{{ name: login, key: [], {rule}, on_denied: charge, on_limit: {{ ban: 1h }} }}");
+    let weir = with_rules(&origin, &[&rule]);
+    let mut clients: Vec<_> = (0..5).map(|_| Client::connect(weir.address())).collect();
+    clients.iter().for_each(|client| client.send(Request::get("/200").bytes()));
+    wait::until_true("three to be refused", || decisions(&weir, "login", "limited") == 3.0);
+    go.store(true, Ordering::SeqCst);
+    clients.iter_mut().for_each(|client| drop(client.answer("GET")));
+    assert_eq!(get(weir.address(), "/200").number("x-ratelimit-remaining"), 2);
+    let answers = ["/401", "/401", "/401", "/200"].map(|path| get(weir.address(), path).status);
+    assert_eq!(answers, [401, 401, 429, 429]);
+    assert_eq!((decisions(&weir, "login", "limited"), decisions(&weir, "login", "banned")), (4.0, 1.0));
 }

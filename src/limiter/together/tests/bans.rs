@@ -71,6 +71,26 @@ fn a_refusal_of_another_rule_begins_no_ban() {
 }
 
 #[test]
+fn who_meets_only_reservations_is_neither_banned_nor_charged() {
+    let bench = with_ban(2, 5000, 60_000);
+    let [ban, limit] = checks(&bench).map(|check| Check {
+        terms: check.terms.map(|terms| Terms { on_denied: OnDenied::Charge, ..terms }),
+        ..check
+    });
+    let limit = Check { charging: Charging::OnAnswer, ..limit };
+    let arrive = || !bench.ask(&[ban, limit], 0).is_refused();
+    let settle = |due| bench.limiter.settle(&mut Reservation::new(&limit, at(0)), due, at(0));
+    assert_eq!([arrive(), arrive(), arrive(), arrive()], [true, true, false, false]);
+    settle(0);
+    settle(0);
+    assert_eq!(bench.used(1, 0), 0, "neither the two that passed nor the two that did not");
+    assert_eq!([arrive(), arrive(), arrive()], [true, true, false], "no ban runs");
+    settle(1);
+    settle(1);
+    assert_eq!(ask(&bench, 0).2, 5000, "what has counted is a limit like any other");
+}
+
+#[test]
 fn a_request_that_passes_takes_no_room_for_its_ban() {
     let bench = with_ban(5, 1000, 3000);
     assert!(!ask(&bench, 0).0);

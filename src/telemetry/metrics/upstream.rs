@@ -1,0 +1,185 @@
+//! What is counted of upstreams: by each worker for each endpoint, in memory that no other worker writes.
+//!
+//! An upstream's numbers are the sums over its endpoints, so that counting for both costs a request no more than
+//! counting for one. What was counted of an endpoint that is gone stays with its upstream.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::super::histogram::Histogram;
+use super::totals::UpstreamTotals;
+use super::worker::{CLASSES, bump, class_of};
+
+/// How an attempt to have a request answered upstream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamOutcome {
+    /// With an answer, whatever it says.
+    Answered(StatusCode),
+    /// No connection could be had.
+    ConnectFailed,
+    /// No answer in time.
+    TimedOut,
+    /// The connection broke first.
+    Reset,
+    /// The answer was not valid HTTP.
+    Malformed,
+    /// The client went away first.
+    Abandoned,
+}
+
+impl UpstreamOutcome {
+    /// The label values, in the order of [`Self::index`].
+    pub(super) const LABELS: [&'static str; 6] =
+        ["answered", "connect_failed", "timed_out", "reset", "malformed", "abandoned"];
+
+    const fn index(self) -> usize {
+        match self {
+            Self::Answered(_) => 0,
+            Self::ConnectFailed => 1,
+            Self::TimedOut => 2,
+            Self::Reset => 3,
+            Self::Malformed => 4,
+            Self::Abandoned => 5,
+        }
+    }
+}
+
+/// One endpoint's numbers. Alignment keeps workers off each other's cache lines, which come in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct UpstreamCells {
+    pub(super) started: AtomicU64,
+    pub(super) ended: [AtomicU64; UpstreamOutcome::LABELS.len()],
+    pub(super) answered: [AtomicU64; CLASSES.len()],
+    pub(super) retries: AtomicU64,
+    pub(super) opened: AtomicU64,
+    pub(super) closed: AtomicU64,
+    pub(super) failed: AtomicU64,
+    pub(super) duration: Histogram,
+}
+
+/// What is known of an upstream beside what is counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterView {
+    /// Its name.
+    pub name: Box<str>,
+    /// Where it is.
+    pub hosts: Vec<HostView>,
+}
+
+/// What is known of an endpoint beside what is counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostView {
+    /// Its address, under which it is counted.
+    pub address: Box<str>,
+    /// As what it was configured.
+    pub hostname: Box<str>,
+}
+
+/// The numbers of all upstreams.
+#[derive(Debug, Default)]
+pub(super) struct Upstreams(BTreeMap<Box<str>, Upstream>);
+
+#[derive(Debug, Default)]
+struct Upstream {
+    /// What was counted of endpoints into which nobody counts any more.
+    gone: UpstreamTotals,
+    endpoints: Vec<(Box<str>, Arc<UpstreamCells>)>,
+}
+
+impl Upstreams {
+    /// A handle with memory of its own for the endpoint at `address`.
+    pub(super) fn endpoint(&mut self, upstream: &str, address: &str) -> EndpointMetrics {
+        let of = self.0.entry(upstream.into()).or_default();
+        of.settle();
+        let cells = Arc::default();
+        of.endpoints.push((address.into(), Arc::clone(&cells)));
+        EndpointMetrics { cells }
+    }
+
+    /// All that was counted, by upstream.
+    pub(super) fn totals(&mut self) -> Vec<(Box<str>, UpstreamTotals)> {
+        let mut all = Vec::with_capacity(self.0.len());
+        for (name, of) in &mut self.0 {
+            of.settle();
+            let mut totals = of.gone.clone();
+            of.endpoints.iter().for_each(|(_, cells)| totals.add(cells));
+            all.push((name.clone(), totals));
+        }
+        all
+    }
+
+    /// What was counted of the endpoints of one upstream, by address.
+    pub(super) fn endpoints(&self, upstream: &str) -> BTreeMap<Box<str>, UpstreamTotals> {
+        let mut totals: BTreeMap<Box<str>, UpstreamTotals> = BTreeMap::new();
+        for (address, cells) in self.0.get(upstream).into_iter().flat_map(|of| &of.endpoints) {
+            totals.entry(address.clone()).or_default().add(cells);
+        }
+        totals
+    }
+}
+
+impl Upstream {
+    /// Adds up what is not counted into any more: whoever has no handle cannot get one.
+    fn settle(&mut self) {
+        let Self { gone, endpoints } = self;
+        endpoints.retain_mut(|(_, cells)| {
+            let is_used = Arc::get_mut(cells).is_none();
+            if !is_used {
+                gone.add(cells);
+            }
+            is_used
+        });
+    }
+}
+
+/// A worker's handle for one endpoint.
+#[derive(Clone, Debug)]
+pub struct EndpointMetrics {
+    cells: Arc<UpstreamCells>,
+}
+
+impl EndpointMetrics {
+    /// A connection stands.
+    pub fn connection_opened(&self) {
+        bump(&self.cells.opened);
+    }
+
+    /// A connection that stood ended.
+    pub fn connection_closed(&self) {
+        bump(&self.cells.closed);
+    }
+
+    /// A connection could not be established.
+    pub fn connection_failed(&self) {
+        bump(&self.cells.failed);
+    }
+
+    /// An attempt begins. Exactly one [`Self::request_ended`] must follow.
+    pub fn request_started(&self) {
+        bump(&self.cells.started);
+    }
+
+    /// An attempt ended.
+    pub fn request_ended(&self, outcome: UpstreamOutcome) {
+        let cells = &self.cells;
+        bump(&cells.ended[outcome.index()]);
+        if let UpstreamOutcome::Answered(status) = outcome {
+            bump(&cells.answered[class_of(status)]);
+        }
+    }
+
+    /// An attempt is not the request's first.
+    pub fn retried(&self) {
+        bump(&self.cells.retries);
+    }
+
+    /// An attempt was answered: the time from its start to the answer's head.
+    pub fn answered_after(&self, duration: Duration) {
+        self.cells.duration.record(duration);
+    }
+}
