@@ -29,7 +29,7 @@ use self::matcher::{Match, Route};
 use self::plan::Planned;
 pub use self::plan::meter_specs;
 use self::rule::{Action, Limiting, OnMissing, Rule};
-use self::selection::{Onlookers, Part, Selected, Selection};
+use self::selection::{Denial, Onlookers, Part, Selected, Selection};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
@@ -58,7 +58,7 @@ pub struct RuleSet {
 struct Stop {
     /// Else the rule only looks on.
     is_enforced: bool,
-    refusal: Selection,
+    denial: Denial,
 }
 
 /// An [`Action`] in one word.
@@ -132,15 +132,19 @@ impl RuleSet {
         for index in of_kind(Kind::Deny) {
             match self.rules[index].applies_to(request) {
                 Match::No => {}
-                Match::Yes(_) => return Selection::Denied(RuleIndex(index)),
-                Match::Unclear(_, ambiguity) => return Selection::Ambiguous(RuleIndex(index), ambiguity),
+                Match::Yes(_) => return Selection::Denied(RuleIndex(index), Denial::Forbidden),
+                Match::Unclear(_, ambiguity) => {
+                    return Selection::Denied(RuleIndex(index), Denial::Ambiguous(ambiguity));
+                }
             }
         }
         let (mut selected, mut onlookers) = (SmallVec::new(), Onlookers::new());
         for index in of_kind(Kind::Limit) {
             match self.select_limits(index, request, headroom, &mut selected) {
                 None => {}
-                Some(Stop { is_enforced: true, refusal }) => return refusal,
+                Some(Stop { is_enforced: true, denial }) => {
+                    return Selection::Denied(RuleIndex(index), denial);
+                }
                 Some(Stop { is_enforced: false, .. }) => onlookers.push(RuleIndex(index)),
             }
         }
@@ -159,22 +163,20 @@ impl RuleSet {
         let Action::Limit(limiting) = &rule.action else { return None };
         // Such requests are one key, in force or not like any other.
         let stop =
-            |refusal| Some(Stop { is_enforced: limiting.is_enforced(key::shared(self.hasher)), refusal });
+            |denial| Some(Stop { is_enforced: limiting.is_enforced(key::shared(self.hasher)), denial });
         let route = match rule.applies_to(request) {
             Match::No => return None,
             Match::Yes(route) => route,
-            Match::Unclear(_, ambiguity) => {
-                return stop(Selection::Ambiguous(RuleIndex(index), ambiguity));
-            }
+            Match::Unclear(_, ambiguity) => return stop(Denial::Ambiguous(ambiguity)),
         };
         let (key, is_whole) = match (limiting.key.hash(request, route, self.hasher), limiting.on_missing) {
             (Ok(key), _) => (key, true),
             (Err(Incomplete::Ambiguous(ambiguity)), _) => {
-                return stop(Selection::Ambiguous(RuleIndex(index), ambiguity));
+                return stop(Denial::Ambiguous(ambiguity));
             }
             (Err(Incomplete::Missing), OnMissing::Skip) => return None,
             (Err(Incomplete::Missing), OnMissing::Shared) => (key::shared(self.hasher), false),
-            (Err(Incomplete::Missing), OnMissing::Deny) => return stop(Selection::Denied(RuleIndex(index))),
+            (Err(Incomplete::Missing), OnMissing::Deny) => return stop(Denial::Forbidden),
         };
         self.add_checks(index, limiting, (key, is_whole), (request, route), headroom, selected);
         None

@@ -23,6 +23,7 @@ use super::stream::MOST_DISCARDED;
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::timestamp::Timestamp;
 use crate::response::fallback::Kept;
+use crate::rules::selection::Denial;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
@@ -58,28 +59,21 @@ pub(super) fn malformed(mut exchange: Exchange, unacceptable: Unacceptable) -> R
     closing(ours(exchange, status, text))
 }
 
-/// A request that a `deny` rule refuses.
-pub(super) fn denied(mut exchange: Exchange, view: &View, unread: Unread) -> Response<ResponseBody> {
-    let refusal = &view.policy.denied;
-    exchange.answers(refusal.status, Flag::Denied);
-    refused(exchange, (refusal.status, &refusal.body), refusal.headers.clone(), unread)
-}
-
-/// A request that says in more than one way who the client is.
-pub(super) fn ambiguous(
+/// A request that a rule refuses without asking limits.
+pub(super) fn denied(
     mut exchange: Exchange,
-    ambiguity: Ambiguity,
+    view: &View,
+    denial: Denial,
     unread: Unread,
 ) -> Response<ResponseBody> {
-    let text = match ambiguity {
-        Ambiguity::Repeated => {
-            "bad request: a header, cookie or query parameter that may be given once has several values\n"
+    match denial {
+        Denial::Forbidden => {
+            let refusal = &view.policy.denied;
+            exchange.answers(refusal.status, Flag::Denied);
+            refused(exchange, (refusal.status, &refusal.body), refusal.headers.clone(), unread)
         }
-        Ambiguity::Unreadable => "bad request: the token cannot be read\n",
-    };
-    let (status, body) = (StatusCode::BAD_REQUEST, Bytes::from_static(text.as_bytes()));
-    exchange.answers(status, Flag::Denied);
-    refused(exchange, (status, &body), HeaderMap::from_iter([(CONTENT_TYPE, PLAIN_TEXT)]), unread)
+        Denial::Ambiguous(ambiguity) => ambiguous(exchange, ambiguity, unread),
+    }
 }
 
 /// A request that the limit at position `by` refuses.
@@ -180,6 +174,19 @@ fn failed(
     let close = exchange.is_draining() || !whole;
     let response = ours(exchange, status, text);
     if close { closing(response) } else { response }
+}
+
+/// A request that says in more than one way who the client is.
+fn ambiguous(mut exchange: Exchange, ambiguity: Ambiguity, unread: Unread) -> Response<ResponseBody> {
+    let text = match ambiguity {
+        Ambiguity::Repeated => {
+            "bad request: a header, cookie or query parameter that may be given once has several values\n"
+        }
+        Ambiguity::Unreadable => "bad request: the token cannot be read\n",
+    };
+    let (status, body) = (StatusCode::BAD_REQUEST, Bytes::from_static(text.as_bytes()));
+    exchange.answers(status, Flag::Denied);
+    refused(exchange, (status, &body), HeaderMap::from_iter([(CONTENT_TYPE, PLAIN_TEXT)]), unread)
 }
 
 fn refused(

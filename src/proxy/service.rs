@@ -57,19 +57,13 @@ pub(super) fn handle(
             view.record(rule, DecisionOutcome::Exempt);
             Limits::none(now)
         }
-        Selection::Denied(rule) => {
+        Selection::Denied(rule, denial) => {
             view.record(rule, DecisionOutcome::Denied);
             exchange.note_refused(view.rule_name(rule), &mut head, &hop);
-            return answered(answers::denied(exchange, &view, Unread::new(&head, body)));
-        }
-        Selection::Ambiguous(rule, ambiguity) => {
-            view.record(rule, DecisionOutcome::Denied);
-            exchange.note_refused(view.rule_name(rule), &mut head, &hop);
-            return answered(answers::ambiguous(exchange, ambiguity, Unread::new(&head, body)));
+            return answered(answers::denied(exchange, &view, denial, Unread::new(&head, body)));
         }
         Selection::Limited(selected, onlookers) => {
-            onlookers.iter().for_each(|rule| view.record(*rule, DecisionOutcome::Shadow));
-            Limits::check(&worker.shared.limiter, selected, now)
+            Limits::check(&worker.shared.limiter, selected, onlookers, now)
         }
     };
     limits.record(&view);

@@ -56,6 +56,15 @@ impl Selected {
     }
 }
 
+/// Why a rule refuses a request without asking limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// The rule denies, or a key is missing that must not be.
+    Forbidden,
+    /// The rule cannot tell whether it is for the request, or under which key to count it.
+    Ambiguous(Ambiguity),
+}
+
 /// Rules that would have refused a request before any limit was asked, and only look on. In file order.
 pub type Onlookers = Vec<RuleIndex>;
 
@@ -68,10 +77,8 @@ pub type Onlookers = Vec<RuleIndex>;
 pub enum Selection {
     /// An `allow` rule matched: neither `deny` nor limits apply.
     Exempt(RuleIndex),
-    /// A `deny` rule matched, or a key is missing that must not be.
-    Denied(RuleIndex),
-    /// This rule cannot tell whether it is for the request, or under which key to count it.
-    Ambiguous(RuleIndex, Ambiguity),
+    /// This rule refuses it whatever limits say.
+    Denied(RuleIndex, Denial),
     /// These limits apply, in file order; may be none.
     Limited(SmallVec<[Selected; 2]>, Onlookers),
 }

@@ -88,7 +88,7 @@ impl Bound {
     fn limited(&self, uri: &str) -> Vec<Selected> {
         match self.select(uri) {
             Selection::Limited(selected, _) => selected.to_vec(),
-            other @ (Selection::Exempt(_) | Selection::Denied(_) | Selection::Ambiguous(..)) => {
+            other @ (Selection::Exempt(_) | Selection::Denied(..)) => {
                 panic!("{uri}: {other:?}")
             }
         }
@@ -115,7 +115,7 @@ fn allow_beats_deny_beats_limit_in_any_file_order() {
         let bound = bound(order.iter().map(|index: &usize| rules[*index].clone()).collect());
         let at = |rule| RuleIndex(order.iter().position(|index| *index == rule).unwrap());
         assert!(matches!(bound.select("/a/b/c"), Selection::Exempt(rule) if rule == at(0)), "{order:?}");
-        assert!(matches!(bound.select("/a/b/d"), Selection::Denied(rule) if rule == at(1)), "{order:?}");
+        assert!(matches!(bound.select("/a/b/d"), Selection::Denied(rule, _) if rule == at(1)), "{order:?}");
         assert_eq!(names(&bound, "/a/c"), [("limit", 0)]);
         assert!(bound.limited("/").is_empty());
     }
@@ -150,7 +150,7 @@ fn a_rule_does_not_apply_where_its_exception_does() {
 fn all_of_an_exception_must_hold() {
     let except = Matcher { methods: [Method::POST].into(), ..paths(&["/a/open"]) };
     let bound = bound(vec![Rule { except: Some(except), ..deny("/a/*") }]);
-    assert!(matches!(bound.select("/a/open"), Selection::Denied(_)));
+    assert!(matches!(bound.select("/a/open"), Selection::Denied(..)));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_rule_whose_key_is_missing_is_skipped_shared_or_denied() {
     assert!(shared.passes("/?user=") && shared.passes("/?user=%ff"));
 
     let deny = by_user(OnMissing::Deny);
-    assert!(matches!(deny.select("/"), Selection::Denied(RuleIndex(1))));
+    assert!(matches!(deny.select("/"), Selection::Denied(RuleIndex(1), Denial::Forbidden)));
     assert_eq!(deny.limited("/?user=1").len(), 3);
 }
 

@@ -22,8 +22,8 @@ enum Became {
 fn became(bound: &Bound, keys: &[&'static str]) -> Became {
     match bound.select_with("/", keys) {
         Selection::Exempt(RuleIndex(0)) => Became::Exempt,
-        Selection::Denied(RuleIndex(0)) => Became::Denied,
-        Selection::Ambiguous(RuleIndex(0), Ambiguity::Repeated) => Became::Ambiguous,
+        Selection::Denied(RuleIndex(0), Denial::Forbidden) => Became::Denied,
+        Selection::Denied(RuleIndex(0), Denial::Ambiguous(Ambiguity::Repeated)) => Became::Ambiguous,
         Selection::Limited(selected, onlookers) if onlookers.is_empty() => Became::Limited(selected.len()),
         Selection::Limited(_, onlookers) if onlookers == [RuleIndex(0)] => Became::LookedOn,
         other => panic!("{other:?}"),

@@ -135,8 +135,6 @@ fn what_a_gateway_has_verified_is_read_strictly_too() {
     assert_eq!(trusted(&format!("Bearer {token}")), ada());
     // Nobody looks at the signature, so what stands behind it changes nothing.
     assert_eq!(trusted(&format!("Bearer {token} x")), ada());
-    for line in [format!("Bearer {token}.x"), format!("Bearer x {token}")] {
-        assert_eq!(trusted(&line), Err(Ambiguity::Unreadable), "{line}");
-    }
+    assert_eq!(trusted(&format!("Bearer {token}.x")), Err(Ambiguity::Unreadable));
     assert_eq!(trusted("Basic dXNlcjpwYXNz"), Ok(None));
 }
