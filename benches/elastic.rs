@@ -127,24 +127,24 @@ fn panels(moments: &[Moment], scenario: &Scenario) -> Vec<Panel> {
     passed.points = smooth(passed.points);
     let written = f64::from(scenario.limit) * scenario.clients.len() as f64;
     let limits = Series {
-        name: "all limits as written",
+        name: "all limits as written, together",
         points: vec![(0.0, written), (f64::from(scenario.seconds), written)],
     };
     vec![
         Panel {
-            unit: "factor",
+            unit: "",
             least: 1.0,
             most: f64::from(scenario.stretch),
-            series: vec![series("factor", &|moment| Some(moment.factor))],
+            series: vec![series("how many times the written limit", &|moment| Some(moment.factor))],
         },
         Panel {
-            unit: "per second",
+            unit: "",
             least: 0.0,
             most: written * f64::from(scenario.stretch),
             series: vec![passed, limits],
         },
         Panel {
-            unit: "ms, mean",
+            unit: "mean, ms",
             least: 0.0,
             most: 200.0,
             series: vec![series("time until an answer", &|moment| {
@@ -152,13 +152,13 @@ fn panels(moments: &[Moment], scenario: &Scenario) -> Vec<Panel> {
             })],
         },
         Panel {
-            unit: "requests",
+            unit: "",
             least: 0.0,
             most: 100.0,
-            series: vec![series("in the upstream", &|moment| Some(moment.in_flight as f64))],
+            series: vec![series("requests in the upstream", &|moment| Some(moment.in_flight as f64))],
         },
         Panel {
-            unit: "of threshold",
+            unit: "times its threshold",
             least: 0.0,
             most: 2.0,
             series: vec![series("the signal that binds", &|moment| {

@@ -12,6 +12,7 @@ mod body;
 mod connection;
 mod exchange;
 mod forward;
+mod grpc;
 mod headers;
 mod limits;
 mod service;

@@ -3,6 +3,8 @@
 
 #[path = "limiter_properties/counter.rs"]
 mod counter;
+#[path = "limiter_properties/marks.rs"]
+mod marks;
 #[path = "limiter_properties/oracles.rs"]
 mod oracles;
 
@@ -20,6 +22,7 @@ use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{Check, Limiter, Lineage, Meter, MeterSpec, Settings};
 
 use self::counter::Counter;
+use self::marks::window_of;
 
 /// 2026-11-21T08:00:00Z.
 const START: u64 = 1_795_248_000_000_000_000;
@@ -58,15 +61,20 @@ fn admitted(quota: &Quota, requests: &[(u64, u32)]) -> Vec<(u64, u32)> {
     requests.iter().filter(passes).copied().collect()
 }
 
-/// The most that may pass between two moments, both included: quota × window + burst.
+/// The most that may pass between two moments, both included, by what docs/configuration.md says of each.
 fn bound(quota: &Quota, from: u64, to: u64) -> u128 {
     let (count, period) = (u128::from(quota.limit().count.get()), u128::from(quota.limit().period.nanos()));
-    if quota.algorithm().has_burst() {
-        return u128::from(quota.burst().get()) + u128::from(to - from) * count / period;
+    let span = u128::from(to - from);
+    match (quota.algorithm(), u128::from(quota.precision())) {
+        (Algorithm::FixedWindow, _) | (Algorithm::SlidingWindow, 1) => {
+            u128::from(window_of(quota, to) - window_of(quota, from) + 1) * count
+        }
+        (Algorithm::SlidingWindow, precision) => {
+            (span / (period / precision * (precision - 1)).max(1) + 1) * count
+        }
+        (Algorithm::SlidingLog, _) => (span / period + 1) * count,
+        _ => u128::from(quota.burst().get()) + span * count / period,
     }
-    // Calendar months and years are shorter than nominal ones by at most three days in thirty.
-    let shortest = period * 9 / 10;
-    (u128::from(to - from) / shortest + 2) * count
 }
 
 fn requests(quota: &Quota, steps: &[(u32, u32)]) -> Vec<(u64, u32)> {

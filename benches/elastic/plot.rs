@@ -4,10 +4,12 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 860.0;
 const LEFT: f64 = 64.0;
-const RIGHT: f64 = 16.0;
-const TOP: f64 = 44.0;
+const RIGHT: f64 = 24.0;
+const TOP: f64 = 52.0;
 const HEIGHT: f64 = 96.0;
-const GAP: f64 = 26.0;
+const GAP: f64 = 36.0;
+/// For the seconds, below the last curves.
+const FOOT: f64 = 24.0;
 const COLOURS: [&str; 2] = ["#1f6feb", "#8b949e"];
 
 /// One curve.
@@ -18,71 +20,96 @@ pub(crate) struct Series {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Curves on the same axes; what is above `most` runs along the top.
+/// Curves on the same axes; what is above `most` runs along the top, and the name says how high it went.
 pub(crate) struct Panel {
-    /// Beside the axis.
+    /// Behind the name, if there is one.
     pub(crate) unit: &'static str,
     pub(crate) least: f64,
     pub(crate) most: f64,
     pub(crate) series: Vec<Series>,
 }
 
-/// The picture.
+/// The picture. All curves share one axis of seconds, at its foot.
 pub(crate) fn svg(title: &str, panels: &[Panel]) -> String {
-    let height = TOP + panels.len() as f64 * (HEIGHT + GAP) + 8.0;
+    let bottom = TOP + panels.len() as f64 * (HEIGHT + GAP) - GAP;
+    let height = bottom + FOOT;
     let points = panels.iter().flat_map(|panel| &panel.series).flat_map(|series| &series.points);
     let seconds = points.map(|(second, _)| *second).fold(1.0, f64::max);
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n\
-         <text x=\"{LEFT}\" y=\"18\" font-size=\"14\">{title}</text>\n"
+         <text x=\"{LEFT}\" y=\"20\" font-size=\"14\" font-weight=\"bold\">{title}</text>\n"
     );
+    let x = |second: f64| LEFT + second / seconds * (WIDTH - RIGHT - LEFT);
     for (index, panel) in panels.iter().enumerate() {
-        draw(&mut text, panel, TOP + index as f64 * (HEIGHT + GAP), seconds);
+        let top = TOP + index as f64 * (HEIGHT + GAP);
+        grid(&mut text, panel, top, seconds, x);
+        draw(&mut text, panel, top, x);
+    }
+    for second in marks(seconds) {
+        let (at, below) = (x(second), bottom + 16.0);
+        let _ = writeln!(
+            text,
+            "<text x=\"{at:.1}\" y=\"{below:.1}\" text-anchor=\"middle\" fill=\"#57606a\">{second} s</text>"
+        );
     }
     text.push_str("</svg>\n");
     text
 }
 
-/// Writing to a string cannot fail, so results are dropped.
-fn draw(text: &mut String, panel: &Panel, top: f64, seconds: f64) {
+/// Every twentieth second of a long run, every tenth of a short one.
+fn marks(seconds: f64) -> impl Iterator<Item = f64> {
+    let step = if seconds > 100.0 { 20.0 } else { 10.0 };
+    (0..).map(move |number| f64::from(number) * step).take_while(move |second| *second <= seconds + 0.5)
+}
+
+/// Lines to read values off. Writing to a string cannot fail, so results are dropped, here and below.
+fn grid(text: &mut String, panel: &Panel, top: f64, seconds: f64, x: impl Fn(f64) -> f64) {
     let (right, bottom) = (WIDTH - RIGHT, top + HEIGHT);
-    let x = |second: f64| LEFT + second / seconds * (right - LEFT);
-    let y = |value: f64| {
-        let part = (value.clamp(panel.least, panel.most) - panel.least) / (panel.most - panel.least);
-        bottom - part * HEIGHT
-    };
+    for second in marks(seconds) {
+        let at = x(second);
+        let _ = writeln!(text, "<path d=\"M{at:.1} {top:.1}V{bottom:.1}\" stroke=\"#eaeef2\"/>");
+    }
     for step in 0..=2 {
         let value = panel.least + (panel.most - panel.least) * f64::from(step) / 2.0;
-        let at = y(value);
+        let at = panel.y(value, top);
         let _ = writeln!(text, "<path d=\"M{LEFT} {at:.1}H{right}\" stroke=\"#d0d7de\"/>");
+        let (left, at) = (LEFT - 8.0, at + 4.0);
         let _ = writeln!(
             text,
-            "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{value}</text>",
-            LEFT - 6.0,
-            at + 4.0
+            "<text x=\"{left}\" y=\"{at:.1}\" text-anchor=\"end\" fill=\"#57606a\">{value}</text>"
         );
     }
-    let mut second = 0.0;
-    while second <= seconds {
-        let at = x(second);
-        let _ = writeln!(
-            text,
-            "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#57606a\">{second} s</text>",
-            bottom + 12.0
-        );
-        second += if seconds > 100.0 { 20.0 } else { 10.0 };
-    }
-    let mut legend = LEFT + 4.0;
+}
+
+fn draw(text: &mut String, panel: &Panel, top: f64, x: impl Fn(f64) -> f64) {
+    let (mut legend, above) = (LEFT, top - 8.0);
     for (series, colour) in panel.series.iter().zip(COLOURS) {
         let mut path = String::new();
         for (index, (second, value)) in series.points.iter().enumerate() {
             let command = if index == 0 { 'M' } else { 'L' };
-            let _ = write!(path, "{command}{:.1} {:.1}", x(*second), y(*value));
+            let _ = write!(path, "{command}{:.1} {:.1}", x(*second), panel.y(*value, top));
         }
-        let _ = writeln!(text, "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.2\"/>");
-        let name = format!("{} ({})", series.name, panel.unit);
-        let _ = writeln!(text, "<text x=\"{legend}\" y=\"{:.1}\" fill=\"{colour}\">{name}</text>", top - 4.0);
-        legend += 6.2 * name.len() as f64 + 16.0;
+        let _ = writeln!(
+            text,
+            "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.2\" stroke-linejoin=\"round\"/>"
+        );
+        let name = panel.name_of(series);
+        let _ = writeln!(text, "<text x=\"{legend:.1}\" y=\"{above:.1}\" fill=\"{colour}\">{name}</text>");
+        legend += 6.2 * name.chars().count() as f64 + 20.0;
+    }
+}
+
+impl Panel {
+    fn y(&self, value: f64, top: f64) -> f64 {
+        let part = (value.clamp(self.least, self.most) - self.least) / (self.most - self.least);
+        top + HEIGHT - part * HEIGHT
+    }
+
+    fn name_of(&self, series: &Series) -> String {
+        let highest = series.points.iter().map(|(_, value)| *value).fold(f64::MIN, f64::max);
+        let unit = if self.unit.is_empty() { String::new() } else { format!(", {}", self.unit) };
+        let cut = if highest > self.most { format!(" (up to {highest:.0})") } else { String::new() };
+        format!("{}{unit}{cut}", series.name)
     }
 }

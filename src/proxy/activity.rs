@@ -5,10 +5,14 @@
 //! downstream of us, the wait for an answer's head and the drain hang on this one clock, so they are late by
 //! up to a tick and never early.
 
+mod slow_clock;
+
 use std::cell::{Cell, RefCell};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
+
+pub use self::slow_clock::SlowClock;
 
 /// How often a worker looks at its connections.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -29,6 +33,10 @@ pub enum Doing {
     Exchanging,
     /// Closed for writing; the client may still be sending.
     Lingering,
+    /// Carrying exchanges side by side, each with notes of its own.
+    Multiplexing,
+    /// The same, after the client has been told to go.
+    Parting,
 }
 
 /// What has taken too long.
@@ -60,10 +68,14 @@ impl Patience {
     }
 }
 
-/// One connection's notes.
+/// The notes of one connection, or of one of the streams that share a connection.
 #[derive(Debug)]
 pub struct Activity {
     clock: Rc<SlowClock>,
+    /// Of a stream: the connection it is on.
+    connection: Option<Rc<Self>>,
+    /// Of a connection: its streams.
+    streams: Cell<u32>,
     patience: Patience,
     doing: Cell<Doing>,
     since: Cell<u32>,
@@ -83,20 +95,68 @@ pub struct Activity {
 }
 
 impl Activity {
+    fn new(clock: &Rc<SlowClock>, connection: Option<Rc<Self>>, patience: Patience) -> Self {
+        Self {
+            clock: Rc::clone(clock),
+            connection,
+            streams: Cell::new(0),
+            patience,
+            doing: Cell::new(Doing::Idle),
+            since: Cell::new(clock.now()),
+            exchange: Cell::new(0),
+            unanswered: Cell::new(false),
+            answering: Cell::new(false),
+            uploading: Cell::new(false),
+            unflushed: Cell::new(false),
+            answer_due: Cell::new(None),
+            stall: Cell::new(u32::MAX),
+            overdue: Cell::new(None),
+            linger: Cell::new(false),
+            waker: RefCell::default(),
+        }
+    }
+
+    /// The connection carries exchanges side by side from now on.
+    pub fn multiplex(&self) {
+        self.turn_to(Doing::Multiplexing);
+    }
+
+    /// The notes of another of its streams, which lasts as long as they do.
+    pub fn open_stream(self: &Rc<Self>) -> Rc<Self> {
+        self.streams.set(self.streams.get().saturating_add(1));
+        let stream = Rc::new(Self::new(&self.clock, Some(Rc::clone(self)), self.patience));
+        self.clock.add(&stream);
+        stream
+    }
+
+    /// Whether these are the notes of a stream.
+    pub fn is_stream(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// The client has been told to open no more streams; once the last has ended it should close.
+    pub fn part(&self) {
+        if self.doing.get() == Doing::Multiplexing {
+            self.turn_to(Doing::Parting);
+        }
+    }
+
     /// Something was read from the client.
     pub fn read(&self) {
         match self.doing.get() {
-            Doing::Exchanging => self.since.set(self.clock.now.get()),
+            Doing::Exchanging => self.since.set(self.clock.now()),
             Doing::Idle => self.turn_to(Doing::ReadingHead),
             // A head that comes byte by byte is one that takes long; a lingering client may go on as it likes.
             Doing::ReadingHead | Doing::Lingering => {}
+            // Frames alone are no progress: those that are have streams that note it.
+            Doing::Multiplexing | Doing::Parting => {}
         }
     }
 
     /// Something was written to the client.
     pub fn wrote(&self) {
         if self.doing.get() == Doing::Exchanging {
-            self.since.set(self.clock.now.get());
+            self.since.set(self.clock.now());
         }
     }
 
@@ -134,13 +194,15 @@ impl Activity {
     /// A request that was held back goes on.
     pub fn go_on(&self) {
         self.answer_due.set(None);
-        self.since.set(self.clock.now.get());
+        self.since.set(self.clock.now());
     }
 
-    /// The request's last byte is out: the answer's head, if it is still to come, is due in `timeout`.
+    /// The request's last byte is out, or its client will not wait any longer: the answer's head, if it is still to
+    /// come, is due in `timeout`, or when it was due before.
     pub fn await_answer(&self, timeout: Duration) {
         if self.unanswered.get() {
-            self.answer_due.set(Some(self.clock.now.get().saturating_add(ticks(timeout))));
+            let due = self.clock.now().saturating_add(ticks(timeout));
+            self.answer_due.set(Some(self.answer_due.get().map_or(due, |earlier| earlier.min(due))));
         }
     }
 
@@ -151,7 +213,7 @@ impl Activity {
         }
         self.unanswered.set(false);
         self.answer_due.set(None);
-        self.since.set(self.clock.now.get());
+        self.since.set(self.clock.now());
     }
 
     /// Whether a request waits for the head of its answer.
@@ -213,7 +275,7 @@ impl Activity {
     fn turn_to(&self, doing: Doing) {
         self.overdue.set(None);
         self.doing.set(doing);
-        self.since.set(self.clock.now.get());
+        self.since.set(self.clock.now());
     }
 
     /// Looks whether something is overdue and says so to whoever waits.
@@ -229,14 +291,13 @@ impl Activity {
     }
 
     fn find_overdue(&self) -> Option<Overdue> {
-        let now = self.clock.now.get();
+        let now = self.clock.now();
         let waited = now.saturating_sub(self.since.get());
         match self.doing.get() {
             Doing::Idle => {
                 let draining = self
                     .clock
-                    .draining_since
-                    .get()
+                    .draining_since()
                     .is_some_and(|start| now.saturating_sub(start.max(self.since.get())) >= DRAIN_GRACE);
                 (draining || waited > self.patience.idle).then_some(Overdue::Idle)
             }
@@ -246,6 +307,21 @@ impl Activity {
                 None => (waited > self.stall.get()).then_some(Overdue::Stalled),
             },
             Doing::Lingering => (waited > LINGER).then_some(Overdue::Linger),
+            // To be told at once of a drain costs no request: those under way are finished.
+            Doing::Multiplexing => {
+                let unused = self.streams.get() == 0 && waited > self.patience.idle;
+                (unused || self.clock.is_draining()).then_some(Overdue::Idle)
+            }
+            Doing::Parting => (self.streams.get() == 0 && waited > LINGER).then_some(Overdue::Linger),
+        }
+    }
+}
+
+impl Drop for Activity {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.connection {
+            connection.streams.set(connection.streams.get().saturating_sub(1));
+            connection.since.set(self.clock.now());
         }
     }
 }
@@ -258,6 +334,13 @@ pub struct Uploading {
 }
 
 impl Uploading {
+    /// A part of the request's body has come.
+    pub fn moved(&self) {
+        if self.is_current() {
+            self.activity.read();
+        }
+    }
+
     /// The request's last byte has been read: nothing of it is left to linger for.
     pub fn is_whole(&self) {
         if self.is_current() {
@@ -287,72 +370,6 @@ impl Drop for Uploading {
     }
 }
 
-/// A worker's slow clock.
-#[derive(Debug, Default)]
-pub struct SlowClock {
-    now: Cell<u32>,
-    draining_since: Cell<Option<u32>>,
-    connections: RefCell<Vec<Weak<Activity>>>,
-}
-
-impl SlowClock {
-    /// Notes for a new connection, idle so far.
-    pub fn watch(self: &Rc<Self>, patience: Patience) -> Rc<Activity> {
-        let activity = Rc::new(Activity {
-            clock: Rc::clone(self),
-            patience,
-            doing: Cell::new(Doing::Idle),
-            since: Cell::new(self.now.get()),
-            exchange: Cell::new(0),
-            unanswered: Cell::new(false),
-            answering: Cell::new(false),
-            uploading: Cell::new(false),
-            unflushed: Cell::new(false),
-            answer_due: Cell::new(None),
-            stall: Cell::new(u32::MAX),
-            overdue: Cell::new(None),
-            linger: Cell::new(false),
-            waker: RefCell::default(),
-        });
-        self.connections.borrow_mut().push(Rc::downgrade(&activity));
-        activity
-    }
-
-    /// From now on idle connections have to go.
-    pub fn drain(&self) {
-        self.draining_since.set(Some(self.now.get()));
-    }
-
-    /// Whether the drain has begun.
-    pub fn is_draining(&self) -> bool {
-        self.draining_since.get().is_some()
-    }
-
-    /// Answers once no connection is left; looks once per tick.
-    pub async fn until_all_closed(&self) {
-        while self.open() > 0 {
-            tokio::time::sleep(TICK).await;
-        }
-    }
-
-    /// A tick has passed.
-    pub fn tick(&self) {
-        self.now.set(self.now.get().saturating_add(1));
-        self.connections.borrow_mut().retain(|connection| match connection.upgrade() {
-            Some(activity) => {
-                activity.sweep();
-                true
-            }
-            None => false,
-        });
-    }
-
-    /// Connections that are still open.
-    pub fn open(&self) -> usize {
-        self.connections.borrow().iter().filter(|connection| connection.strong_count() > 0).count()
-    }
-}
-
 /// A duration in ticks, rounded up.
 fn ticks(duration: Duration) -> u32 {
     let ticks = duration.as_nanos().div_ceil(TICK.as_nanos());
@@ -360,138 +377,4 @@ fn ticks(duration: Duration) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn clock_and_connection() -> (Rc<SlowClock>, Rc<Activity>) {
-        let clock = Rc::new(SlowClock::default());
-        let patience = Patience::new(Duration::from_secs(2), Duration::from_secs(1));
-        let activity = clock.watch(patience);
-        (clock, activity)
-    }
-
-    fn pass(clock: &SlowClock, time: Duration) {
-        for _ in 0..ticks(time) {
-            clock.tick();
-        }
-    }
-
-    #[test]
-    fn nothing_is_ended_early() {
-        let (clock, connection) = clock_and_connection();
-        pass(&clock, Duration::from_secs(2));
-        assert_eq!(connection.overdue(), None);
-        clock.tick();
-        assert_eq!(connection.overdue(), Some(Overdue::Idle));
-    }
-
-    #[test]
-    fn a_head_has_its_time_however_it_drips() {
-        let (clock, connection) = clock_and_connection();
-        for _ in 0..11 {
-            connection.read();
-            clock.tick();
-        }
-        assert_eq!(connection.overdue(), Some(Overdue::Head));
-    }
-
-    #[test]
-    fn a_body_may_take_long_as_long_as_it_moves() {
-        let (clock, connection) = clock_and_connection();
-        connection.begin_exchange(Duration::from_millis(500));
-        for _ in 0..100 {
-            pass(&clock, Duration::from_millis(400));
-            connection.read();
-        }
-        assert_eq!(connection.overdue(), None);
-        pass(&clock, Duration::from_millis(600));
-        assert_eq!(connection.overdue(), Some(Overdue::Stalled));
-    }
-
-    #[test]
-    fn only_the_answer_is_waited_for_once_the_request_is_out() {
-        let (clock, connection) = clock_and_connection();
-        connection.begin_exchange(Duration::from_millis(500));
-        connection.await_answer(Duration::from_secs(3));
-        pass(&clock, Duration::from_secs(3));
-        assert_eq!(connection.overdue(), None);
-        clock.tick();
-        assert_eq!(connection.overdue(), Some(Overdue::Answer));
-    }
-
-    #[test]
-    fn an_exchange_lasts_until_it_is_answered_flushed_and_read() {
-        let (clock, connection) = clock_and_connection();
-        connection.begin_exchange(Duration::from_secs(60));
-        let upload = connection.begin_upload();
-        connection.end_exchange();
-        connection.flushed();
-        connection.read();
-        pass(&clock, Duration::from_secs(5));
-        assert_eq!(connection.overdue(), None, "neither idle nor reading a head");
-        drop(upload);
-        pass(&clock, Duration::from_secs(2));
-        assert_eq!(connection.overdue(), None);
-        clock.tick();
-        assert_eq!(connection.overdue(), Some(Overdue::Idle));
-    }
-
-    #[test]
-    fn an_answer_that_the_client_does_not_take_is_a_stall() {
-        let (clock, connection) = clock_and_connection();
-        connection.begin_exchange(Duration::from_millis(500));
-        connection.end_exchange();
-        pass(&clock, Duration::from_millis(600));
-        assert_eq!(connection.overdue(), Some(Overdue::Stalled));
-        assert!(!connection.is_unanswered());
-    }
-
-    #[test]
-    fn nothing_outlives_its_exchange() {
-        let (clock, connection) = clock_and_connection();
-        connection.begin_exchange(Duration::from_secs(60));
-        connection.await_answer(Duration::from_millis(100));
-        pass(&clock, Duration::from_millis(300));
-        assert_eq!(connection.overdue(), Some(Overdue::Answer));
-        let late = connection.begin_upload();
-        connection.must_linger();
-        connection.begin_exchange(Duration::from_secs(60));
-        assert_eq!(connection.overdue(), None);
-        late.await_answer(Duration::ZERO);
-        drop(late);
-        pass(&clock, Duration::from_secs(1));
-        assert_eq!(connection.overdue(), None, "the upload before has no say in this exchange");
-        assert!(!connection.begin_linger());
-    }
-
-    #[test]
-    fn lingering_ends_even_where_the_connection_had_to_go_already() {
-        let (clock, connection) = clock_and_connection();
-        clock.drain();
-        pass(&clock, Duration::from_millis(600));
-        assert_eq!(connection.overdue(), Some(Overdue::Idle));
-        connection.must_linger();
-        assert!(connection.begin_linger());
-        pass(&clock, Duration::from_millis(1100));
-        assert_eq!(connection.overdue(), Some(Overdue::Linger));
-    }
-
-    #[test]
-    fn a_drain_gives_idle_connections_a_moment() {
-        let (clock, connection) = clock_and_connection();
-        clock.drain();
-        pass(&clock, Duration::from_millis(400));
-        assert_eq!(connection.overdue(), None);
-        clock.tick();
-        assert_eq!(connection.overdue(), Some(Overdue::Idle));
-    }
-
-    #[test]
-    fn closed_connections_are_forgotten() {
-        let (clock, connection) = clock_and_connection();
-        assert_eq!(clock.open(), 1);
-        drop(connection);
-        clock.tick();
-        assert_eq!(clock.open(), 0);
-    }
-}
+mod tests;

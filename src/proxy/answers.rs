@@ -16,6 +16,7 @@ use super::View;
 use super::body::{RequestBody, ResponseBody};
 use super::exchange::{Exchange, Flag};
 use super::forward::Failure;
+use super::grpc;
 use super::headers::{self, Expectation, Unacceptable};
 use super::limits::Limits;
 use super::settle;
@@ -56,7 +57,8 @@ pub(super) fn malformed(mut exchange: Exchange, unacceptable: Unacceptable) -> R
     };
     exchange.activity().must_linger();
     exchange.answers(status, Flag::DownstreamProtocol);
-    closing(ours(exchange, status, text))
+    let close = exchange.is_alone();
+    closing_if(close, ours(exchange, status, text))
 }
 
 /// A request that a rule refuses without asking limits.
@@ -125,9 +127,8 @@ pub(super) fn upstream(
                 exchange.activity().must_linger();
             }
             exchange.answers(head.status, Flag::None);
-            let draining = exchange.is_draining();
-            let response = Response::from_parts(head, ResponseBody::upstream(body, exchange));
-            if draining { closing(response) } else { response }
+            let close = exchange.is_last();
+            closing_if(close, Response::from_parts(head, ResponseBody::upstream(body, exchange)))
         }
         Err(failure) => failed(exchange, upstream, limits, &failure),
     }
@@ -171,9 +172,8 @@ fn failed(
     if !whole {
         exchange.activity().must_linger();
     }
-    let close = exchange.is_draining() || !whole;
-    let response = ours(exchange, status, text);
-    if close { closing(response) } else { response }
+    let close = exchange.is_last() || (exchange.is_alone() && !whole);
+    closing_if(close, ours(exchange, status, text))
 }
 
 /// A request that says in more than one way who the client is.
@@ -196,17 +196,21 @@ fn refused(
     unread: Unread,
 ) -> Response<ResponseBody> {
     exchange.activity().answered();
-    let close = exchange.is_draining() | dispose(unread, &exchange);
+    let close = exchange.is_last() | dispose(unread, &exchange);
+    if exchange.is_grpc() {
+        return grpc::refused(exchange, status, body, headers);
+    }
     let mut response = Response::new(ResponseBody::ours(body.clone(), exchange));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
-    if close { closing(response) } else { response }
+    closing_if(close, response)
 }
 
 /// Sees to a body that nobody wants; whether the connection has to be closed after the answer.
 fn dispose(unread: Unread, exchange: &Exchange) -> bool {
     let Unread { body, expectation } = unread;
-    if body.is_end_stream() {
+    if body.is_end_stream() || !exchange.is_alone() {
+        // A stream's rest is not asked for: the stream is reset after the answer (RFC 9113 section 8.1).
         return false;
     }
     exchange.activity().must_linger();
@@ -237,13 +241,18 @@ async fn discard(mut body: Incoming) -> bool {
 }
 
 fn ours(exchange: Exchange, status: StatusCode, text: &'static str) -> Response<ResponseBody> {
+    if exchange.is_grpc() {
+        return grpc::refused(exchange, status, &Bytes::from_static(text.as_bytes()), HeaderMap::new());
+    }
     let mut response = Response::new(ResponseBody::ours(Bytes::from_static(text.as_bytes()), exchange));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, PLAIN_TEXT);
     response
 }
 
-fn closing(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+fn closing_if(close: bool, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    if close {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     response
 }

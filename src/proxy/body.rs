@@ -58,6 +58,7 @@ impl Upload {
             Poll::Ready(Some(Ok(frame))) => {
                 let octets = frame.data_ref().map_or(0, |data| data.len() as u64);
                 self.progress.received.set(self.progress.received.get().saturating_add(octets));
+                self.uploading.moved();
             }
             Poll::Ready(Some(Err(_))) => self.progress.failed.set(true),
             _ => {}
@@ -150,6 +151,7 @@ impl Body for ResponseBody {
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
                 self.exchange.sent(frame.data_ref());
+                self.exchange.activity().wrote();
             }
             Poll::Ready(Some(Err(_))) => self.exchange.broke_off(),
             Poll::Ready(None) => self.exchange.note_whole(),

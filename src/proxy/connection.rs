@@ -1,38 +1,62 @@
-//! One client's connection: HTTP/1.1 over it until either side has had enough.
+//! One client's connection, whatever it speaks: HTTP/1.1 or HTTP/2, until either side has had enough.
 
-use std::future::poll_fn;
+mod http1;
+mod http2;
+mod opening;
+
+use std::cell::RefCell;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
 
-use http::HeaderValue;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use http::{HeaderValue, Version};
 use hyper_util::rt::TokioIo;
 
+use self::opening::Opening;
 use super::Worker;
-use super::activity::{Activity, Overdue};
+use super::activity::Activity;
 use super::headers;
-use super::service;
 use super::stream::Downstream;
 use crate::listener::Accepted;
 
 /// A request's head may take this much (Envoy's default); above it the answer is 431.
-const LARGEST_HEAD: usize = 60 * 1024;
+const LARGEST_HEAD: u32 = 60 * 1024;
 /// What a connection may buffer of what it reads and of what it writes.
 const BUFFER: usize = 64 * 1024;
-/// The answer to a head that never ended (RFC 9110 section 15.5.9).
-const TIMED_OUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// What all requests of a connection share.
+/// What all requests of a connection share. It counts as open as long as one of them needs it.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) worker: Rc<Worker>,
     pub(super) listener: usize,
     pub(super) peer: IpAddr,
     pub(super) peer_text: HeaderValue,
-    pub(super) activity: Rc<Activity>,
+    activity: Rc<Activity>,
+    /// The notes of the stream opened last, until its task has them.
+    newest: RefCell<Option<Rc<Activity>>>,
+}
+
+impl Connection {
+    fn new(worker: Rc<Worker>, listener: usize, activity: Rc<Activity>, peer: IpAddr) -> Self {
+        worker.metrics.downstream_connection_opened(listener);
+        let peer_text = headers::address(peer);
+        Self { worker, listener, peer, peer_text, activity, newest: RefCell::default() }
+    }
+
+    /// The notes for another exchange: the connection's, or where several go on at once, those of its stream.
+    pub(super) fn begin_exchange(&self, version: Version) -> Rc<Activity> {
+        if version != Version::HTTP_2 {
+            return Rc::clone(&self.activity);
+        }
+        let stream = self.activity.open_stream();
+        self.newest.replace(Some(Rc::clone(&stream)));
+        stream
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.worker.metrics.downstream_connection_closed(self.listener);
+    }
 }
 
 /// Serves a connection to its end.
@@ -40,61 +64,12 @@ pub(super) async fn serve(worker: Rc<Worker>, listener: usize, activity: Rc<Acti
     // Small answers must not wait for the client's acknowledgement of earlier ones.
     let _ = accepted.stream.set_nodelay(true);
     let peer = accepted.peer.ip().to_canonical();
-    let peer_text = headers::address(peer);
-    let connection =
-        Rc::new(Connection { worker, listener, peer, peer_text, activity: Rc::clone(&activity) });
-    let counted = Counted::new(Rc::clone(&connection));
-    let stream = TokioIo::new(Downstream::new(accepted.stream, Rc::clone(&activity)));
-    let handler = service_fn(move |request| service::handle(&connection, request));
-    let mut serving = http1::Builder::new()
-        .max_header_size(LARGEST_HEAD)
-        .max_buf_size(BUFFER)
-        .serve_connection(stream, handler);
-    let ended = poll_fn(|cx| {
-        activity.wake_by(cx.waker());
-        match activity.overdue() {
-            // Finishes writing what is under way, then closes.
-            Some(Overdue::Idle) => Pin::new(&mut serving).graceful_shutdown(),
-            Some(Overdue::Head) => return Poll::Ready(Ended::HeadTimeout),
-            Some(Overdue::Stalled) if !activity.is_unanswered() => return Poll::Ready(Ended::Stalled),
-            // The service answers for these, and the stream for lingering.
-            Some(Overdue::Stalled | Overdue::Answer | Overdue::Linger) | None => {}
-        }
-        Pin::new(&mut serving).poll(cx).map(Ended::Served)
-    });
-    match ended.await {
-        Ended::Served(Ok(())) | Ended::Stalled => {}
-        Ended::Served(Err(error)) => {
-            if error.is_parse() || error.is_parse_too_large() {
-                counted.0.worker.metrics.malformed_request();
-            }
-            tracing::debug!(%error, "connection ended");
-        }
-        Ended::HeadTimeout => {
-            serving.into_parts().io.into_inner().say(TIMED_OUT);
-            counted.0.worker.metrics.malformed_request();
-        }
-    }
-}
-
-enum Ended {
-    Served(hyper::Result<()>),
-    HeadTimeout,
-    Stalled,
-}
-
-/// Counts a connection as long as it is open.
-struct Counted(Rc<Connection>);
-
-impl Counted {
-    fn new(connection: Rc<Connection>) -> Self {
-        connection.worker.metrics.downstream_connection_opened(connection.listener);
-        Self(connection)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.worker.metrics.downstream_connection_closed(self.0.listener);
+    let connection = Rc::new(Connection::new(worker, listener, Rc::clone(&activity), peer));
+    let mut stream = Downstream::new(accepted.stream, Rc::clone(&activity));
+    match opening::read(&mut stream, &activity).await {
+        Opening::Http1 => http1::serve(connection, TokioIo::new(stream)).await,
+        Opening::Http2 => http2::serve(connection, TokioIo::new(stream)).await,
+        Opening::TimedOut => http1::time_out(&connection, &stream),
+        Opening::Unused => {}
     }
 }

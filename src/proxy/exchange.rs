@@ -17,6 +17,7 @@ use super::body::Progress;
 use super::connection::Connection;
 use super::elastic::Load;
 use super::fallback::Capture;
+use super::grpc;
 use super::headers::{self, Hop, X_REQUEST_ID};
 use super::limits::Limits;
 use super::settle::Settlement;
@@ -79,6 +80,8 @@ impl Flag {
 #[derive(Debug)]
 pub(super) struct Exchange {
     connection: Rc<Connection>,
+    activity: Rc<Activity>,
+    grpc: bool,
     started: Timestamp,
     /// When it was free to go to the upstream.
     forwarded: Timestamp,
@@ -120,7 +123,8 @@ impl Exchange {
         started: Timestamp,
         stall: Duration,
     ) -> Self {
-        connection.activity.begin_exchange(stall);
+        let activity = connection.begin_exchange(head.version);
+        activity.begin_exchange(stall);
         connection.worker.metrics.request_started(connection.listener);
         let record = connection.worker.shared.access_log.as_ref().map(|_| {
             Box::new(Record {
@@ -132,6 +136,8 @@ impl Exchange {
         });
         Self {
             connection: Rc::clone(connection),
+            activity,
+            grpc: grpc::is_call(head),
             started,
             forwarded: started,
             status: None,
@@ -146,7 +152,17 @@ impl Exchange {
     }
 
     pub(super) fn activity(&self) -> &Rc<Activity> {
-        &self.connection.activity
+        &self.activity
+    }
+
+    /// Whether the exchange has its connection to itself, and may close it.
+    pub(super) fn is_alone(&self) -> bool {
+        !self.activity.is_stream()
+    }
+
+    /// Whether the client called a procedure by gRPC, and looks for the outcome in `grpc-status`.
+    pub(super) fn is_grpc(&self) -> bool {
+        self.grpc
     }
 
     /// The request has a body; answers where its progress is to be noted.
@@ -155,8 +171,8 @@ impl Exchange {
     }
 
     /// Whether the drain has begun, so that the connection is to be closed after the answer.
-    pub(super) fn is_draining(&self) -> bool {
-        self.connection.worker.slow_clock.is_draining()
+    pub(super) fn is_last(&self) -> bool {
+        self.is_alone() && self.connection.worker.slow_clock.is_draining()
     }
 
     /// Whether the request's last byte has been read.
@@ -200,7 +216,7 @@ impl Exchange {
 
     /// Holds the request back, however long its bodies may stand still otherwise.
     pub(super) async fn wait(&mut self, delay: Duration) {
-        let waiting = Waiting::begin(&self.connection, self.started);
+        let waiting = Waiting::begin(self);
         tokio::time::sleep(delay).await;
         drop(waiting);
         self.forwarded = self.connection.worker.shared.clock.now();
@@ -222,7 +238,7 @@ impl Exchange {
 
     /// The upstream that takes the request: its bodies may stand still for `stall`.
     pub(super) fn bodies_may_rest(&self, stall: Duration) {
-        self.connection.activity.bodies_may_rest(stall);
+        self.activity.bodies_may_rest(stall);
     }
 
     /// Where the request goes.
@@ -253,6 +269,11 @@ impl Exchange {
     pub(super) fn answers(&mut self, status: StatusCode, flag: Flag) {
         self.status = Some(status);
         self.flag = flag;
+    }
+
+    /// The answer's status is another than its reason would have it.
+    pub(super) fn answers_with(&mut self, status: StatusCode) {
+        self.status = Some(status);
     }
 
     /// The upstream's answer is to be taken down.
@@ -322,21 +343,23 @@ impl Exchange {
 /// A request that is held back, until this is dropped.
 struct Waiting {
     connection: Rc<Connection>,
+    activity: Rc<Activity>,
     since: Timestamp,
 }
 
 impl Waiting {
-    fn begin(connection: &Rc<Connection>, since: Timestamp) -> Self {
+    fn begin(exchange: &Exchange) -> Self {
+        let Exchange { connection, activity, started, .. } = exchange;
         connection.worker.metrics.delay_started();
-        connection.activity.hold();
-        Self { connection: Rc::clone(connection), since }
+        activity.hold();
+        Self { connection: Rc::clone(connection), activity: Rc::clone(activity), since: *started }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let Connection { worker, activity, .. } = &*self.connection;
-        activity.go_on();
+        let worker = &self.connection.worker;
+        self.activity.go_on();
         worker.metrics.delay_ended(worker.shared.clock.now().since(self.since));
     }
 }
@@ -356,6 +379,6 @@ impl Drop for Exchange {
             _ => worker.metrics.request_reset(self.connection.listener),
         }
         self.log(duration);
-        self.connection.activity.end_exchange();
+        self.activity.end_exchange();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
 use smallvec::SmallVec;
@@ -34,22 +34,37 @@ pub(super) fn validate(head: &request::Parts) -> Result<(), Unacceptable> {
         return Err(Unacceptable::Method);
     }
     let target = match head.uri.scheme_str() {
-        Some("http" | "https") => head.uri.authority().is_some(),
+        Some("http" | "https") => head.uri.path().starts_with('/') || is_asterisk(head),
         Some(_) => false,
         None if head.uri.authority().is_some() => false,
-        None => {
-            head.uri.path().starts_with('/') || (head.uri.path() == "*" && head.method == Method::OPTIONS)
-        }
+        None => head.uri.path().starts_with('/') || is_asterisk(head),
     };
     let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
     let coding = codings.next();
-    if !target || !has_one_host(head) || codings.next().is_some() {
+    if !target || !names_one_host(head) || codings.next().is_some() {
         return Err(Unacceptable::Malformed);
     }
     match coding {
         Some(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Err(Unacceptable::Coding),
         Some(_) if head.version == Version::HTTP_10 => Err(Unacceptable::Malformed),
         _ => Ok(()),
+    }
+}
+
+fn is_asterisk(head: &request::Parts) -> bool {
+    head.uri.path() == "*" && head.method == Method::OPTIONS
+}
+
+/// In HTTP/2 `:authority` takes the place of Host, and neither may say anything else than the other (RFC 9113
+/// section 8.3.1).
+fn names_one_host(head: &request::Parts) -> bool {
+    match head.uri.authority().filter(|_| head.version == Version::HTTP_2) {
+        Some(authority) => {
+            let same =
+                |host: &HeaderValue| host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes());
+            is_host(authority.as_str().as_bytes()) && head.headers.get_all(HOST).iter().all(same)
+        }
+        None => has_one_host(head),
     }
 }
 
@@ -103,6 +118,29 @@ impl Expectation {
     /// What the fields of a request say.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         if headers.contains_key(EXPECT) { Self::Continue } else { Self::None }
+    }
+}
+
+/// Undoes what HTTP/2 does to fields for the sake of compression: a Cookie field may come in pieces, and is whole
+/// for everybody else (RFC 9113 section 8.2.3).
+pub(super) fn join_cookies(head: &mut request::Parts) {
+    if head.version != Version::HTTP_2 {
+        return;
+    }
+    let headers = &mut head.headers;
+    let mut pieces = headers.get_all(COOKIE).iter();
+    let Some(first) = pieces.next() else { return };
+    let mut whole = first.as_bytes().to_vec();
+    let mut rest = pieces.peekable();
+    if rest.peek().is_none() {
+        return;
+    }
+    for piece in rest {
+        whole.extend_from_slice(b"; ");
+        whole.extend_from_slice(piece.as_bytes());
+    }
+    if let Ok(whole) = HeaderValue::from_bytes(&whole) {
+        headers.insert(COOKIE, whole);
     }
 }
 

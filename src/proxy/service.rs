@@ -14,6 +14,7 @@ use super::body::{RequestBody, ResponseBody};
 use super::connection::Connection;
 use super::exchange::Exchange;
 use super::forward::forward;
+use super::grpc;
 use super::headers::{self, Hop, Unacceptable};
 use super::limits::Limits;
 use crate::identify::identify;
@@ -35,6 +36,7 @@ pub(super) fn handle(
     let now = worker.shared.clock.now();
     let (mut head, body) = request.into_parts();
     let mut exchange = Exchange::begin(connection, &head, now, view.stall);
+    headers::join_cookies(&mut head);
 
     if let Err(unacceptable) = headers::validate(&head) {
         return answered(answers::malformed(exchange, unacceptable));
@@ -94,6 +96,7 @@ pub(super) fn handle(
         if let Some(delay) = delay {
             exchange.wait(delay).await;
         }
+        grpc::mind_deadline(&exchange, &head.headers);
         let upstream = upstream.as_deref();
         let timeout = upstream.map_or(Duration::MAX, |upstream| upstream.settings().timeout);
         let body = RequestBody::new(body, &mut exchange, timeout);

@@ -18,18 +18,38 @@ use crate::upstream::stream::poll_write_together;
 /// How much of an unread request is thrown away before closing.
 pub(super) const MOST_DISCARDED: usize = 64 * 1024;
 
+/// How much is read at once to see what a client speaks: most first requests, so that no read is wasted.
+const LONGEST_OPENING: usize = 2048;
+
 /// A client's connection.
 #[derive(Debug)]
 pub(super) struct Downstream {
     tcp: TcpStream,
     activity: Rc<Activity>,
+    /// Read to see what the client speaks, for whoever reads next.
+    opening: Vec<u8>,
     closed_for_writing: bool,
     discarded: usize,
 }
 
 impl Downstream {
     pub(super) fn new(tcp: TcpStream, activity: Rc<Activity>) -> Self {
-        Self { tcp, activity, closed_for_writing: false, discarded: 0 }
+        Self { tcp, activity, opening: Vec::new(), closed_for_writing: false, discarded: 0 }
+    }
+
+    /// Reads some of a connection's first bytes, which are read again by whoever serves it; how many.
+    pub(super) fn poll_opening(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut scratch = [0; LONGEST_OPENING];
+        let mut buffer = ReadBuf::new(&mut scratch);
+        ready!(Pin::new(&mut self.tcp).poll_read(cx, &mut buffer))?;
+        self.opening.extend_from_slice(buffer.filled());
+        self.note_read(buffer.filled().len());
+        Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    /// What has been read of it.
+    pub(super) fn opening(&self) -> &[u8] {
+        &self.opening
     }
 
     /// A last word to a client whose request never became whole; lost if the socket cannot take it now.
@@ -69,6 +89,15 @@ impl AsyncRead for Downstream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.opening.is_empty() {
+            let length = self.opening.len().min(buffer.remaining());
+            buffer.put_slice(&self.opening[..length]);
+            self.opening.drain(..length);
+            if self.opening.is_empty() {
+                self.opening = Vec::new();
+            }
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.tcp).poll_read(cx, buffer);
         self.note_read(buffer.filled().len() - before);

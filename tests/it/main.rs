@@ -16,6 +16,7 @@ mod fallback;
 mod flood;
 mod forwarding;
 mod geo;
+mod http2;
 mod identity;
 mod jwt;
 mod limiting;

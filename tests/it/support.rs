@@ -2,6 +2,7 @@
 //! can be as rude as it likes. Blocking sockets and threads throughout, so that a test reads top to bottom.
 
 pub(crate) mod client;
+pub(crate) mod h2;
 pub(crate) mod metrics;
 pub(crate) mod origin;
 pub(crate) mod wait;

@@ -7,6 +7,7 @@ use weir::limiter::algorithm::{Algorithm, Outcome};
 use weir::limiter::quota::{Limit, Period, Quota, Unit};
 
 use super::counter::Counter;
+use super::marks::window_of;
 use super::{START, requests, steps};
 
 /// What was charged when, in nanoseconds since the epoch.
@@ -29,7 +30,7 @@ fn used(quota: &Quota, charged: &Charged, now: u64) -> u128 {
             }
             level
         }
-        (Algorithm::FixedWindow, _) => sum(&|at| u128::from(at / period == now / period)),
+        (Algorithm::FixedWindow, _) => sum(&|at| u128::from(window_of(quota, at) == window_of(quota, now))),
         (Algorithm::SlidingLog, _) => sum(&|at| u128::from(now - at < period)),
         // What is left of a unit's sub-window when as many as there are have passed since it ended.
         (Algorithm::SlidingWindow, precision) => {
@@ -54,25 +55,23 @@ fn admits(quota: &Quota, charged: &Charged, cost: u32, now: u64) -> bool {
         <= u128::from(quota.burst().get()) * whole(quota)
 }
 
-/// Those whose windows have one length everywhere, and which do not round.
+/// Those that do not round: of token buckets the ones that earn a token every so many whole nanoseconds.
 fn quotas() -> impl Strategy<Value = Quota> {
-    let exact = [
-        Algorithm::Gcra,
-        Algorithm::LeakyBucket,
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingLog,
-    ];
-    let unit = prop::sample::select(&[Unit::Millisecond, Unit::Second, Unit::Minute, Unit::Hour][..]);
-    (prop::sample::select(exact.to_vec()), 1_u32..60, 1_u32..7, unit, 1_u8..=60, 1_u32..60).prop_map(
+    let whole = |quota: &Quota| quota.window().nanos().is_multiple_of(quota.limit().count.get().into());
+    any_quotas(&Algorithm::ALL)
+        .prop_filter("rounds", move |quota| quota.algorithm() != Algorithm::TokenBucket || whole(quota))
+}
+
+fn any_quotas(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Quota> {
+    let algorithm = prop::sample::select(algorithms);
+    let unit = prop::sample::select(&Unit::ALL[..]);
+    (algorithm, 1_u32..60, 1_u32..7, unit, 1_u8..=60, 1_u32..60).prop_filter_map(
+        "takes a century",
         |(algorithm, count, periods, unit, precision, burst)| {
-            let limit = Limit::new(
-                NonZeroU32::new(count).unwrap(),
-                Period::new(NonZeroU32::new(periods).unwrap(), unit),
-            );
+            let limit = Limit::new(NonZeroU32::new(count)?, Period::new(NonZeroU32::new(periods)?, unit));
             let burst = NonZeroU32::new(burst).filter(|_| algorithm.has_burst());
-            let quota = Quota::new(algorithm, limit, burst).unwrap();
-            quota.with_precision(precision).unwrap_or(quota)
+            let quota = Quota::new(algorithm, limit, burst).ok()?;
+            Some(quota.with_precision(precision).unwrap_or(quota))
         },
     )
 }
@@ -92,6 +91,26 @@ proptest! {
             }
             let exact = used(&quota, &charged, now).div_ceil(whole(&quota));
             prop_assert_eq!(u128::from(counter.usage(now).used), exact);
+        }
+    }
+
+    #[test]
+    fn a_token_bucket_falls_short_by_at_most_a_nanosecond_a_credit(
+        quota in any_quotas(&[Algorithm::TokenBucket]), steps in steps(),
+    ) {
+        let mut counter = Counter::new(quota);
+        let (mut charged, mut short) = (Vec::new(), 0);
+        let nanosecond = u128::from(quota.limit().count.get());
+        for (now, cost) in requests(&quota, &steps) {
+            // Each look may credit tokens.
+            short += nanosecond;
+            if counter.ask(cost, now) == Outcome::Conform {
+                prop_assert!(admits(&quota, &charged, cost, now), "{} of {:?} at {}", cost, quota, now);
+                charged.push((now, cost));
+            } else {
+                let needed = used(&quota, &charged, now) + short + u128::from(cost) * whole(&quota);
+                prop_assert!(needed > u128::from(quota.burst().get()) * whole(&quota), "{} refused", cost);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Requests that wait for their turn.
 
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use super::{decisions, rules_for, statuses, with_rules};
 use crate::support::{Client, Origin, Request, Then, Weir, at_once, config_with, get, wait};
@@ -22,11 +23,35 @@ fn what_is_over_waits_and_what_would_wait_too_long_is_refused() {
     assert_eq!(counted, [1.0, 1.0, 1.0]);
 }
 
+/// Answers everybody, and notes when each request came.
+fn clocked() -> (Origin, Arc<Mutex<Vec<Instant>>>) {
+    let times: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let noted = Arc::clone(&times);
+    let origin = Origin::start(move |turn| {
+        noted.lock().unwrap().push(wait::now());
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(Then::Keep)
+    });
+    (origin, times)
+}
+
+/// Of requests that came after `begun`, each came at least so much after as the ones before it take.
+fn assert_no_faster(times: &Mutex<Vec<Instant>>, begun: Instant, spacing: Duration) {
+    let mut times = times.lock().unwrap().clone();
+    times.sort_unstable();
+    for (number, time) in (0_u32..).zip(times) {
+        // Waits are in whole milliseconds, to the nearest.
+        let least = (spacing * number).saturating_sub(Duration::from_millis(1));
+        assert!(time - begun >= least, "number {number} came after {:?}", time - begun);
+    }
+}
+
 #[test]
 fn they_go_on_in_order_and_no_faster_than_the_limit() {
-    let origin = Origin::hello();
+    let (origin, times) = clocked();
     let rule = "{ name: q, key: [], limit: 20/s, burst: 1, throttle: { delay: 5s } }";
     let weir = with_rules(&origin, &[rule]);
+    let begun = wait::now();
     let mut clients: Vec<_> = (0..10).map(|_| Client::connect(weir.address())).collect();
     for (index, client) in clients.iter_mut().enumerate() {
         client.send(Request::get(&format!("/{index}")).bytes());
@@ -37,6 +62,7 @@ fn they_go_on_in_order_and_no_faster_than_the_limit() {
     clients.iter_mut().for_each(|client| assert_eq!(client.answer("GET").status, 200));
     let order: Vec<_> = origin.seen().iter().map(|seen| seen.head.word(1).to_owned()).collect();
     assert_eq!(order, (0..10).map(|index| format!("/{index}")).collect::<Vec<_>>());
+    assert_no_faster(&times, begun, Duration::from_millis(50));
     let (delayed, waited) = (
         weir.metric("weir_request_delay_seconds_count", &[]),
         weir.metric("weir_request_delay_seconds_sum", &[]),
@@ -47,16 +73,16 @@ fn they_go_on_in_order_and_no_faster_than_the_limit() {
 
 #[test]
 fn many_at_once_are_spread_and_none_is_lost() {
-    let origin = Origin::hello();
+    let (origin, times) = clocked();
     let weir = with_rules(
         &origin,
         &["{ name: q, key: [], limit: 100/s, burst: 1, throttle: { wait: { max: 10s } } }"],
     );
-    let address = weir.address();
+    let (address, begun) = (weir.address(), wait::now());
     let answered = at_once(30, |_| get(address, "/").status);
     assert!(answered.iter().all(|status| *status == 200), "{answered:?}");
-    // The last waited for all before it: nobody went ahead of the rate.
-    assert!(weir.metric("weir_request_delay_seconds_sum", &[]) > 0.0);
+    assert_eq!(times.lock().unwrap().len(), 30);
+    assert_no_faster(&times, begun, Duration::from_millis(10));
 }
 
 #[test]

@@ -1,0 +1,135 @@
+//! What is due when, tick by tick.
+
+use super::*;
+
+fn clock_and_connection() -> (Rc<SlowClock>, Rc<Activity>) {
+    let clock = Rc::new(SlowClock::default());
+    let patience = Patience::new(Duration::from_secs(2), Duration::from_secs(1));
+    let activity = clock.watch(patience);
+    (clock, activity)
+}
+
+fn pass(clock: &SlowClock, time: Duration) {
+    for _ in 0..ticks(time) {
+        clock.tick();
+    }
+}
+
+#[test]
+fn nothing_is_ended_early() {
+    let (clock, connection) = clock_and_connection();
+    pass(&clock, Duration::from_secs(2));
+    assert_eq!(connection.overdue(), None);
+    clock.tick();
+    assert_eq!(connection.overdue(), Some(Overdue::Idle));
+}
+
+#[test]
+fn a_head_has_its_time_however_it_drips() {
+    let (clock, connection) = clock_and_connection();
+    for _ in 0..11 {
+        connection.read();
+        clock.tick();
+    }
+    assert_eq!(connection.overdue(), Some(Overdue::Head));
+}
+
+#[test]
+fn a_body_may_take_long_as_long_as_it_moves() {
+    let (clock, connection) = clock_and_connection();
+    connection.begin_exchange(Duration::from_millis(500));
+    for _ in 0..100 {
+        pass(&clock, Duration::from_millis(400));
+        connection.read();
+    }
+    assert_eq!(connection.overdue(), None);
+    pass(&clock, Duration::from_millis(600));
+    assert_eq!(connection.overdue(), Some(Overdue::Stalled));
+}
+
+#[test]
+fn only_the_answer_is_waited_for_once_the_request_is_out() {
+    let (clock, connection) = clock_and_connection();
+    connection.begin_exchange(Duration::from_millis(500));
+    connection.await_answer(Duration::from_secs(3));
+    pass(&clock, Duration::from_secs(3));
+    assert_eq!(connection.overdue(), None);
+    clock.tick();
+    assert_eq!(connection.overdue(), Some(Overdue::Answer));
+}
+
+#[test]
+fn an_exchange_lasts_until_it_is_answered_flushed_and_read() {
+    let (clock, connection) = clock_and_connection();
+    connection.begin_exchange(Duration::from_secs(60));
+    let upload = connection.begin_upload();
+    connection.end_exchange();
+    connection.flushed();
+    connection.read();
+    pass(&clock, Duration::from_secs(5));
+    assert_eq!(connection.overdue(), None, "neither idle nor reading a head");
+    drop(upload);
+    pass(&clock, Duration::from_secs(2));
+    assert_eq!(connection.overdue(), None);
+    clock.tick();
+    assert_eq!(connection.overdue(), Some(Overdue::Idle));
+}
+
+#[test]
+fn an_answer_that_the_client_does_not_take_is_a_stall() {
+    let (clock, connection) = clock_and_connection();
+    connection.begin_exchange(Duration::from_millis(500));
+    connection.end_exchange();
+    pass(&clock, Duration::from_millis(600));
+    assert_eq!(connection.overdue(), Some(Overdue::Stalled));
+    assert!(!connection.is_unanswered());
+}
+
+#[test]
+fn nothing_outlives_its_exchange() {
+    let (clock, connection) = clock_and_connection();
+    connection.begin_exchange(Duration::from_secs(60));
+    connection.await_answer(Duration::from_millis(100));
+    pass(&clock, Duration::from_millis(300));
+    assert_eq!(connection.overdue(), Some(Overdue::Answer));
+    let late = connection.begin_upload();
+    connection.must_linger();
+    connection.begin_exchange(Duration::from_secs(60));
+    assert_eq!(connection.overdue(), None);
+    late.await_answer(Duration::ZERO);
+    drop(late);
+    pass(&clock, Duration::from_secs(1));
+    assert_eq!(connection.overdue(), None, "the upload before has no say in this exchange");
+    assert!(!connection.begin_linger());
+}
+
+#[test]
+fn lingering_ends_even_where_the_connection_had_to_go_already() {
+    let (clock, connection) = clock_and_connection();
+    clock.drain();
+    pass(&clock, Duration::from_millis(600));
+    assert_eq!(connection.overdue(), Some(Overdue::Idle));
+    connection.must_linger();
+    assert!(connection.begin_linger());
+    pass(&clock, Duration::from_millis(1100));
+    assert_eq!(connection.overdue(), Some(Overdue::Linger));
+}
+
+#[test]
+fn a_drain_gives_idle_connections_a_moment() {
+    let (clock, connection) = clock_and_connection();
+    clock.drain();
+    pass(&clock, Duration::from_millis(400));
+    assert_eq!(connection.overdue(), None);
+    clock.tick();
+    assert_eq!(connection.overdue(), Some(Overdue::Idle));
+}
+
+#[test]
+fn closed_connections_are_forgotten() {
+    let (clock, connection) = clock_and_connection();
+    assert_eq!(clock.open(), 1);
+    drop(connection);
+    clock.tick();
+    assert_eq!(clock.open(), 0);
+}

@@ -1,0 +1,63 @@
+//! HTTP/1.1 towards a client (RFC 9112): one exchange after the other.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+
+use super::{BUFFER, Connection, LARGEST_HEAD};
+use crate::proxy::activity::Overdue;
+use crate::proxy::service;
+use crate::proxy::stream::Downstream;
+
+/// The answer to a head that never ended (RFC 9110 section 15.5.9).
+const TIMED_OUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+
+/// Serves a connection to its end.
+pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream>) {
+    let activity = Rc::clone(&connection.activity);
+    let asked = Rc::clone(&connection);
+    let handler = service_fn(move |request| service::handle(&asked, request));
+    let mut serving = http1::Builder::new()
+        .max_header_size(LARGEST_HEAD as usize)
+        .max_buf_size(BUFFER)
+        .serve_connection(stream, handler);
+    let ended = poll_fn(|cx| {
+        activity.wake_by(cx.waker());
+        match activity.overdue() {
+            // Finishes writing what is under way, then closes.
+            Some(Overdue::Idle) => Pin::new(&mut serving).graceful_shutdown(),
+            Some(Overdue::Head) => return Poll::Ready(Ended::HeadTimeout),
+            Some(Overdue::Stalled) if !activity.is_unanswered() => return Poll::Ready(Ended::Stalled),
+            // The service answers for these, and the stream for lingering.
+            Some(Overdue::Stalled | Overdue::Answer | Overdue::Linger) | None => {}
+        }
+        Pin::new(&mut serving).poll(cx).map(Ended::Served)
+    });
+    match ended.await {
+        Ended::Served(Ok(())) | Ended::Stalled => {}
+        Ended::Served(Err(error)) => {
+            if error.is_parse() || error.is_parse_too_large() {
+                connection.worker.metrics.malformed_request();
+            }
+            tracing::debug!(%error, "connection ended");
+        }
+        Ended::HeadTimeout => time_out(&connection, serving.into_parts().io.inner()),
+    }
+}
+
+/// Says good-bye to a client whose request's head does not come to its end.
+pub(super) fn time_out(connection: &Connection, stream: &Downstream) {
+    stream.say(TIMED_OUT);
+    connection.worker.metrics.malformed_request();
+}
+
+enum Ended {
+    Served(hyper::Result<()>),
+    HeadTimeout,
+    Stalled,
+}

@@ -1,0 +1,101 @@
+//! HTTP/2 towards a client (RFC 9113): exchanges side by side, each a task of its own.
+//!
+//! Every stream has notes of its own (`activity`), so that what is overdue ends one stream and not its neighbours.
+//! A drain tells the client twice to go (RFC 9113 section 6.8): at once, with room for what is on its way, and
+//! again once that must have come.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+
+use hyper::rt::Executor;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+
+use super::{Connection, LARGEST_HEAD};
+use crate::proxy::activity::{Activity, Overdue};
+use crate::proxy::service;
+use crate::proxy::stream::Downstream;
+
+/// Streams that a client may have open at once.
+const MOST_STREAMS: u32 = 128;
+/// Streams opened and reset again that may wait to be noticed; more end the connection (CVE-2023-44487).
+const MOST_RESETS_PENDING: usize = 20;
+/// Resets that the client's errors may bring about before the connection is ended.
+const MOST_ERRORS: usize = 256;
+/// What a stream, and all of a connection's together, may send before we have passed it on.
+const STREAM_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// What is kept for a stream whose client does not take it.
+const SEND_BUFFER: usize = 64 * 1024;
+
+/// Serves a connection to its end.
+pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream>) {
+    let activity = Rc::clone(&connection.activity);
+    activity.multiplex();
+    let asked = Rc::clone(&connection);
+    let handler = service_fn(move |request| service::handle(&asked, request));
+    let mut serving = http2::Builder::new(Streams(Rc::clone(&connection)))
+        .max_concurrent_streams(MOST_STREAMS)
+        .max_pending_accept_reset_streams(MOST_RESETS_PENDING)
+        .max_local_error_reset_streams(MOST_ERRORS)
+        .max_header_list_size(LARGEST_HEAD)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
+        .serve_connection(stream, handler);
+    let ended = poll_fn(|cx| {
+        activity.wake_by(cx.waker());
+        match activity.overdue() {
+            Some(Overdue::Idle) => {
+                Pin::new(&mut serving).graceful_shutdown();
+                activity.part();
+            }
+            // Told to go, and without anything under way, it stays.
+            Some(Overdue::Linger) => return Poll::Ready(Ok(())),
+            Some(Overdue::Head | Overdue::Answer | Overdue::Stalled) | None => {}
+        }
+        Pin::new(&mut serving).poll(cx)
+    });
+    if let Err(error) = ended.await {
+        if is_clients_fault(&error) {
+            connection.worker.metrics.malformed_request();
+        }
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// Whether a connection ended because the client broke the protocol.
+fn is_clients_fault(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(|cause| cause.is_library() && cause.is_go_away())
+}
+
+/// Runs the streams of a connection on this thread.
+#[derive(Clone)]
+struct Streams(Rc<Connection>);
+
+impl<F: Future<Output = ()> + 'static> Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        match self.0.newest.take() {
+            Some(activity) => drop(tokio::task::spawn_local(see_through(activity, stream))),
+            // What becomes of a stream after its answer's head: a tunnel's two ways.
+            None => drop(tokio::task::spawn_local(stream)),
+        }
+    }
+}
+
+/// Serves a stream to its end. Dropped before that, it is reset.
+async fn see_through(activity: Rc<Activity>, stream: impl Future<Output = ()>) {
+    let mut stream = pin!(stream);
+    poll_fn(|cx| {
+        activity.wake_by(cx.waker());
+        match activity.overdue() {
+            Some(Overdue::Stalled) if !activity.is_unanswered() => Poll::Ready(()),
+            _ => stream.as_mut().poll(cx),
+        }
+    })
+    .await;
+}

@@ -1,0 +1,161 @@
+//! gRPC calls: refusals in the form that its clients read, and the deadlines they set.
+//!
+//! A call that fails before it has begun is answered by a head alone, whose fields are the trailers (gRPC over
+//! HTTP/2, "Trailers-Only"): the status of HTTP is 200, that of the call in `grpc-status`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version, request};
+
+use super::body::ResponseBody;
+use super::exchange::Exchange;
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const MEDIA_TYPE: &[u8] = b"application/grpc";
+/// How much of a refusal's text a status message takes.
+const LONGEST_MESSAGE: usize = 1024;
+
+/// Whether a request calls a procedure by gRPC, which there is over HTTP/2 only.
+pub(super) fn is_call(head: &request::Parts) -> bool {
+    if head.version != Version::HTTP_2 {
+        return false;
+    }
+    let media_type =
+        head.headers.get(CONTENT_TYPE).and_then(|value| value.as_bytes().strip_prefix(MEDIA_TYPE));
+    // `application/grpc-web` is another protocol.
+    media_type.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+}
+
+/// A call waits for its answer no longer than its client does; nothing is said of one without a deadline.
+pub(super) fn mind_deadline(exchange: &Exchange, headers: &HeaderMap) {
+    if !exchange.is_grpc() {
+        return;
+    }
+    if let Some(timeout) = headers.get(GRPC_TIMEOUT).and_then(|value| timeout(value.as_bytes())) {
+        exchange.activity().await_answer(timeout);
+    }
+}
+
+/// `TimeoutValue TimeoutUnit`: up to eight digits and one of `H M S m u n`.
+fn timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let count: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(count * 3600),
+        b'M' => Duration::from_secs(count * 60),
+        b'S' => Duration::from_secs(count),
+        b'm' => Duration::from_millis(count),
+        b'u' => Duration::from_micros(count),
+        b'n' => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+/// A call that was refused or could not be passed on: what HTTP would say as `status` and `text`.
+pub(super) fn refused(
+    mut exchange: Exchange,
+    status: StatusCode,
+    text: &Bytes,
+    mut headers: HeaderMap,
+) -> Response<ResponseBody> {
+    headers.remove(CONTENT_LENGTH);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(GRPC_STATUS, HeaderValue::from_static(code(status)));
+    if let Some(message) = message(text) {
+        headers.insert(GRPC_MESSAGE, message);
+    }
+    exchange.answers_with(StatusCode::OK);
+    let mut response = Response::new(ResponseBody::ours(Bytes::new(), exchange));
+    *response.headers_mut() = headers;
+    response
+}
+
+/// The nearest status of a call. What a limit refuses is exhausted (as Envoy's `rate_limited_as_resource_exhausted`
+/// has it), so that clients do not try again at once; the others are those of the gRPC project's own mapping.
+const fn code(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        400 | 405 | 431 | 501 => "13",
+        401 => "16",
+        403 => "7",
+        404 => "12",
+        408 | 504 => "4",
+        429 => "8",
+        502 | 503 => "14",
+        _ => "2",
+    }
+}
+
+/// Text as a `grpc-message`: percent-encoded but for what is printable (gRPC over HTTP/2, "Status-Message").
+fn message(text: &Bytes) -> Option<HeaderValue> {
+    let text = text.trim_ascii();
+    let text = &text[..text.len().min(LONGEST_MESSAGE)];
+    if text.is_empty() {
+        return None;
+    }
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text {
+        match byte {
+            b' '..=b'$' | b'&'..=b'~' => encoded.push(char::from(*byte)),
+            _ => {
+                encoded.push('%');
+                encoded.extend(hex(*byte));
+            }
+        }
+    }
+    HeaderValue::try_from(encoded).ok()
+}
+
+fn hex(byte: u8) -> [char; 2] {
+    let digit = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or('0').to_ascii_uppercase();
+    [digit(byte >> 4), digit(byte & 15)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_have_one_unit_and_few_digits() {
+        let read = |text: &str| timeout(text.as_bytes());
+        assert_eq!(read("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(read("100m"), Some(Duration::from_millis(100)));
+        assert_eq!(read("99999999u"), Some(Duration::from_micros(99_999_999)));
+        assert_eq!(read("7n"), Some(Duration::from_nanos(7)));
+        for wrong in ["", "S", "1", "1s", "-1S", "1.5S", "999999999S", "1 S"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn messages_are_printable_whatever_they_say() {
+        let text = Bytes::from_static("100 % zu schnell, Grüße\n".as_bytes());
+        assert_eq!(message(&text).unwrap(), "100 %25 zu schnell, Gr%C3%BC%C3%9Fe");
+        assert_eq!(message(&Bytes::from_static(b" \n")), None);
+    }
+
+    #[test]
+    fn a_refusal_by_a_limit_is_an_exhausted_resource() {
+        assert_eq!(code(StatusCode::TOO_MANY_REQUESTS), "8");
+        assert_eq!(code(StatusCode::SERVICE_UNAVAILABLE), "14");
+    }
+
+    #[test]
+    fn only_calls_are_calls() {
+        let call = |version, media_type: &str| {
+            let request = http::Request::post("/p.S/M").version(version).header(CONTENT_TYPE, media_type);
+            is_call(&request.body(()).unwrap().into_parts().0)
+        };
+        assert!(call(Version::HTTP_2, "application/grpc"));
+        assert!(call(Version::HTTP_2, "application/grpc+proto"));
+        assert!(!call(Version::HTTP_2, "application/grpc-web"));
+        assert!(!call(Version::HTTP_2, "application/json"));
+        assert!(!call(Version::HTTP_11, "application/grpc"));
+    }
+}

@@ -1,0 +1,105 @@
+//! What docs/performance.md says of sliding windows, measured again in small.
+//!
+//! The same trace, the same judge and a seed of its own, with a few hundred sources in place of hundreds of
+//! thousands. A window that decides otherwise than it did, for better or for worse, shows here.
+#![expect(clippy::unwrap_used, reason = "a test that cannot read its table has failed")]
+
+#[path = "../benches/accuracy/trace.rs"]
+mod trace;
+
+use std::thread;
+
+use trace::{Kind, Tally};
+
+const SEED: u64 = 20_261_121;
+const SOURCES: u64 = 390;
+/// Of each source: as many as in the large measurement, or silent times would weigh otherwise.
+const REQUESTS: u64 = 1481;
+
+/// So few sources stray by as much from the many, of what was measured or in percentage points. From one
+/// precision to the next most shares change by more.
+const TOLERANCE: f64 = 0.33;
+const POINTS: f64 = 0.03;
+
+/// What was measured of one kind of source at one precision, in per cent of its requests.
+#[derive(Debug)]
+struct Row {
+    kind: Kind,
+    precision: u8,
+    wrongly_allowed: f64,
+    wrongly_refused: f64,
+}
+
+/// The rows of the table, but for those that sum the kinds up.
+fn rows() -> Vec<Row> {
+    let table = include_str!("../docs/performance.md").lines().filter_map(|line| {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let kind = Kind::ALL.into_iter().find(|kind| Some(&kind.as_str()) == cells.first())?;
+        let share = |cell: &str| cell.strip_suffix(" %").unwrap().parse().unwrap();
+        let [_, precision, _, allowed, refused, _] = cells[..] else { return None };
+        Some(Row {
+            kind,
+            precision: precision.parse().unwrap(),
+            wrongly_allowed: share(allowed),
+            wrongly_refused: share(refused),
+        })
+    });
+    table.collect()
+}
+
+/// The same per kind, by precision.
+fn measured(precisions: &[u8]) -> Vec<Vec<Tally>> {
+    let of_kind = |kind: Kind| {
+        let mut sum = vec![Tally::default(); precisions.len()];
+        for source in (0..SOURCES).filter(|source| Kind::of(*source) == kind) {
+            let tallies = trace::play(SEED, source, REQUESTS, precisions);
+            sum.iter_mut().zip(&tallies).for_each(|(sum, tally)| sum.add(tally));
+        }
+        sum
+    };
+    thread::scope(|scope| {
+        let kinds = Kind::ALL.map(|kind| scope.spawn(move || of_kind(kind)));
+        kinds.map(|kind| kind.join().unwrap()).into()
+    })
+}
+
+#[test]
+fn windows_are_as_exact_as_was_measured() {
+    let rows = rows();
+    let mut precisions: Vec<_> = rows.iter().map(|row| row.precision).collect();
+    precisions.sort_unstable();
+    precisions.dedup();
+    assert_eq!(rows.len(), 3 * precisions.len());
+    let measured = measured(&precisions);
+    for row in rows {
+        let kind = Kind::ALL.iter().position(|kind| *kind == row.kind).unwrap();
+        let at = precisions.iter().position(|precision| *precision == row.precision).unwrap();
+        let tally = &measured[kind][at];
+        let share = |count: u64| 100.0 * count as f64 / tally.requests as f64;
+        for (what, now, then) in [
+            ("allowed", share(tally.wrongly_allowed), row.wrongly_allowed),
+            ("refused", share(tally.wrongly_refused), row.wrongly_refused),
+        ] {
+            let most = (then * TOLERANCE).max(POINTS);
+            assert!((now - then).abs() <= most, "wrongly {what}: {now:.4} %, and once {row:?}");
+        }
+    }
+}
+
+#[test]
+fn the_rows_of_all_kinds_are_the_sums_of_theirs() {
+    let rows = rows();
+    let of_all = include_str!("../docs/performance.md").lines().filter(|line| line.starts_with("| all |"));
+    let mut seen = 0;
+    for line in of_all {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let number = |index: usize| cells[index].trim_end_matches(" %").parse::<f64>().unwrap();
+        let of_precision = || rows.iter().filter(|row| f64::from(row.precision) == number(1));
+        let mean = |share: fn(&Row) -> f64| of_precision().map(share).sum::<f64>() / 3.0;
+        let (allowed, refused) = (mean(|row| row.wrongly_allowed), mean(|row| row.wrongly_refused));
+        assert!((allowed - number(3)).abs() < 0.0005 && (refused - number(4)).abs() < 0.0005, "{line}");
+        assert!((allowed + refused - number(5)).abs() < 0.001, "{line}");
+        seen += 1;
+    }
+    assert_eq!(seen, rows.len() / 3);
+}

@@ -1,0 +1,262 @@
+//! HTTP/2 from clients: what they ask is what the upstream gets, and no stream pays for another.
+
+mod floods;
+mod grpc;
+
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use crate::support::h2::H2;
+use crate::support::{LISTENER, Origin, Request, Then, Weir, ask, config, config_with, wait};
+
+fn rules(limit: &str) -> String {
+    format!("rules: [{{ name: all, key: [], limit: {limit} }}]")
+}
+
+fn impatient(origin: &Origin, listener: &str, upstream: &str) -> Weir {
+    let upstream = format!("{{ address: \"{}\", {upstream} }}", origin.address());
+    Weir::start(&config_with(&format!("{{ address: 127.0.0.1:0, {listener} }}"), &upstream, ""))
+}
+
+#[test]
+fn a_request_reaches_the_upstream_as_if_it_had_come_by_http_1() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), &rules("10/d")));
+    let mut client = H2::connect(weir.address());
+    let request = client.request("GET", "/a?b=c").header("cookie", "a=1").header("cookie", "b=2");
+    let answer = client.ask(request.header("x-envoy-internal", "true").header("te", "trailers"));
+    assert_eq!((answer.status, &*answer.body), (StatusCode::OK, &b"hello"[..]));
+    assert_eq!(answer.header("x-ratelimit-remaining"), "9");
+    let seen = origin.only().head;
+    assert_eq!((seen.word(0), seen.word(1), seen.word(2)), ("GET", "/a?b=c", "HTTP/1.1"));
+    assert_eq!(seen.get("host"), Some(&*weir.address().to_string()));
+    assert_eq!(seen.get("cookie"), Some("a=1; b=2"));
+    assert_eq!(seen.get("x-forwarded-for"), Some("127.0.0.1"));
+    assert_eq!(seen.get("x-envoy-internal"), None);
+    assert!(seen.get("x-request-id").is_some());
+}
+
+#[test]
+fn bodies_and_trailers_pass_both_ways() {
+    let origin = Origin::start(|turn| {
+        let body = turn.body()?;
+        let text = body.text().to_uppercase();
+        turn.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n")?;
+        turn.send(format!("{:x}\r\n{text}\r\n0\r\nx-sum: 42\r\n\r\n", text.len()))?;
+        Ok(Then::Keep)
+    });
+    let weir = Weir::start(&config(origin.address(), ""));
+    let mut client = H2::connect(weir.address());
+    let request = client.request("POST", "/");
+    let (response, mut body) = client.begin(request, false);
+    body.send_data(Bytes::from_static(b"one "), false).unwrap();
+    body.send_data(Bytes::from_static(b"two"), false).unwrap();
+    let trailers =
+        HeaderMap::from_iter([(http::HeaderName::from_static("x-check"), HeaderValue::from_static("7"))]);
+    body.send_trailers(trailers).unwrap();
+    let answer = client.whole(response).unwrap();
+    assert_eq!(String::from_utf8(answer.body).unwrap(), "ONE TWO");
+    assert_eq!(answer.trailers.unwrap()["x-sum"], "42");
+    let seen = origin.only();
+    assert!(seen.complete);
+    assert_eq!(seen.head.get("transfer-encoding"), Some("chunked"));
+}
+
+#[test]
+fn both_protocols_are_counted_together_and_streams_at_once_exactly() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), &rules("20/d")));
+    for _ in 0..5 {
+        assert_eq!(ask(weir.address(), &Request::get("/")).status, 200);
+    }
+    let mut client = H2::connect(weir.address());
+    let under_way: Vec<_> = (0..100).map(|_| client.begin(client.request("GET", "/"), true).0).collect();
+    let statuses: Vec<_> =
+        under_way.into_iter().map(|response| client.whole(response).unwrap().status.as_u16()).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 15);
+    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 85);
+    assert_eq!(origin.seen().len(), 20);
+}
+
+#[test]
+fn a_refused_request_leaves_its_connection_whole() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), &rules("1/d")));
+    let mut client = H2::connect(weir.address());
+    assert_eq!(client.ask(client.request("GET", "/")).status, StatusCode::OK);
+    for _ in 0..3 {
+        // Its body is never sent.
+        let (response, _body) =
+            client.begin(client.request("POST", "/").header("content-length", "1000000"), false);
+        let answer = client.whole(response).unwrap();
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(answer.header("connection"), "");
+    }
+    assert_eq!(client.ask(client.request("GET", "/")).status, StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[test]
+fn what_could_be_read_in_two_ways_is_refused() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), ""));
+    let mut client = H2::connect(weir.address());
+    let conflict = client.request("GET", "/").header("host", "other.test");
+    assert_eq!(client.ask(conflict).status, StatusCode::BAD_REQUEST);
+    let path = client.request("GET", "/%00");
+    assert_eq!(client.ask(path).status, StatusCode::BAD_REQUEST);
+    let trace = client.request("TRACE", "/");
+    assert_eq!(client.ask(trace).status, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(origin.seen().len(), 0);
+    let same = client.request("GET", "/").header("host", &*weir.address().to_string());
+    assert_eq!(client.ask(same).status, StatusCode::OK);
+}
+
+#[test]
+fn a_slow_stream_does_not_hold_up_its_neighbours() {
+    let origin = Origin::start(|turn| {
+        if turn.head.word(1) == "/never" {
+            // The client gives up first.
+            turn.body()?;
+            wait::pause(Duration::from_secs(60));
+        }
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")?;
+        Ok(Then::Keep)
+    });
+    let weir = impatient(&origin, "idle_timeout: 5m", "timeout: 400ms");
+    let mut client = H2::connect(weir.address());
+    let (slow, _) = client.begin(client.request("GET", "/never"), true);
+    for _ in 0..20 {
+        assert_eq!(client.ask(client.request("GET", "/")).status, StatusCode::OK);
+    }
+    assert_eq!(client.whole(slow).unwrap().status, StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(client.ask(client.request("GET", "/")).status, StatusCode::OK);
+}
+
+#[test]
+fn a_stream_that_stands_still_is_reset_and_no_other() {
+    let origin = Origin::start(|turn| {
+        if turn.head.word(1) != "/endless" {
+            turn.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")?;
+            return Ok(Then::Keep);
+        }
+        turn.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")?;
+        loop {
+            turn.send(format!("1000\r\n{}\r\n", "x".repeat(0x1000)))?;
+        }
+    });
+    let weir = impatient(&origin, "idle_timeout: 5m", "idle_timeout: 500ms");
+    let mut client = H2::connect(weir.address());
+    let (endless, _) = client.begin(client.request("GET", "/endless"), true);
+    // Its window is never opened again.
+    let mut taken = client.head(endless).unwrap().into_body();
+    let error = client.within(async {
+        loop {
+            match taken.data().await {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => break error,
+                None => panic!("an endless answer has ended"),
+            }
+        }
+    });
+    assert!(error.is_reset(), "{error}");
+    assert_eq!(client.ask(client.request("GET", "/")).status, StatusCode::OK);
+}
+
+#[test]
+fn a_request_that_its_client_gives_up_is_given_up_towards_the_upstream() {
+    let origin = Origin::start(|turn| {
+        turn.body()?;
+        turn.wire.drain();
+        Ok(Then::Close)
+    });
+    let weir = Weir::start(&config(origin.address(), ""));
+    let mut client = H2::connect(weir.address());
+    let (response, mut stream) = client.begin(client.request("GET", "/"), true);
+    origin.until("the request", |seen| seen.head.word(1) == "/");
+    stream.send_reset(h2::Reason::CANCEL);
+    drop(response);
+    wait::until_true("the upstream's connection to be closed", || {
+        weir.metric("weir_upstream_connections", &[]) == 0.0
+    });
+}
+
+#[test]
+fn an_unused_connection_is_let_go() {
+    let origin = Origin::hello();
+    let weir = impatient(&origin, "idle_timeout: 300ms", "");
+    let mut client = H2::connect(weir.address());
+    assert_eq!(client.ask(client.request("GET", "/")).status, StatusCode::OK);
+    client.until_ended().unwrap();
+}
+
+#[test]
+fn a_drain_finishes_the_streams_under_way_and_takes_no_more() {
+    let origin = Origin::start(|turn| {
+        if turn.head.word(1) == "/slow" {
+            wait::pause(Duration::from_millis(700));
+        }
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")?;
+        Ok(Then::Keep)
+    });
+    let mut weir = Weir::start(&config(origin.address(), "drain: { timeout: 20s }"));
+    let mut client = H2::connect(weir.address());
+    let under_way: Vec<_> = (0..10).map(|_| client.begin(client.request("GET", "/slow"), true).0).collect();
+    wait::until_true("all of them", || origin.seen().len() == 10);
+    weir.terminate();
+    for response in under_way {
+        assert_eq!(client.whole(response).unwrap().status, StatusCode::OK);
+    }
+    client.until_ended().unwrap();
+    assert_eq!(weir.wait_exit().code(), Some(0));
+}
+
+#[test]
+fn no_request_is_lost_to_a_drain() {
+    let origin = Origin::hello();
+    let mut weir = Weir::start(&config(origin.address(), "drain: { timeout: 20s }"));
+    let address = weir.address();
+    let (told, asked) = std::sync::mpsc::channel();
+    let load = thread::spawn(move || {
+        let mut client = H2::connect(address);
+        for n in 0_u32.. {
+            let request = client.request("GET", "/");
+            // Refused before it was taken up, or after the connection has ended: it may be sent again elsewhere.
+            let Ok(answer) = client.try_ask(request) else { return n };
+            assert_eq!(answer.status, StatusCode::OK);
+            let _ = told.send(());
+        }
+        0
+    });
+    for _ in 0..100 {
+        asked.recv().unwrap();
+    }
+    weir.terminate();
+    let answered = load.join().unwrap();
+    assert_eq!(weir.wait_exit().code(), Some(0));
+    assert_eq!(origin.seen().len() as u32, answered, "each that the upstream saw was answered, and no more");
+}
+
+#[test]
+fn a_head_over_the_limit_is_refused() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), ""));
+    let mut client = H2::connect(weir.address());
+    let large = client.request("GET", "/").header("x-large", "x".repeat(100_000));
+    let (response, _) = client.begin(large, true);
+    if let Ok(answer) = client.whole(response) {
+        assert_eq!(answer.status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    }
+    assert_eq!(origin.seen().len(), 0);
+    assert_eq!(H2::connect(weir.address()).ask(client.request("GET", "/")).status, StatusCode::OK);
+}
+
+#[test]
+fn http_1_and_http_2_share_a_port() {
+    let weir = Weir::start(&config_with(LISTENER, "{ address: echo }", ""));
+    let mut h2 = H2::connect(weir.address());
+    assert_eq!(h2.ask(h2.request("GET", "/")).status, StatusCode::OK);
+    assert_eq!(ask(weir.address(), &Request::get("/")).status, 200);
+}

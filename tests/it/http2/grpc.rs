@@ -1,0 +1,60 @@
+//! gRPC: refusals and failures as its clients read them.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::support::h2::H2;
+use crate::support::{Origin, Then, Weir, config, config_with, origin, wait};
+
+#[test]
+fn a_refused_call_is_trailers_only_and_exhausted() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), "rules: [{ name: all, key: [], limit: 1/d }]"));
+    let mut client = H2::connect(weir.address());
+    client.ask(client.call());
+    let answer = client.ask(client.call());
+    assert_eq!(answer.status, StatusCode::OK);
+    assert!(answer.is_head_only, "there is a body, or trailers of their own");
+    assert_eq!(answer.header("content-type"), "application/grpc");
+    assert_eq!(answer.header("grpc-status"), "8");
+    assert_eq!(answer.header("grpc-message"), "too many requests");
+    assert_eq!(answer.header("x-envoy-ratelimited"), "true");
+    assert_eq!(answer.header("x-ratelimit-remaining"), "0");
+    assert_eq!(origin.seen().len(), 1);
+    // Who asks by plain HTTP is told by plain HTTP.
+    assert_eq!(client.ask(client.request("POST", "/")).status, StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[test]
+fn a_denied_call_lacks_permission() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), "rules: [{ name: no, action: deny }]"));
+    let mut client = H2::connect(weir.address());
+    let answer = client.ask(client.call());
+    assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, "7"));
+}
+
+#[test]
+fn a_call_to_an_upstream_that_is_away_is_unavailable() {
+    let (_socket, address) = origin::refusing();
+    let weir = Weir::start(&config(address, ""));
+    let mut client = H2::connect(weir.address());
+    let answer = client.ask(client.call());
+    assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, "14"));
+}
+
+#[test]
+fn a_call_waits_no_longer_than_its_deadline() {
+    let origin = Origin::start(|turn| {
+        turn.wire.drain();
+        Ok(Then::Close)
+    });
+    let upstream = format!("{{ address: \"{}\", timeout: 1h }}", origin.address());
+    let weir = Weir::start(&config_with("127.0.0.1:0", &upstream, ""));
+    let mut client = H2::connect(weir.address());
+    let before = wait::now();
+    let answer = client.ask(client.call().header("grpc-timeout", "300m"));
+    assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, "4"));
+    assert!(before.elapsed() >= Duration::from_millis(300), "it was not waited for");
+}

@@ -1,0 +1,43 @@
+//! The windows of a quota, by a calendar of our own.
+
+use weir::limiter::algorithm::Algorithm;
+use weir::limiter::quota::{Quota, Unit};
+
+const DAY: u64 = 86_400_000_000_000;
+
+/// Which window `at` is in, in UTC; only fixed windows go by the calendar.
+pub(super) fn window_of(quota: &Quota, at: u64) -> u64 {
+    let (period, days) = (quota.window(), at / DAY);
+    let count = u64::from(period.count().get());
+    match (quota.algorithm(), period.unit()) {
+        (Algorithm::FixedWindow, Unit::Day) => days / count,
+        // 1970-01-01 was a Thursday.
+        (Algorithm::FixedWindow, Unit::Week) => (days + 3) / (7 * count),
+        (Algorithm::FixedWindow, Unit::Month) => months(days) / count,
+        (Algorithm::FixedWindow, Unit::Year) => months(days) / (12 * count),
+        _ => at / period.nanos(),
+    }
+}
+
+/// Months from January of year 0 to the one that this day since the epoch is in.
+fn months(mut days: u64) -> u64 {
+    for month in 1970 * 12.. {
+        let length = length(month);
+        if days < length {
+            return month;
+        }
+        days -= length;
+    }
+    unreachable!("months do not end")
+}
+
+fn length(month: u64) -> u64 {
+    let year = month / 12;
+    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    match month % 12 {
+        1 if is_leap => 29,
+        1 => 28,
+        3 | 5 | 8 | 10 => 30,
+        _ => 31,
+    }
+}
