@@ -17,7 +17,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use serde_json::{Map, Value};
 
 use self::cache::{Cache, Known};
@@ -89,6 +89,14 @@ impl Verifier {
             }
         }
         Self { settings, claims: unique.into(), cache: Cache::new(secret) }
+    }
+
+    /// The header that tokens are in, if they are in one.
+    pub const fn header(&self) -> Option<&HeaderName> {
+        match &self.settings.source {
+            Source::Header(name) => Some(name),
+            Source::Cookie(_) => None,
+        }
     }
 
     /// What the token among `headers` says at `now`; `None` if there is none that holds.

@@ -64,9 +64,7 @@ pub(super) fn handle(
             exchange.note_refused(view.rule_name(rule), &mut head, &hop);
             return answered(answers::denied(exchange, &view, denial, Unread::new(&head, body)));
         }
-        Selection::Limited(selected, onlookers) => {
-            Limits::check(&worker.shared.limiter, selected, onlookers, now)
-        }
+        Selection::Limited(all, onlookers) => Limits::check(&worker.shared.limiter, all, onlookers, now),
     };
     limits.record(&view);
     let delay = match throttle::resolve(limits.decision()) {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::key::KeyTemplate;
+use super::key::{KeyPart, KeyTemplate};
 use super::matcher::{Match, Matcher};
 use super::tariff::Tariff;
 use crate::identify::Attributes;
@@ -192,6 +192,21 @@ impl Rule {
             Match::Yes(_) => Match::No,
             Match::Unclear(_, ambiguity) => Match::Unclear(route, ambiguity),
         }
+    }
+
+    /// What it tells clients apart by: the parts of its key, and what plans are found by that it asks about.
+    pub fn identifying(&self) -> impl Iterator<Item = &KeyPart> {
+        let key: &[KeyPart] = match &self.action {
+            Action::Limit(limiting) => &limiting.key.0,
+            Action::Allow | Action::Deny => &[],
+        };
+        let of_plan = key.iter().filter_map(|part| match part {
+            KeyPart::Plan(plans) => Some(&plans.of),
+            _ => None,
+        });
+        let matchers = [Some(&self.matcher), self.except.as_ref()].into_iter().flatten();
+        let asked = matchers.filter_map(|matcher| Some(&matcher.plan.as_ref()?.plans.of));
+        key.iter().chain(of_plan).chain(asked)
     }
 
     /// Its limits; none unless it limits.
