@@ -42,6 +42,7 @@ use crate::identify::Attributes;
 use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::signal::Signals;
+use crate::listener::socket::Socket;
 use crate::listener::{self, Accepted};
 use crate::policy::Policy;
 use crate::response::Visibility;
@@ -127,10 +128,7 @@ struct View {
 /// # Errors
 /// If it has to stop before that. A panic of what keeps time or accepts goes on here: without either, the
 /// thread would look alive and serve nobody.
-pub async fn run(
-    shared: Arc<Shared>,
-    sockets: Vec<(listener::Settings, std::net::TcpListener)>,
-) -> Result<(), Unfinished> {
+pub async fn run(shared: Arc<Shared>, sockets: Vec<(listener::Settings, Socket)>) -> Result<(), Unfinished> {
     let worker = Rc::new(Worker::new(Arc::clone(&shared)));
     let mut ticking = tokio::task::spawn_local(keep_time(Rc::clone(&worker)));
     let served = tokio::select! {
@@ -141,10 +139,7 @@ pub async fn run(
     served
 }
 
-async fn serve(
-    worker: &Rc<Worker>,
-    sockets: Vec<(listener::Settings, std::net::TcpListener)>,
-) -> Result<(), Unfinished> {
+async fn serve(worker: &Rc<Worker>, sockets: Vec<(listener::Settings, Socket)>) -> Result<(), Unfinished> {
     let shared = &worker.shared;
     let mut accepting = JoinSet::new();
     for (index, (settings, socket)) in sockets.into_iter().enumerate() {
@@ -247,7 +242,7 @@ impl Worker {
 
 impl View {
     /// A view of `generation`. The connections to upstreams that stay are as good as before.
-    fn new(generation: &Generation, before: &[Rc<Upstream>], all: &Metrics) -> Self {
+    fn new(generation: &Generation, before: &[Rc<Upstream>], all: &Arc<Metrics>) -> Self {
         let policy = &generation.policy;
         let rules = policy.rules.rules();
         let notations: Box<[_]> = rules.iter().map(notations).collect();

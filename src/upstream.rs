@@ -7,12 +7,18 @@ pub mod answer;
 pub mod cluster;
 pub mod endpoint;
 pub mod error;
+pub mod host;
 pub mod settings;
 pub mod stream;
 
 mod echo;
+mod endpoints;
+mod health;
 mod http1;
+mod http2;
+mod outliers;
 mod pool;
+mod resolve;
 mod transport;
 
 use std::cell::Cell;
@@ -21,7 +27,9 @@ use std::sync::Arc;
 
 use self::cluster::Cluster;
 use self::endpoint::Endpoint;
+use self::endpoints::Endpoints;
 use self::error::Error;
+use self::host::Host;
 pub use self::settings::{Address, Settings};
 use crate::telemetry::metrics::Metrics;
 
@@ -29,24 +37,16 @@ use crate::telemetry::metrics::Metrics;
 #[derive(Debug)]
 pub struct Upstream {
     cluster: Arc<Cluster>,
-    endpoints: Box<[Rc<Endpoint>]>,
-    /// Which endpoint's turn it is.
-    turn: Cell<usize>,
+    endpoints: Endpoints,
     /// Whether it has failed since it last answered: its failure is logged once.
     fails: Cell<bool>,
 }
 
 impl Upstream {
     /// A way to `cluster` without connections yet.
-    pub fn new(cluster: &Arc<Cluster>, metrics: &Metrics) -> Self {
-        let name = &cluster.settings().name;
-        let endpoint = |host| Rc::new(Endpoint::new(cluster, host, metrics.endpoint(name, &host.name)));
-        Self {
-            endpoints: cluster.hosts().iter().map(endpoint).collect(),
-            cluster: Arc::clone(cluster),
-            turn: Cell::new(0),
-            fails: Cell::new(false),
-        }
+    pub fn new(cluster: &Arc<Cluster>, metrics: &Arc<Metrics>) -> Self {
+        let endpoints = Endpoints::new(cluster, metrics);
+        Self { cluster: Arc::clone(cluster), endpoints, fails: Cell::new(false) }
     }
 
     /// What all workers share of it.
@@ -61,19 +61,24 @@ impl Upstream {
 
     /// A second has passed.
     pub fn age(&self) {
-        self.endpoints.iter().for_each(|endpoint| endpoint.age());
+        self.endpoints.age(&self.cluster);
     }
 
-    /// The endpoint for the next request.
-    pub fn pick(&self) -> Option<Rc<Endpoint>> {
-        match &*self.endpoints {
-            [only] => Some(Rc::clone(only)),
-            several => {
-                let turn = self.turn.get();
-                self.turn.set(turn.wrapping_add(1));
-                several.get(turn.checked_rem(several.len())?).map(Rc::clone)
-            }
-        }
+    /// The endpoint for the next request; another one than those at `tried`, if there is one.
+    pub fn pick(&self, tried: &[Arc<Host>]) -> Option<Rc<Endpoint>> {
+        self.endpoints.pick(&self.cluster, tried)
+    }
+
+    /// Whether a request has somewhere else to go than to those at `tried`.
+    pub fn has_other(&self, tried: &[Arc<Host>]) -> bool {
+        self.endpoints.has_other(tried)
+    }
+
+    /// The same once it is known where the upstream is; `None` if nobody can say, or not in time.
+    pub async fn find(&self) -> Option<Rc<Endpoint>> {
+        let known = tokio::time::timeout(self.settings().connect_timeout, self.cluster.settled());
+        known.await.ok()?;
+        self.pick(&[])
     }
 
     /// A request got no answer.
@@ -91,3 +96,6 @@ impl Upstream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::net::SocketAddr;
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -11,6 +12,9 @@ use super::reply::{self, Reply};
 use super::router::Query;
 use super::status::wants_json;
 use crate::telemetry::metrics::{ClusterView, HostView, UpstreamTotals};
+
+/// Envoy's names of the limits.
+const LIMITS: [&str; 4] = ["max_connections", "max_pending_requests", "max_requests", "max_retries"];
 
 type Counted = BTreeMap<Box<str>, UpstreamTotals>;
 
@@ -36,23 +40,57 @@ fn as_text(view: &ClusterView, counted: &Counted, text: &mut String) {
         let _ = writeln!(text, "{name}::{line}");
     };
     line(format!("observability_name::{name}"));
+    for (number, most) in LIMITS.iter().zip(view.limits) {
+        line(format!("default_priority::{number}::{most}"));
+    }
     line("added_via_api::false".to_owned());
-    for HostView { address, hostname } in &view.hosts {
+    for HostView { address, hostname, health } in &view.hosts {
         for (number, value) in numbers(counted.get(address)) {
             line(format!("{address}::{number}::{value}"));
         }
         line(format!("{address}::hostname::{hostname}"));
+        line(format!("{address}::health_flags::{health}"));
     }
 }
 
 fn as_json(view: &ClusterView, counted: &Counted) -> Value {
-    let host = |HostView { address, hostname }: &HostView| {
+    let host = |HostView { address, hostname, health }: &HostView| {
         let numbers = numbers(counted.get(address));
         let stats = numbers.map(|(name, value)| json!({ "name": name, "value": value.to_string() }));
-        json!({ "address": address, "hostname": hostname, "stats": stats })
+        let status = match *health {
+            "healthy" => json!({ "eds_health_status": "HEALTHY" }),
+            flags => json!({
+                "failed_active_health_check": flags.contains("active_hc"),
+                "failed_outlier_check": flags.contains("outlier"),
+            }),
+        };
+        json!({
+            "address": socket_of(address),
+            "hostname": hostname,
+            "health_status": status,
+            "stats": stats,
+        })
     };
     let hosts: Vec<_> = view.hosts.iter().map(host).collect();
-    json!({ "name": view.name, "added_via_api": false, "host_statuses": hosts })
+    let thresholds: serde_json::Map<_, _> =
+        LIMITS.iter().zip(view.limits).map(|(name, most)| ((*name).to_owned(), json!(most))).collect();
+    json!({
+        "name": view.name,
+        "added_via_api": false,
+        "circuit_breakers": { "thresholds": [thresholds] },
+        "host_statuses": hosts,
+    })
+}
+
+/// An address as Envoy's JSON has it.
+fn socket_of(address: &str) -> Value {
+    match (address.parse::<SocketAddr>(), address.strip_prefix("unix:")) {
+        (Ok(socket), _) => {
+            json!({ "socket_address": { "address": socket.ip(), "port_value": socket.port() } })
+        }
+        (Err(_), Some(path)) => json!({ "pipe": { "path": path } }),
+        (Err(_), None) => json!({ "socket_address": { "address": address } }),
+    }
 }
 
 /// Envoy's numbers of a host, in its order.

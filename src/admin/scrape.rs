@@ -46,6 +46,7 @@ pub(super) fn scrape(state: &State) -> Scrape {
     let names = policy.rules.rules().iter().map(|rule| rule.name.clone());
     let keys: BTreeMap<_, _> = names.zip(keys(state, &policy)).collect();
     Scrape {
+        clusters: (state.upstreams)(),
         now: (state.now)(),
         started: state.started,
         state: server_state(state),

@@ -106,10 +106,17 @@ fn state() -> State {
         state_file: Box::new(|| Some(snapshot::Status { saved: 3, ..snapshot::Status::default() })),
         started: Timestamp::from_secs(NOW.as_secs() - 71),
         workers: 2,
-        listeners: vec![("inbound".into(), ([127, 0, 0, 1], 8080).into())],
+        listeners: vec![Listener {
+            name: "inbound".into(),
+            place: Place::Port(([127, 0, 0, 1], 8080).into()),
+        }],
         upstreams: Box::new(|| {
-            let host = HostView { address: "127.0.0.1:3000".into(), hostname: "localhost:3000".into() };
-            vec![ClusterView { name: "upstream".into(), hosts: vec![host] }]
+            let host = HostView {
+                address: "127.0.0.1:3000".into(),
+                hostname: "localhost:3000".into(),
+                health: "healthy",
+            };
+            vec![ClusterView { name: "upstream".into(), hosts: vec![host], limits: [1024, 1024, 1024, 3] }]
         }),
         keys: KeyCounts::default(),
     }

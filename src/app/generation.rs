@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::config::Config;
@@ -17,6 +18,7 @@ use crate::proxy::Generation;
 use crate::proxy::fallback::Fallbacks;
 use crate::response::refusal::Refusal;
 use crate::rules::{self, RuleSet};
+use crate::telemetry::metrics::Metrics;
 use crate::upstream::Settings;
 use crate::upstream::cluster::Cluster;
 
@@ -28,15 +30,24 @@ pub(super) struct Generations {
     meters: Mutex<Vec<Meter>>,
     limiter: Arc<Limiter>,
     clock: Arc<Clock>,
+    metrics: Arc<Metrics>,
+    /// Where upstreams do what is to be done beside requests.
+    runtime: Option<Handle>,
 }
 
 impl Generations {
     /// Puts the first configuration in force.
-    pub(super) fn first(config: &Config, limiter: &Arc<Limiter>, clock: &Arc<Clock>) -> Self {
+    pub(super) fn first(
+        config: &Config,
+        limiter: &Arc<Limiter>,
+        clock: &Arc<Clock>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let runtime = Handle::try_current().ok();
         let (policy, meters) = compile(config, 1, limiter, clock);
         // What an earlier process had and this one has not.
         limiter.retire_others(&meters, clock.now());
-        let upstreams = clusters(config, &[]);
+        let upstreams = clusters(config, &[], metrics, runtime.as_ref());
         let fallbacks = Arc::new(Fallbacks::of(&policy, &Fallbacks::default()));
         let generation =
             Generation { policy: Arc::new(policy), upstreams, fallbacks, elastic: config.elastic };
@@ -45,6 +56,8 @@ impl Generations {
             meters: Mutex::new(meters),
             limiter: Arc::clone(limiter),
             clock: Arc::clone(clock),
+            metrics: Arc::clone(metrics),
+            runtime,
         }
     }
 
@@ -53,7 +66,7 @@ impl Generations {
         let current = self.current.load_full();
         let generation = current.policy.generation + 1;
         let (policy, meters) = compile(config, generation, &self.limiter, &self.clock);
-        let upstreams = clusters(config, &current.upstreams);
+        let upstreams = clusters(config, &current.upstreams, &self.metrics, self.runtime.as_ref());
         let fallbacks = Arc::new(Fallbacks::of(&policy, &current.fallbacks));
         self.current.store(Arc::new(Generation {
             policy: Arc::new(policy),
@@ -68,10 +81,22 @@ impl Generations {
 }
 
 /// The upstreams of `config`; those of `before` that stay as they are are kept.
-fn clusters(config: &Config, before: &[Arc<Cluster>]) -> Box<[Arc<Cluster>]> {
+fn clusters(
+    config: &Config,
+    before: &[Arc<Cluster>],
+    metrics: &Metrics,
+    runtime: Option<&Handle>,
+) -> Box<[Arc<Cluster>]> {
+    let fresh = |settings: &Settings| {
+        let cluster = Cluster::new(settings.clone(), metrics);
+        if let Some(runtime) = runtime {
+            cluster.start(runtime);
+        }
+        cluster
+    };
     let cluster = |settings: &Settings| {
         let kept = before.iter().find(|kept| kept.settings() == settings);
-        kept.map_or_else(|| Arc::new(Cluster::new(settings.clone())), Arc::clone)
+        kept.map_or_else(|| fresh(settings), Arc::clone)
     };
     config.upstreams.iter().map(cluster).collect()
 }
@@ -112,7 +137,12 @@ mod tests {
     fn a_request_that_began_before_a_reload_is_decided_by_the_limits_it_began_with() {
         let limiter = Arc::new(Limiter::new(limiter::Settings { max_keys: 100, secret: [1, 2] }));
         let clock = Arc::new(Clock::start());
-        let generations = Generations::first(&config("{ name: a, key: [], limit: 1/d }"), &limiter, &clock);
+        let generations = Generations::first(
+            &config("{ name: a, key: [], limit: 1/d }"),
+            &limiter,
+            &clock,
+            &Metrics::new(&[]),
+        );
         let passes = |policy: &Policy| {
             let (uri, headers) = (Uri::from_static("/"), HeaderMap::new());
             let peer = [192, 0, 2, 1].into();

@@ -4,6 +4,7 @@
 //! counts only if nothing was reported.
 
 mod addresses;
+mod endpoints;
 mod geo;
 mod jwt;
 mod limits;

@@ -21,6 +21,36 @@ pub const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(15);
 /// proxies have it; a body that moves may take as long as it likes.
 pub const UPSTREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// How often names are looked up again; Envoy's default.
+pub const DNS_REFRESH: Duration = Duration::from_secs(5);
+
+/// Between two health checks, and for each of them.
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// As much as a healthy service takes at its worst.
+pub const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Health checks in a row that make an endpoint healthy.
+pub const HEALTHY_AFTER: u32 = 2;
+/// Health checks in a row that make it unhealthy; one may be lost.
+pub const UNHEALTHY_AFTER: u32 = 3;
+
+/// Failed requests in a row after which an endpoint is left out; this and the next two are Envoy's defaults.
+pub const OUTLIER_FAILURES: u32 = 5;
+/// For how long it is the first time.
+pub const EJECTION: Duration = Duration::from_secs(30);
+/// At the longest.
+pub const EJECTION_MAX: Duration = Duration::from_secs(300);
+/// Percent of the endpoints that may be left out. Above Envoy's tenth, which is one of the few that a sidecar has.
+pub const MAX_EJECTED: u8 = 50;
+
+/// Percent of the endpoints that must be healthy, or all are used; Envoy's default.
+pub const PANIC_THRESHOLD: u8 = 50;
+
+/// Open connections to an upstream, requests that wait for one, and requests under way; Envoy's default for each.
+pub const MOST_UNDER_WAY: u32 = 1024;
+/// Retries under way at once; Envoy's default.
+pub const MOST_RETRIES: u32 = 3;
+
 /// The admin port: Envoy sidecars use the same neighbourhood. On loopback, because its POSTs act.
 pub const ADMIN_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9901);
 

@@ -41,10 +41,14 @@ pub(super) async fn forward(
     exchange: &mut Exchange,
     request: Request<RequestBody>,
 ) -> Result<Response<Answer<RequestBody>>, Failure> {
-    let endpoint = upstream.ok_or(Failure::NoRoute)?.pick().ok_or(Failure::NoEndpoint)?;
+    let upstream = upstream.ok_or(Failure::NoRoute)?;
+    let endpoint = match upstream.pick(&[]) {
+        Some(endpoint) => endpoint,
+        None => Box::pin(upstream.find()).await.ok_or(Failure::NoEndpoint)?,
+    };
     exchange.note_upstream(endpoint.name());
     let attempt = Attempt::begin(endpoint.metrics());
-    let mut sending = pin!(endpoint.send(request));
+    let mut sending = pin!(endpoint.send(request, exchange.is_grpc()));
     let activity = exchange.activity();
     let answered = poll_fn(|cx| {
         if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
@@ -67,6 +71,9 @@ pub(super) async fn forward(
     };
     activity.answered();
     attempt.end(&answered);
+    if let Some(is_good) = is_good(&answered) {
+        endpoint.note(is_good);
+    }
     if let Ok(response) = &answered {
         let took = exchange.upstream_answered();
         endpoint.metrics().answered_after(took);
@@ -75,6 +82,15 @@ pub(super) async fn forward(
         }
     }
     answered
+}
+
+/// Whether an attempt speaks for its endpoint or against it; `None` for what is the client's doing.
+fn is_good(answered: &Result<Response<Answer<RequestBody>>, Failure>) -> Option<bool> {
+    match answered {
+        Ok(response) => Some(!response.status().is_server_error()),
+        Err(Failure::Upstream(_) | Failure::Unreadable | Failure::Late) => Some(false),
+        Err(Failure::Stalled | Failure::BrokenRequest | Failure::NoRoute | Failure::NoEndpoint) => None,
+    }
 }
 
 /// One attempt at an answer, for the numbers: one that is dropped before its end was the client's to give up.

@@ -27,7 +27,7 @@ pub use self::rule::{DecisionOutcome, Decisions, RuleMetrics};
 use self::totals::Totals;
 pub use self::totals::UpstreamTotals;
 use self::upstream::Upstreams;
-pub use self::upstream::{ClusterView, EndpointMetrics, HostView, UpstreamOutcome};
+pub use self::upstream::{ClusterMetrics, ClusterView, EndpointMetrics, HostView, UpstreamOutcome};
 use self::worker::WorkerCells;
 pub use self::worker::WorkerMetrics;
 use crate::limiter::timestamp::Timestamp;
@@ -92,6 +92,8 @@ pub struct Scrape {
     pub saves: Option<Saves>,
     /// How far limits stretch; `None` while none is elastic.
     pub elastic: Option<Elastic>,
+    /// Where upstreams are.
+    pub clusters: Vec<ClusterView>,
 }
 
 /// What was written to the state file.
@@ -157,6 +159,12 @@ impl Metrics {
         self.upstreams.lock().endpoint(upstream, address)
     }
 
+    /// What is counted of the upstream of this name by all workers together; goes on where an earlier configuration's
+    /// left off.
+    pub fn cluster(&self, upstream: &str) -> Arc<ClusterMetrics> {
+        self.upstreams.lock().cluster(upstream)
+    }
+
     /// What all upstreams together did so far.
     pub fn upstreams(&self) -> UpstreamTotals {
         let mut all = UpstreamTotals::default();
@@ -200,7 +208,9 @@ impl Metrics {
         for worker in self.workers.lock().iter() {
             totals.add(worker);
         }
-        totals.upstreams = self.upstreams.lock().totals();
+        let mut upstreams = self.upstreams.lock();
+        totals.upstreams = upstreams.totals();
+        totals.clusters = upstreams.clusters();
         totals
     }
 }

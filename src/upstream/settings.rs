@@ -10,12 +10,26 @@ pub struct Settings {
     pub name: Box<str>,
     /// Where; at least one.
     pub addresses: Box<[Address]>,
-    /// Until a connection stands.
+    /// Whether all requests go over HTTP/2, with prior knowledge.
+    pub http2: bool,
+    /// Until a connection stands, or one is free.
     pub connect_timeout: Duration,
     /// From the request's last byte to the answer's headers.
     pub timeout: Duration,
     /// How long a body may stand still, and how long an unused connection is kept.
     pub idle_timeout: Duration,
+    /// How often names are looked up again.
+    pub dns_refresh: Duration,
+    /// Which endpoint takes the next request.
+    pub balance: Balance,
+    /// What endpoints are asked, beside requests; `None` for nothing.
+    pub health_check: Option<HealthCheck>,
+    /// When an endpoint that fails requests is left out; `None` for never.
+    pub outliers: Option<Outliers>,
+    /// Where a smaller share of the endpoints than so many percent is healthy, all are used.
+    pub panic_threshold: u8,
+    /// How much may be under way at once.
+    pub limits: Limits,
 }
 
 /// An upstream's address.
@@ -32,6 +46,59 @@ pub enum Address {
     Unix(Box<Path>),
     /// A built-in answerer for trying things out.
     Echo,
+}
+
+/// Which endpoint takes the next request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balance {
+    /// One after the other, each worker for itself.
+    #[default]
+    RoundRobin,
+    /// Of two drawn at random the one with fewer requests under way, those of all workers.
+    LeastRequest,
+}
+
+/// What endpoints are asked to see whether they are well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// Target of a GET, whose answer must be 200 to 399; without it a connection that stands is enough.
+    pub path: Option<Box<str>>,
+    /// The Host field of that GET; the endpoint's address unless given.
+    pub host: Option<Box<str>>,
+    /// Between two checks.
+    pub interval: Duration,
+    /// For each.
+    pub timeout: Duration,
+    /// So many in a row must go well before an endpoint is healthy again.
+    pub healthy: u32,
+    /// So many in a row must fail before it is not.
+    pub unhealthy: u32,
+}
+
+/// When an endpoint that fails requests is left out for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outliers {
+    /// After so many failures in a row: answers with a 5xx, and none.
+    pub failures: u32,
+    /// For so long, times the number of times it happened.
+    pub ejection: Duration,
+    /// At the longest.
+    pub ejection_max: Duration,
+    /// So many percent of the endpoints at the most, and never the last one.
+    pub max_ejected: u8,
+}
+
+/// How much may be under way at once, all workers together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Open connections.
+    pub connections: u32,
+    /// Requests that wait for one.
+    pub pending: u32,
+    /// Requests.
+    pub requests: u32,
+    /// Requests being tried again.
+    pub retries: u32,
 }
 
 impl std::fmt::Display for Address {

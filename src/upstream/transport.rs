@@ -9,11 +9,31 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
+use super::host::Target;
+
 /// A stream of bytes to an endpoint.
 #[derive(Debug)]
 pub(super) enum Transport {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+/// A stream to `target`.
+///
+/// # Errors
+/// Whatever the system says about it.
+pub(super) async fn open(target: &Target) -> io::Result<Transport> {
+    match target {
+        Target::Ip(address) => TcpStream::connect(address).await.and_then(tcp),
+        Target::Name(host, port) => TcpStream::connect((&**host, *port)).await.and_then(tcp),
+        Target::Unix(path) => UnixStream::connect(path).await.map(Transport::Unix),
+        Target::Echo => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+fn tcp(stream: TcpStream) -> io::Result<Transport> {
+    stream.set_nodelay(true)?;
+    Ok(Transport::Tcp(stream))
 }
 
 impl Transport {

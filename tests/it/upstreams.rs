@@ -2,9 +2,11 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::support::wait::until_true;
-use crate::support::{Client, Origin, Weir, get};
+use crate::support::{Client, Origin, Request, Then, Weir, get};
 
 /// A configuration with no rules and these lines about upstreams.
 fn config(upstreams: &str) -> String {
@@ -13,6 +15,16 @@ fn config(upstreams: &str) -> String {
 
 fn named(name: &str) -> Origin {
     Origin::answering(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len()))
+}
+
+/// Never answers.
+fn hanging() -> Origin {
+    Origin::start(|turn| {
+        turn.body()?;
+        // Until the other side gives up.
+        let _ = turn.wire.read_head();
+        Ok(Then::Close)
+    })
 }
 
 #[test]
@@ -65,6 +77,118 @@ fn endpoints_take_turns() {
     }
     assert_eq!(origins.each_ref().map(|origin| origin.seen().len()), [3, 3, 3]);
     assert_eq!(origins.each_ref().map(Origin::connections), [1, 1, 1]);
+}
+
+fn addresses(origins: &[Origin]) -> String {
+    origins.iter().map(|origin| format!("'{}'", origin.address())).collect::<Vec<_>>().join(", ")
+}
+
+/// Answers with what `status` says at the moment.
+fn moody(status: &Arc<AtomicU16>) -> Origin {
+    let status = Arc::clone(status);
+    Origin::start(move |turn| {
+        turn.body()?;
+        turn.send(format!("HTTP/1.1 {} X\r\ncontent-length: 0\r\n\r\n", status.load(Ordering::SeqCst)))?;
+        Ok(Then::Keep)
+    })
+}
+
+#[test]
+fn an_endpoint_that_fails_requests_is_left_out_and_comes_back() {
+    let status = Arc::new(AtomicU16::new(500));
+    let origins = [moody(&status), named("good")];
+    let weir = Weir::start(&config(&format!(
+        "upstream: {{ address: [{}], outliers: {{ failures: 3, ejection: 1s }} }}",
+        addresses(&origins)
+    )));
+    let mut client = Client::connect(weir.address());
+    let bad = (0..20).filter(|_| client.get("/").status == 500).count();
+    assert_eq!(bad, 3, "three in a row, then none");
+    let clusters = weir.admin_get("/clusters").body.text();
+    let flags = format!("upstream::{}::health_flags::/failed_outlier_check\n", origins[0].address());
+    assert!(clusters.contains(&flags), "{clusters}");
+    assert_eq!(weir.metric("weir_upstream_endpoints_healthy", &[]), 1.0);
+    assert_eq!(weir.metric("weir_upstream_ejections_total", &[]), 1.0);
+    status.store(204, Ordering::SeqCst);
+    until_true("its return", || client.get("/").status == 204);
+    assert_eq!(weir.metric("weir_upstream_endpoints_healthy", &[]), 2.0);
+}
+
+#[test]
+fn the_last_endpoint_is_never_left_out() {
+    let status = Arc::new(AtomicU16::new(500));
+    let origins = [moody(&status), moody(&status)];
+    let weir = Weir::start(&config(&format!(
+        "upstream: {{ address: [{}], outliers: {{ failures: 1, max_ejected: 100% }}, panic_threshold: 0% }}",
+        addresses(&origins)
+    )));
+    let mut client = Client::connect(weir.address());
+    assert!((0..10).all(|_| client.get("/").status == 500), "there is always somebody to ask");
+    assert_eq!(weir.metric("weir_upstream_endpoints_healthy", &[]), 1.0);
+}
+
+#[test]
+fn health_checks_decide_who_gets_requests() {
+    let status = Arc::new(AtomicU16::new(503));
+    let origins = [moody(&status), named("good")];
+    let check =
+        "{ path: '/health?deep', host: app.test, interval: 50ms, timeout: 1s, healthy: 2, unhealthy: 2 }";
+    let weir = Weir::start(&config(&format!(
+        "upstream: {{ address: [{}], health_check: {check}, outliers: false }}",
+        addresses(&origins)
+    )));
+    let healthy = || weir.metric("weir_upstream_endpoints_healthy", &[]);
+    until_true("the first check", || healthy() == 1.0);
+    let mut client = Client::connect(weir.address());
+    assert!((0..10).all(|_| client.get("/").status == 200));
+    let asked = &origins[0].seen()[0];
+    assert_eq!(
+        (asked.head.line.as_str(), asked.head.get("host")),
+        ("GET /health?deep HTTP/1.1", Some("app.test"))
+    );
+    assert!(origins[0].seen().iter().all(|seen| seen.head.line.starts_with("GET /health")));
+    status.store(200, Ordering::SeqCst);
+    until_true("its recovery", || healthy() == 2.0);
+    until_true("requests", || client.get("/mark").body.text().is_empty());
+    status.store(404, Ordering::SeqCst);
+    until_true("its illness", || healthy() == 1.0);
+}
+
+#[test]
+fn where_most_endpoints_are_ill_all_are_used() {
+    let ill = Arc::new(AtomicU16::new(503));
+    let origins = [moody(&ill), moody(&ill), named("good")];
+    let check = "{ path: /health, interval: 1h }";
+    let weir = Weir::start(&config(&format!(
+        "upstream: {{ address: [{}], health_check: {check}, outliers: false }}",
+        addresses(&origins)
+    )));
+    until_true("the checks", || weir.metric("weir_upstream_endpoints_healthy", &[]) == 1.0);
+    let mut client = Client::connect(weir.address());
+    let statuses: Vec<_> = (0..3).map(|_| client.get("/").status).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 2, "{statuses:?}");
+}
+
+#[test]
+fn the_endpoint_with_fewer_requests_under_way_is_preferred() {
+    let (slow, fast) = (hanging(), named("fast"));
+    let weir = Weir::start(&config(&format!(
+        "upstream: {{ address: ['{}', '{}'], balance: least_request }}",
+        slow.address(),
+        fast.address()
+    )));
+    let address = weir.address();
+    // Until one hangs: from then on the other one is always the better choice.
+    let mut waiting = Vec::new();
+    while slow.seen().is_empty() {
+        let client = Client::connect(address);
+        client.send(Request::get("/").bytes());
+        until_true("the request", || slow.seen().len() + fast.seen().len() > waiting.len());
+        waiting.push(client);
+    }
+    let mut client = Client::connect(address);
+    assert!((0..20).all(|_| client.get("/").body.text() == "fast"));
+    assert_eq!(slow.seen().len(), 1);
 }
 
 #[test]

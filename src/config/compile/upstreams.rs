@@ -2,14 +2,14 @@
 
 use super::addresses::Taken;
 use super::scope::Scope;
-use super::{each, matching, rules, timeout};
+use super::{each, endpoints, matching, rules, timeout};
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report, named};
 use crate::config::raw::{self, List as _};
 use crate::config::{defaults, parse};
 use crate::rules::matcher::Matcher;
 use crate::rules::routes::Routes;
-use crate::upstream::{Address, Settings};
+use crate::upstream::settings::{Address, Balance, Limits, Settings};
 
 /// The name of the only upstream, unless it is given one.
 const ONLY: &str = "upstream";
@@ -111,14 +111,37 @@ fn settings(
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Option<Settings> {
-    let mut read = |raw, key| timeout(raw, at.key(key), report);
+    let mut read = |raw: Option<&raw::Duration>, key| timeout(raw, at.key(key), report);
     let connect = read(raw.and_then(|raw| raw.connect_timeout.as_ref()), "connect_timeout");
     let answer = read(raw.and_then(|raw| raw.timeout.as_ref()), "timeout");
     let idle = read(raw.and_then(|raw| raw.idle_timeout.as_ref()), "idle_timeout");
+    let refresh = read(raw.and_then(|raw| raw.dns_refresh.as_ref()), "dns_refresh");
+    let check = raw.and_then(|raw| raw.health_check.as_ref());
+    let health_check = check.map(|raw| endpoints::health_check(raw, at.key("health_check"), report));
+    let outliers = raw.and_then(|raw| raw.outliers.as_ref());
+    let outliers = endpoints::outliers(outliers, at.key("outliers"), report);
+    let panic = raw.and_then(|raw| raw.panic_threshold.as_ref());
+    let panic_threshold =
+        endpoints::percent(panic, defaults::PANIC_THRESHOLD, at.key("panic_threshold"), report);
     let first = addresses.first()?;
     Some(Settings {
+        dns_refresh: refresh.unwrap_or(defaults::DNS_REFRESH),
+        balance: match raw.and_then(|raw| raw.balance) {
+            None | Some(raw::Balance::RoundRobin) => Balance::RoundRobin,
+            Some(raw::Balance::LeastRequest) => Balance::LeastRequest,
+        },
+        health_check,
+        outliers,
+        panic_threshold,
+        limits: Limits {
+            connections: defaults::MOST_UNDER_WAY,
+            pending: defaults::MOST_UNDER_WAY,
+            requests: defaults::MOST_UNDER_WAY,
+            retries: defaults::MOST_RETRIES,
+        },
         name: name.unwrap_or_else(|| first.to_string().into()),
         addresses: addresses.into(),
+        http2: raw.and_then(|raw| raw.http2).unwrap_or(false),
         connect_timeout: connect.unwrap_or(defaults::CONNECT_TIMEOUT),
         timeout: answer.unwrap_or(defaults::UPSTREAM_TIMEOUT),
         idle_timeout: idle.unwrap_or(defaults::UPSTREAM_IDLE_TIMEOUT),

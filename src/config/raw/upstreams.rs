@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::rules::Matcher;
-use super::values::{Duration, OneOrMany, UpstreamAddress};
+use super::values::{Duration, OneOrMany, Percentage, UpstreamAddress};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
 
@@ -30,6 +30,9 @@ pub struct UpstreamMap {
     /// Where it is: one place or several.
     #[schemars(required)]
     pub address: Option<OneOrMany<UpstreamAddress>>,
+    /// Whether all requests go over HTTP/2, with prior knowledge; calls of gRPC always do.
+    #[schemars(extend("default" = false))]
+    pub http2: Option<bool>,
     /// Until a connection stands.
     #[schemars(extend("default" = shown(defaults::CONNECT_TIMEOUT)))]
     pub connect_timeout: Option<Duration>,
@@ -39,4 +42,77 @@ pub struct UpstreamMap {
     /// How long a body may stand still, and an unused connection is kept.
     #[schemars(extend("default" = shown(defaults::UPSTREAM_IDLE_TIMEOUT)))]
     pub idle_timeout: Option<Duration>,
+    /// How often names are looked up again.
+    #[schemars(extend("default" = shown(defaults::DNS_REFRESH)))]
+    pub dns_refresh: Option<Duration>,
+    /// Which endpoint takes the next request, where there are several.
+    #[schemars(extend("default" = "round_robin"))]
+    pub balance: Option<Balance>,
+    /// What endpoints are asked beside requests; nothing unless given.
+    pub health_check: Option<HealthCheck>,
+    /// When an endpoint that fails requests is left out for a while.
+    pub outliers: Option<Outliers>,
+    /// Where a smaller share of the endpoints is healthy, all are used.
+    #[schemars(extend("default" = format!("{}%", defaults::PANIC_THRESHOLD)))]
+    pub panic_threshold: Option<Percentage>,
+}
+
+/// Which endpoint takes the next request.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Balance {
+    /// One after the other.
+    RoundRobin,
+    /// Of two drawn at random the one with fewer requests under way.
+    LeastRequest,
+}
+
+/// What endpoints are asked to see whether they are well.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HealthCheck {
+    /// Target of a GET that must be answered with 200 to 399; without it a connection that stands is enough.
+    pub path: Option<String>,
+    /// The Host of that GET; the endpoint's address unless given.
+    pub host: Option<String>,
+    /// Between two checks.
+    #[schemars(extend("default" = shown(defaults::CHECK_INTERVAL)))]
+    pub interval: Option<Duration>,
+    /// For each.
+    #[schemars(extend("default" = shown(defaults::CHECK_TIMEOUT)))]
+    pub timeout: Option<Duration>,
+    /// So many in a row must go well before an endpoint is healthy again.
+    #[schemars(range(min = 1, max = 1000), extend("default" = defaults::HEALTHY_AFTER))]
+    pub healthy: Option<u64>,
+    /// So many in a row must fail before it is not.
+    #[schemars(range(min = 1, max = 1000), extend("default" = defaults::UNHEALTHY_AFTER))]
+    pub unhealthy: Option<u64>,
+}
+
+/// When an endpoint that fails requests is left out for a while.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Outliers {
+    /// `false` for never.
+    Switch(#[schemars(extend("const" = false))] bool),
+    /// With more to say.
+    Map(OutlierMap),
+}
+
+/// When an endpoint that fails requests is left out for a while.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OutlierMap {
+    /// After so many failures in a row.
+    #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::OUTLIER_FAILURES))]
+    pub failures: Option<u64>,
+    /// For so long, times the number of times it happened.
+    #[schemars(extend("default" = shown(defaults::EJECTION)))]
+    pub ejection: Option<Duration>,
+    /// At the longest.
+    #[schemars(extend("default" = shown(defaults::EJECTION_MAX)))]
+    pub ejection_max: Option<Duration>,
+    /// So large a share of the endpoints at the most; one may always be, and never the last one.
+    #[schemars(extend("default" = format!("{}%", defaults::MAX_EJECTED)))]
+    pub max_ejected: Option<Percentage>,
 }

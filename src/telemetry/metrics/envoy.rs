@@ -14,7 +14,7 @@ use super::super::histogram;
 use super::exporter::escaped;
 use super::rule::{DecisionOutcome, Decisions};
 use super::totals::{ListenerTotals, Totals, UpstreamTotals};
-use super::{Scrape, ServerState};
+use super::{ClusterView, Scrape, ServerState};
 
 /// Of Envoy's default bounds, in milliseconds, those that our buckets have.
 const BOUNDS: [f64; 15] = [
@@ -156,6 +156,7 @@ pub(super) fn stats(totals: &Totals, scrape: &Scrape, filter: &StatsFilter) -> S
     let mut stats = server(totals, scrape);
     stats.extend(totals.listeners.iter().flat_map(http));
     stats.extend(totals.upstreams.iter().flat_map(|(name, upstream)| cluster(name, upstream)));
+    stats.extend(scrape.clusters.iter().flat_map(membership));
     stats.extend(totals.rules.iter().flat_map(|(rule, decisions)| local_rate_limit(rule, decisions)));
     stats.retain(|stat| filter.admits(stat));
     stats.sort_by(|one, other| one.name.cmp(&other.name));
@@ -188,6 +189,15 @@ struct Scope {
 }
 
 impl Scope {
+    fn cluster(name: &str) -> Self {
+        let name = dotted(name);
+        Self {
+            prefix: format!("cluster.{name}"),
+            family: "envoy_cluster",
+            label: format!("envoy_cluster_name=\"{}\"", escaped(&name)),
+        }
+    }
+
     fn stat(&self, name: &str, value: Value) -> Stat {
         Stat {
             name: format!("{}.{name}", self.prefix),
@@ -236,13 +246,18 @@ fn http(listener: &ListenerTotals) -> Vec<Stat> {
     stats
 }
 
+/// Where an upstream is, and how much may be under way.
+fn membership(view: &ClusterView) -> Vec<Stat> {
+    let scope = Scope::cluster(&view.name);
+    let healthy = view.hosts.iter().filter(|host| host.is_healthy()).count();
+    vec![
+        scope.gauge("membership_total", view.hosts.len() as u64),
+        scope.gauge("membership_healthy", healthy as u64),
+    ]
+}
+
 fn cluster(name: &str, upstream: &UpstreamTotals) -> Vec<Stat> {
-    let name = dotted(name);
-    let scope = Scope {
-        prefix: format!("cluster.{name}"),
-        family: "envoy_cluster",
-        label: format!("envoy_cluster_name=\"{}\"", escaped(&name)),
-    };
+    let scope = Scope::cluster(name);
     let mut stats = vec![
         scope.counter("upstream_rq_total", upstream.started),
         scope.counter("upstream_rq_completed", upstream.ended_as("answered")),

@@ -97,6 +97,17 @@ impl Exporter {
         for (name, upstream) in &totals.upstreams {
             self.upstream(name, upstream);
         }
+        for (name, cluster) in &totals.clusters {
+            let name = ("upstream", &**name);
+            self.count(&families::UPSTREAM_EJECTIONS, &[name], cluster.ejections());
+            self.count(&families::UPSTREAM_FAILED_CHECKS, &[name], cluster.failed_checks());
+            // Nowhere, once the configuration names it no more.
+            let view = scrape.clusters.iter().find(|view| *view.name == *name.1);
+            let hosts = || view.into_iter().flat_map(|view| &view.hosts);
+            let healthy = hosts().filter(|host| host.is_healthy()).count();
+            self.set(&families::UPSTREAM_ENDPOINTS, &[name], hosts().count() as f64);
+            self.set(&families::UPSTREAM_ENDPOINTS_HEALTHY, &[name], healthy as f64);
+        }
         self.count(&families::REQUESTS_MALFORMED, &[], totals.malformed);
         self.set(&families::REQUESTS_DELAYED, &[], totals.delayed() as f64);
         for (rule, decisions) in &totals.rules {

@@ -74,6 +74,15 @@ pub(super) static UPSTREAM_CONNECTIONS_FAILED: Family = counter(
     "weir_upstream_connection_failures_total",
     "Connections to the upstream that could not be established.",
 );
+pub(super) static UPSTREAM_ENDPOINTS: Family = gauge("weir_upstream_endpoints", "Where the upstream is.");
+pub(super) static UPSTREAM_ENDPOINTS_HEALTHY: Family = gauge(
+    "weir_upstream_endpoints_healthy",
+    "Endpoints that pass their health checks and are not left out for failing requests.",
+);
+pub(super) static UPSTREAM_EJECTIONS: Family =
+    counter("weir_upstream_ejections_total", "Times an endpoint was left out for failing requests.");
+pub(super) static UPSTREAM_FAILED_CHECKS: Family =
+    counter("weir_upstream_health_check_failures_total", "Health checks of endpoints that went wrong.");
 
 pub(super) static DECISIONS: Family =
     counter("weir_decisions_total", "What each rule did to the requests it applied to.");
@@ -131,7 +140,7 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 41] = [
+pub(super) static ALL: [&Family; 45] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -149,6 +158,10 @@ pub(super) static ALL: [&Family; 41] = [
     &UPSTREAM_CONNECTIONS,
     &UPSTREAM_CONNECTIONS_OPENED,
     &UPSTREAM_CONNECTIONS_FAILED,
+    &UPSTREAM_ENDPOINTS,
+    &UPSTREAM_ENDPOINTS_HEALTHY,
+    &UPSTREAM_EJECTIONS,
+    &UPSTREAM_FAILED_CHECKS,
     &DECISIONS,
     &LIMITER_KEYS,
     &LIMITER_ENTRIES,

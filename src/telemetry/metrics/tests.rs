@@ -26,6 +26,7 @@ fn scrape() -> Scrape {
             counters: 12,
             bytes: 600,
         }),
+        clusters: Vec::new(),
         elastic: Some(elastic()),
     }
 }

@@ -1,10 +1,11 @@
 //! The sums over all workers at one moment, from which every output is made.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::histogram;
 use super::rule::Decisions;
-use super::upstream::{UpstreamCells, UpstreamOutcome};
+use super::upstream::{ClusterMetrics, UpstreamCells, UpstreamOutcome};
 use super::worker::{CLASSES, ListenerCells, WorkerCells};
 
 /// One listener over all workers.
@@ -42,6 +43,7 @@ pub(super) struct Totals {
     pub(super) workers: usize,
     pub(super) listeners: Vec<ListenerTotals>,
     pub(super) upstreams: Vec<(Box<str>, UpstreamTotals)>,
+    pub(super) clusters: Vec<(Box<str>, Arc<ClusterMetrics>)>,
     pub(super) malformed: u64,
     pub(super) delay: histogram::Totals,
     pub(super) delays_started: u64,
@@ -139,6 +141,7 @@ impl Totals {
             workers: 0,
             listeners,
             upstreams: Vec::new(),
+            clusters: Vec::new(),
             malformed: 0,
             delay: histogram::Totals::default(),
             delays_started: 0,

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -69,6 +69,8 @@ pub struct ClusterView {
     pub name: Box<str>,
     /// Where it is.
     pub hosts: Vec<HostView>,
+    /// The most connections, waiting requests, requests and retries at once.
+    pub limits: [u32; 4],
 }
 
 /// What is known of an endpoint beside what is counted.
@@ -78,6 +80,44 @@ pub struct HostView {
     pub address: Box<str>,
     /// As what it was configured.
     pub hostname: Box<str>,
+    /// `healthy`, or why it is not, in Envoy's words.
+    pub health: &'static str,
+}
+
+impl HostView {
+    /// Whether it may get requests.
+    pub fn is_healthy(&self) -> bool {
+        self.health == "healthy"
+    }
+}
+
+/// What all workers count of one upstream together: what is rare.
+#[derive(Debug, Default)]
+pub struct ClusterMetrics {
+    ejections: AtomicU64,
+    failed_checks: AtomicU64,
+}
+
+impl ClusterMetrics {
+    /// An endpoint is left out for a while.
+    pub fn ejected(&self) {
+        bump(&self.ejections);
+    }
+
+    /// A health check went wrong.
+    pub fn check_failed(&self) {
+        bump(&self.failed_checks);
+    }
+
+    /// Endpoints left out so far.
+    pub(super) fn ejections(&self) -> u64 {
+        self.ejections.load(Ordering::Relaxed)
+    }
+
+    /// Health checks that went wrong so far.
+    pub(super) fn failed_checks(&self) -> u64 {
+        self.failed_checks.load(Ordering::Relaxed)
+    }
 }
 
 /// The numbers of all upstreams.
@@ -86,6 +126,7 @@ pub(super) struct Upstreams(BTreeMap<Box<str>, Upstream>);
 
 #[derive(Debug, Default)]
 struct Upstream {
+    together: Arc<ClusterMetrics>,
     /// What was counted of endpoints into which nobody counts any more.
     gone: UpstreamTotals,
     endpoints: Vec<(Box<str>, Arc<UpstreamCells>)>,
@@ -99,6 +140,16 @@ impl Upstreams {
         let cells = Arc::default();
         of.endpoints.push((address.into(), Arc::clone(&cells)));
         EndpointMetrics { cells }
+    }
+
+    /// What is counted of the upstream of this name by all workers together.
+    pub(super) fn cluster(&mut self, upstream: &str) -> Arc<ClusterMetrics> {
+        Arc::clone(&self.0.entry(upstream.into()).or_default().together)
+    }
+
+    /// The same of all upstreams.
+    pub(super) fn clusters(&self) -> Vec<(Box<str>, Arc<ClusterMetrics>)> {
+        self.0.iter().map(|(name, of)| (name.clone(), Arc::clone(&of.together))).collect()
     }
 
     /// All that was counted, by upstream.
@@ -126,7 +177,7 @@ impl Upstreams {
 impl Upstream {
     /// Adds up what is not counted into any more: whoever has no handle cannot get one.
     fn settle(&mut self) {
-        let Self { gone, endpoints } = self;
+        let Self { gone, endpoints, .. } = self;
         endpoints.retain_mut(|(_, cells)| {
             let is_used = Arc::get_mut(cells).is_none();
             if !is_used {

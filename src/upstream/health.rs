@@ -1,0 +1,109 @@
+//! Asks an endpoint whether it is well, beside requests and once per process.
+
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::cluster::Cluster;
+use super::host::{FAILED_CHECK, Host};
+use super::resolve::jittered;
+use super::settings::HealthCheck;
+use super::transport;
+
+/// A status line is here long before so many bytes are.
+const LONGEST_LINE: usize = 1024;
+
+/// How checks of one endpoint went.
+#[derive(Debug, Default)]
+struct Record {
+    /// Whether there was one.
+    any: bool,
+    good: u32,
+    bad: u32,
+}
+
+/// Checks `host` every now and then, for as long as it is an endpoint of `cluster`.
+pub(super) async fn keep_checked(cluster: Weak<Cluster>, host: Weak<Host>) {
+    let mut record = Record::default();
+    loop {
+        let interval = {
+            let (Some(cluster), Some(host)) = (cluster.upgrade(), host.upgrade()) else { return };
+            let Some(settings) = &cluster.settings().health_check else { return };
+            let checked = tokio::time::timeout(settings.timeout, check(&host, settings)).await;
+            let checked = checked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            record.note(&cluster, &host, settings, checked);
+            settings.interval
+        };
+        tokio::time::sleep(jittered(interval)).await;
+    }
+}
+
+impl Record {
+    /// The first check decides at once: nobody knows better.
+    fn note(&mut self, cluster: &Arc<Cluster>, host: &Host, settings: &HealthCheck, checked: io::Result<()>) {
+        let is_first = !std::mem::replace(&mut self.any, true);
+        let upstream = &cluster.settings().name;
+        match checked {
+            Ok(()) => {
+                self.bad = 0;
+                self.good = self.good.saturating_add(1);
+                if self.good >= settings.healthy && host.lower(FAILED_CHECK) {
+                    cluster.has_changed();
+                    tracing::info!(%upstream, endpoint = %host.name, "endpoint is healthy");
+                }
+            }
+            Err(error) => {
+                self.good = 0;
+                self.bad = self.bad.saturating_add(1);
+                cluster.metrics.check_failed();
+                if (is_first || self.bad >= settings.unhealthy) && host.raise(FAILED_CHECK) {
+                    cluster.has_changed();
+                    tracing::warn!(%upstream, endpoint = %host.name, %error, "endpoint is not healthy");
+                }
+            }
+        }
+    }
+}
+
+async fn check(host: &Host, settings: &HealthCheck) -> io::Result<()> {
+    let mut stream = pin!(transport::open(&host.target).await?);
+    let Some(path) = &settings.path else { return Ok(()) };
+    let authority = settings.host.as_ref().unwrap_or(&host.hostname);
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: weir-health-check\r\nconnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut read = Vec::with_capacity(LONGEST_LINE);
+    loop {
+        if let Some(status) = status_of(&read) {
+            let is_good = (200..400).contains(&status);
+            return if is_good { Ok(()) } else { Err(io::Error::other(format!("answered {status}"))) };
+        }
+        if read.len() >= LONGEST_LINE || stream.read_buf(&mut read).await? == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "no status line"));
+        }
+    }
+}
+
+/// The status, once the whole line is here.
+fn status_of(read: &[u8]) -> Option<u16> {
+    let line = read.split(|byte| *byte == b'\n').next().filter(|line| line.len() < read.len())?;
+    let rest = line.strip_prefix(b"HTTP/1.")?;
+    std::str::from_utf8(rest.get(2..5)?).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_once_its_line_is_whole() {
+        assert_eq!(status_of(b"HTTP/1.1 204 No Content\r\n"), Some(204));
+        assert_eq!(status_of(b"HTTP/1.0 503\r\nx: y"), Some(503));
+        for not_yet in [&b""[..], b"HTTP/1.1 204 No", b"SSH-2.0-x\r\n", b"HTTP/1.1 2\n", b"HTTP/2 200\n"] {
+            assert_eq!(status_of(not_yet), None);
+        }
+    }
+}
