@@ -13,7 +13,7 @@ pub(super) const VARYING: [HeaderName; AXES] = [ACCEPT, ACCEPT_ENCODING, ACCEPT_
 
 /// What browsers, tools and proxies send on their own: what can be dealt with, how the request came, and how it is traced.
 /// An address may be among it, since behind a proxy there always is one: whose answers differ by address has to say so.
-const HARMLESS: [&str; 42] = [
+const HARMLESS: [&str; 38] = [
     "accept",
     "accept-charset",
     "accept-encoding",
@@ -49,14 +49,12 @@ const HARMLESS: [&str; 42] = [
     "x-envoy-expected-rq-timeout-ms",
     "x-envoy-external-address",
     "x-envoy-internal",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-proto",
     "x-real-ip",
     "x-request-id",
     "x-requested-with",
 ];
+/// What a proxy says of the connection that it had, behind `x-forwarded-`. Others of that family say who the client is.
+const FORWARDED: [&str; 4] = ["for", "host", "port", "proto"];
 /// Families of the same: only browsers write the first two, and the third is Zipkin's.
 const HARMLESS_FAMILIES: [&str; 3] = ["sec-fetch-", "sec-ch-", "x-b3-"];
 
@@ -81,6 +79,7 @@ fn is_harmless(name: &HeaderName) -> bool {
     let name = name.as_str();
     HARMLESS.binary_search(&name).is_ok()
         || name == "sec-gpc"
+        || name.strip_prefix("x-forwarded-").is_some_and(|what| FORWARDED.contains(&what))
         || HARMLESS_FAMILIES.iter().any(|family| name.starts_with(family))
 }
 
