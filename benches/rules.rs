@@ -97,7 +97,7 @@ fn measure(set: &RuleSet, requests: &[(Uri, HeaderMap)], selections: usize) -> f
     let started = on_cpu();
     for request in identified.iter().cycle().take(selections) {
         match black_box(set.select(black_box(request), Headroom::default())) {
-            Selection::Limited(selected) => assert_eq!(selected.len(), 1, "each request matches one rule"),
+            Selection::Limited(selected, _) => assert_eq!(selected.len(), 1, "each request matches one rule"),
             other => panic!("{other:?}"),
         }
     }

@@ -7,6 +7,7 @@
 mod at;
 mod changes;
 mod compile;
+mod contents;
 pub mod defaults;
 mod files;
 pub mod parse;
@@ -25,6 +26,7 @@ use std::path::Path;
 
 use self::at::At;
 pub use self::changes::changes;
+use self::contents::Contents;
 use self::files::Files;
 pub use self::problem::Problem;
 use self::problem::Report;
@@ -69,6 +71,8 @@ pub struct Config {
     pub refusals: Vec<Refusal>,
     /// What is valid but worth knowing, in the order of the file.
     pub notices: Vec<Problem>,
+    /// What cannot be read back out of the rest.
+    contents: Contents,
 }
 
 /// The operators' entrance.
@@ -123,7 +127,7 @@ fn with_files(
             files.begin(file);
             let config = compile::compile(&raw, file, files, &mut report);
             files.finish();
-            config
+            config.map(|config| Config { contents: Contents::of(&raw, files), ..config })
         }
         Err(error) => {
             // What is left has the right shape; should it not, there is a problem all the same.

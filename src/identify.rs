@@ -25,6 +25,7 @@ use self::geo::{Asn, Geo, Place, Whereabouts};
 use self::host::Host;
 use self::jwt::Verifier;
 use self::jwt::claim::Claim;
+use self::lookup::Ambiguity;
 use crate::limiter::timestamp::Timestamp;
 
 /// Whom to believe, how widely an address counts, and what is known about addresses.
@@ -66,7 +67,7 @@ pub struct Attributes<'a> {
     /// When the request came.
     pub now: Timestamp,
     /// The number of the client's plan, once a rule has asked; numbers belong to `rules::membership`.
-    pub plan: OnceCell<Option<u16>>,
+    pub plan: OnceCell<Result<Option<u16>, Ambiguity>>,
     whereabouts: Whereabouts<'a>,
     token: jwt::Token<'a>,
 }
@@ -84,7 +85,10 @@ impl Attributes<'_> {
     }
 
     /// What the client's token says, if that holds: the value of `claim` as text. Verifies it when first asked.
-    pub fn claim(&self, claim: &Claim) -> Option<&str> {
+    ///
+    /// # Errors
+    /// [`Ambiguity`] if the service behind us might find another token than we do.
+    pub fn claim(&self, claim: &Claim) -> Result<Option<&str>, Ambiguity> {
         self.token.claim(claim, self.headers, self.now)
     }
 }

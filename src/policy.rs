@@ -1,9 +1,13 @@
 //! All that a request needs of one configuration generation, immutable.
 
+use http::HeaderName;
+
 use crate::identify;
 use crate::response::refusal::Refusal;
 use crate::response::{self};
+use crate::rules::key::KeyPart;
 use crate::rules::routes::Routes;
+use crate::rules::rule::Rule;
 use crate::rules::{RuleIndex, RuleSet};
 
 /// One generation: a request takes it at its start and sees nothing of a reload that happens meanwhile.
@@ -29,5 +33,19 @@ impl Policy {
     /// What the rule at `index` answers when it refuses.
     pub fn refusal(&self, index: RuleIndex) -> Option<&Refusal> {
         self.refusals.get(index.0)
+    }
+
+    /// The headers by which clients are told apart, each once.
+    pub fn telling_headers(&self) -> Box<[HeaderName]> {
+        let header = |part: &KeyPart| match part {
+            KeyPart::Header(name) => Some(name.clone()),
+            _ => None,
+        };
+        let parts = self.rules.rules().iter().flat_map(Rule::identifying);
+        let token = self.identify.jwt.iter().filter_map(|verifier| verifier.header().cloned());
+        let mut names: Vec<_> = parts.filter_map(header).chain(token).collect();
+        names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
+        names.dedup();
+        names.into()
     }
 }

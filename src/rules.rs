@@ -1,8 +1,9 @@
 //! Which limits apply to a request.
 //!
 //! Every rule that matches applies. A matching `allow` exempts from all others, else a matching `deny`
-//! refuses, else the limits of all matching rules become the checks that the request must pass. Pure; a rule
-//! set is compiled once per configuration and never changes.
+//! refuses, else the limits of all matching rules become the checks that the request must pass. A request that can
+//! be read in two ways is refused where that would decide over a `deny` or a limit. Pure; a rule set is compiled
+//! once per configuration and never changes.
 
 pub mod key;
 pub mod listed;
@@ -23,15 +24,16 @@ use std::num::NonZeroU32;
 use smallvec::SmallVec;
 
 use self::index::Index;
+use self::key::Incomplete;
+use self::matcher::{Match, Route};
 use self::plan::Planned;
 pub use self::plan::meter_specs;
-use self::rule::{Action, OnMissing, Rule, Throttle};
-use self::selection::{Part, Selected, Selection};
+use self::rule::{Action, Limiting, OnMissing, Rule};
+use self::selection::{Denial, Onlookers, Part, Selected, Selection};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
-use crate::limiter::key::KeyHasher;
-use crate::limiter::percent::Percent;
+use crate::limiter::key::{KeyHash, KeyHasher};
 use crate::limiter::reservation::Charging;
 use crate::limiter::{Check, Meter};
 
@@ -50,6 +52,13 @@ pub struct RuleSet {
     plans: Box<[Box<[Planned]>]>,
     elastic: bool,
     hasher: KeyHasher,
+}
+
+/// A rule has an answer without asking its limits.
+struct Stop {
+    /// Else the rule only looks on.
+    is_enforced: bool,
+    denial: Denial,
 }
 
 /// An [`Action`] in one word.
@@ -114,46 +123,76 @@ impl RuleSet {
             let indices = candidates.iter().map(|candidate| *candidate as usize);
             indices.filter(move |index| self.kinds[*index] == wanted)
         };
-        let first_of =
-            |wanted| of_kind(wanted).find(|index| self.rules[*index].applies_to(request).is_some());
-        if let Some(index) = first_of(Kind::Allow) {
-            return Selection::Exempt(RuleIndex(index));
-        }
-        if let Some(index) = first_of(Kind::Deny) {
-            return Selection::Denied(RuleIndex(index));
-        }
-        let mut selected = SmallVec::new();
-        for index in of_kind(Kind::Limit) {
-            if let Some(denied) = self.select_limits(index, request, headroom, &mut selected) {
-                return denied;
+        for index in of_kind(Kind::Allow) {
+            // Who may or may not be exempt is not.
+            if let Match::Yes(_) = self.rules[index].applies_to(request) {
+                return Selection::Exempt(RuleIndex(index));
             }
         }
-        Selection::Limited(selected)
+        for index in of_kind(Kind::Deny) {
+            match self.rules[index].applies_to(request) {
+                Match::No => {}
+                Match::Yes(_) => return Selection::Denied(RuleIndex(index), Denial::Forbidden),
+                Match::Unclear(_, ambiguity) => {
+                    return Selection::Denied(RuleIndex(index), Denial::Ambiguous(ambiguity));
+                }
+            }
+        }
+        let (mut selected, mut onlookers) = (SmallVec::new(), Onlookers::new());
+        for index in of_kind(Kind::Limit) {
+            match self.select_limits(index, request, headroom, &mut selected) {
+                None => {}
+                Some(Stop { is_enforced: true, denial }) => {
+                    return Selection::Denied(RuleIndex(index), denial);
+                }
+                Some(Stop { is_enforced: false, .. }) => onlookers.push(RuleIndex(index)),
+            }
+        }
+        Selection::Limited(selected, onlookers)
     }
 
-    /// Adds the checks of one rule, if it applies; answers a refusal where its key is missing and must not be.
+    /// Adds the checks of one rule, if it applies; answers a refusal where nothing can be checked.
     fn select_limits(
         &self,
         index: usize,
         request: &Attributes<'_>,
         headroom: Headroom,
         selected: &mut SmallVec<[Selected; 2]>,
-    ) -> Option<Selection> {
+    ) -> Option<Stop> {
         let rule = &self.rules[index];
         let Action::Limit(limiting) = &rule.action else { return None };
-        let route = rule.applies_to(request)?;
-        let (key, is_whole) = match limiting.key.hash(request, route, self.hasher) {
-            Ok(key) => (key, true),
-            Err(missing) => match limiting.on_missing {
-                OnMissing::Skip => return None,
-                OnMissing::Shared => (missing.shared(self.hasher), false),
-                // Shadow never refuses.
-                OnMissing::Deny if limiting.throttle == Throttle::Shadow => return None,
-                OnMissing::Deny => return Some(Selection::Denied(RuleIndex(index))),
-            },
+        // Such requests are one key, in force or not like any other.
+        let stop =
+            |denial| Some(Stop { is_enforced: limiting.is_enforced(key::shared(self.hasher)), denial });
+        let route = match rule.applies_to(request) {
+            Match::No => return None,
+            Match::Yes(route) => route,
+            Match::Unclear(_, ambiguity) => return stop(Denial::Ambiguous(ambiguity)),
         };
-        let enforced = limiting.throttle != Throttle::Shadow
-            && (limiting.enforce == Percent::WHOLE || limiting.enforce.includes(key.drawn()));
+        let (key, is_whole) = match (limiting.key.hash(request, route, self.hasher), limiting.on_missing) {
+            (Ok(key), _) => (key, true),
+            (Err(Incomplete::Ambiguous(ambiguity)), _) => {
+                return stop(Denial::Ambiguous(ambiguity));
+            }
+            (Err(Incomplete::Missing), OnMissing::Skip) => return None,
+            (Err(Incomplete::Missing), OnMissing::Shared) => (key::shared(self.hasher), false),
+            (Err(Incomplete::Missing), OnMissing::Deny) => return stop(Denial::Forbidden),
+        };
+        self.add_checks(index, limiting, (key, is_whole), (request, route), headroom, selected);
+        None
+    }
+
+    /// Adds the checks of one rule that applies.
+    fn add_checks(
+        &self,
+        index: usize,
+        limiting: &Limiting,
+        (key, is_whole): (KeyHash, bool),
+        (request, route): (&Attributes<'_>, Route<'_>),
+        headroom: Headroom,
+        selected: &mut SmallVec<[Selected; 2]>,
+    ) {
+        let enforced = limiting.is_enforced(key);
         let on_limit = if enforced { Enforcement::Enforced } else { Enforcement::Shadow };
         let tariff = &limiting.tariff;
         let units = tariff.on_arrival(request.headers);
@@ -193,7 +232,6 @@ impl RuleSet {
             let settles = tariff.settles();
             selected.push(Selected { rule: RuleIndex(index), part, price, check, settles });
         }
-        None
     }
 }
 

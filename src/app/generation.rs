@@ -148,7 +148,7 @@ mod tests {
             let peer = [192, 0, 2, 1].into();
             let request =
                 identify(&Method::GET, &uri, &headers, peer, &policy.identify, clock.now()).unwrap();
-            let Selection::Limited(selected) = policy.rules.select(&request, Headroom::NONE) else {
+            let Selection::Limited(selected, _) = policy.rules.select(&request, Headroom::NONE) else {
                 panic!()
             };
             let checks: Vec<_> = selected.iter().map(|selected| selected.check).collect();

@@ -48,6 +48,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     lines.extend(
         sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name}: changed")),
     );
+    lines.extend(new.contents.changes_since(&old.contents));
     lines
         .extend(restart_fields(old, new).into_iter().map(|name| format!("{name}: changed; takes a restart")));
     lines
@@ -70,9 +71,11 @@ fn changes_of_rule(old: &Rule, new: &Rule, parts: &mut Vec<String>) {
 }
 
 fn changes_of_limits(old: &Limiting, new: &Limiting, parts: &mut Vec<String>) {
-    let keeps = old.key == new.key;
+    // As the lineage of counters has it: by what is written.
+    let (from, to) = (old.key.to_string(), new.key.to_string());
+    let keeps = from == to;
     if !keeps {
-        parts.push(format!("key {} → {}; {AFRESH}", old.key, new.key));
+        parts.push(format!("key {from} → {to}; {AFRESH}"));
     }
     quotas(old, new, keeps, parts);
     let shown = |name: &str, old: String, new: String, parts: &mut Vec<String>| {
@@ -105,7 +108,8 @@ fn quotas(old: &Limiting, new: &Limiting, keeps: bool, parts: &mut Vec<String>) 
     for same_period in [true, false] {
         for (limit, place) in new.limits.iter().zip(&mut continued).filter(|(_, place)| place.is_none()) {
             let fits = |old: &&RuleLimit| {
-                let keys = old.own_key() == limit.own_key();
+                let text = |limit: &RuleLimit| limit.own_key().map(ToString::to_string);
+                let keys = text(old) == text(limit);
                 keys && (!same_period || old.quota.window() == limit.quota.window())
             };
             *place = left.iter().position(fits).map(|position| left.remove(position));

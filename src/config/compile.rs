@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use self::scope::Scope;
 use super::at::At;
+use super::contents::Contents;
 use super::files::Files;
 use super::parse::{self, nearest};
 use super::problem::{Fault, Report, quoted};
@@ -92,6 +93,7 @@ pub(super) fn compile(
         rules,
         refusals,
         notices: Vec::new(),
+        contents: Contents::default(),
     })
 }
 

@@ -17,7 +17,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use self::reading::{Stamp, hash, hash_of, read};
+pub(super) use self::reading::hash;
+use self::reading::{Stamp, hash_of, read};
 use super::at::At;
 use super::problem::{Fault, Problem, Report, Severity, quoted};
 use super::source;
@@ -145,6 +146,12 @@ impl Files {
     /// What every file in use said when it was last made something of.
     pub(super) fn marks(&self) -> Marks {
         self.records.iter().map(|(path, record)| (path.clone(), record.mark.clone())).collect()
+    }
+
+    /// The same by the names of the files, without the directory that they are relative to.
+    pub(super) fn named(&self) -> BTreeMap<String, Mark> {
+        let name = |path: &Path| path.strip_prefix(&self.base).unwrap_or(path).to_string_lossy().into_owned();
+        self.records.iter().map(|(path, record)| (name(path), record.mark.clone())).collect()
     }
 
     fn parsed<T: Any + Send + Sync>(&mut self, path: &Path, kind: &Kind<T>) -> Result<Parsed, String> {

@@ -3,9 +3,12 @@
 //! A token is looked at only when a rule asks for one of its claims, and once per request. What came of it is
 //! remembered under a keyed hash of the token for as long as it and the key that signed it hold, so a client that
 //! sends the same token again costs a hash and not a signature. Pure: keys are handed in, and so is the time.
+//!
+//! A token that does not hold says nothing. One that others might read where we cannot makes the request ambiguous.
 
 pub mod claim;
 pub mod keys;
+pub mod source;
 
 mod cache;
 mod compact;
@@ -14,18 +17,18 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::COOKIE;
 use http::{HeaderMap, HeaderName};
 use serde_json::{Map, Value};
 
 use self::cache::{Cache, Known};
 use self::claim::{Claim, Claims};
-use self::compact::Compact;
+use self::compact::{Compact, Unread};
 use self::keys::KeySet;
-use super::lookup;
+use self::source::Source;
+use super::lookup::Ambiguity;
 use crate::limiter::timestamp::Timestamp;
 
-/// Longer tokens are not looked at: no gateway lets them through, and each costs time in proportion.
+/// Longer tokens are not verified: no gateway lets them through, and each costs time in proportion.
 pub const LONGEST_TOKEN: usize = 8 << 10;
 
 /// How tokens are found and judged.
@@ -41,15 +44,6 @@ pub struct Settings {
     pub audiences: Box<[Box<str>]>,
     /// By how much the issuer's clock may differ from ours.
     pub leeway: Duration,
-}
-
-/// Where a request carries its token.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// In this header, alone or behind `Bearer` (RFC 6750 section 2.1).
-    Header(HeaderName),
-    /// In the first cookie of this name.
-    Cookie(Box<str>),
 }
 
 /// Why a token is believed.
@@ -74,7 +68,9 @@ pub struct Verifier {
 /// What came of looking at a token.
 #[derive(Debug)]
 enum Judgement {
-    /// It cannot be read, or names no key of ours: seen at a glance and not worth remembering.
+    /// It is none, or names no key of ours: seen at a glance and not worth remembering.
+    Foreign,
+    /// Others may read it: seen at a glance as well.
     Unreadable,
     /// It is forged, stale, or not for us, and always will be.
     Refused,
@@ -95,43 +91,59 @@ impl Verifier {
         Self { settings, claims: unique.into(), cache: Cache::new(secret) }
     }
 
-    /// What the token among `headers` says at `now`; `None` if there is none that holds.
-    fn read(&self, headers: &HeaderMap, now: Timestamp) -> Option<Arc<Claims>> {
-        let token = self.settings.source.token(headers).filter(|token| token.len() <= LONGEST_TOKEN)?;
-        let fingerprint = self.cache.fingerprint(token);
-        if let Some(known) = self.cache.get(fingerprint) {
-            return known?.at(now);
+    /// The header that tokens are in, if they are in one.
+    pub const fn header(&self) -> Option<&HeaderName> {
+        match &self.settings.source {
+            Source::Header(name) => Some(name),
+            Source::Cookie(_) => None,
         }
-        match self.judge(token, now) {
-            Judgement::Unreadable => None,
+    }
+
+    /// What the token among `headers` says at `now`; `None` if there is none that holds.
+    ///
+    /// # Errors
+    /// [`Ambiguity`] if somebody else might find one there that holds.
+    fn read(&self, headers: &HeaderMap, now: Timestamp) -> Result<Option<Arc<Claims>>, Ambiguity> {
+        let Some(token) = self.settings.source.token(headers)? else { return Ok(None) };
+        if token.len() > LONGEST_TOKEN {
+            return if compact::holds_token(&token) { Err(Ambiguity::Unreadable) } else { Ok(None) };
+        }
+        let fingerprint = self.cache.fingerprint(&token);
+        if let Some(known) = self.cache.get(fingerprint) {
+            return Ok(known.and_then(|known| known.at(now)));
+        }
+        match self.judge(&token, now) {
+            Judgement::Foreign => Ok(None),
+            Judgement::Unreadable => Err(Ambiguity::Unreadable),
             Judgement::Refused => {
                 self.cache.refuse(fingerprint);
-                None
+                Ok(None)
             }
             Judgement::Accepted(known) => {
                 let claims = known.at(now);
                 self.cache.keep(fingerprint, known, now);
-                claims
+                Ok(claims)
             }
         }
     }
 
     fn judge(&self, token: &[u8], now: Timestamp) -> Judgement {
         let read = match &self.settings.trust {
-            Trust::Verified => compact::payload(token).map(|payload| (payload, None)),
-            Trust::Signed(keys) => match Compact::parse(token) {
-                Some(token) => {
-                    let mut candidates = keys.candidates(&token.header, now).peekable();
-                    if candidates.peek().is_none() {
-                        return Judgement::Unreadable;
-                    }
-                    let signer = candidates.find(|key| token.is_signed_by(key));
-                    signer.and_then(|key| Some((token.payload()?, key.expires())))
+            Trust::Verified => compact::payload(token).map(|payload| Some((payload, None))),
+            Trust::Signed(keys) => Compact::parse(token).and_then(|token| {
+                let mut candidates = keys.candidates(&token.header, now).peekable();
+                if candidates.peek().is_none() {
+                    return Err(Unread::Foreign);
                 }
-                None => return Judgement::Unreadable,
-            },
+                let signer = candidates.find(|key| token.is_signed_by(key));
+                Ok(signer.and_then(|key| Some((token.payload()?, key.expires()))))
+            }),
         };
-        let known = read.and_then(|(payload, key_expires)| self.accept(&payload, key_expires));
+        let known = match read {
+            Ok(authentic) => authentic.and_then(|(payload, key_expires)| self.accept(&payload, key_expires)),
+            Err(Unread::Foreign) => return Judgement::Foreign,
+            Err(Unread::Unreadable) => return Judgement::Unreadable,
+        };
         match known {
             // Time does not run backwards.
             Some(known) if now < known.expires => Judgement::Accepted(known),
@@ -168,38 +180,11 @@ impl Verifier {
     }
 }
 
-impl Source {
-    /// The token; `None` if there is none, or more than one to choose from.
-    fn token<'a>(&self, headers: &'a HeaderMap) -> Option<&'a [u8]> {
-        let token = match self {
-            Self::Header(name) => {
-                let mut lines = headers.get_all(name).iter();
-                let line = lines.next()?.as_bytes();
-                if lines.next().is_some() {
-                    return None;
-                }
-                without_scheme(line)
-            }
-            Self::Cookie(name) => lookup::cookie(headers.get_all(COOKIE), name)?,
-        };
-        (!token.is_empty()).then_some(token)
-    }
-}
-
-/// The token behind `Bearer`, whose case makes no difference (RFC 9110 section 11.1).
-fn without_scheme(line: &[u8]) -> &[u8] {
-    const SCHEME: &[u8] = b"bearer ";
-    match line.split_at_checked(SCHEME.len()) {
-        Some((scheme, token)) if scheme.eq_ignore_ascii_case(SCHEME) => token.trim_ascii(),
-        _ => line,
-    }
-}
-
 /// A request's token, read when somebody first asks for it.
 #[derive(Clone, Debug)]
 pub(super) struct Token<'a> {
     verifier: Option<&'a Verifier>,
-    claims: OnceCell<Option<Arc<Claims>>>,
+    claims: OnceCell<Result<Option<Arc<Claims>>, Ambiguity>>,
 }
 
 impl<'a> Token<'a> {
@@ -209,10 +194,23 @@ impl<'a> Token<'a> {
     }
 
     /// The value of `claim` in canonical form.
-    pub(super) fn claim(&self, claim: &Claim, headers: &HeaderMap, now: Timestamp) -> Option<&str> {
-        let verifier = self.verifier?;
-        let claims = self.claims.get_or_init(|| verifier.read(headers, now)).as_ref()?;
-        claims.get(verifier.claims.iter().position(|known| known == claim)?)
+    ///
+    /// # Errors
+    /// [`Ambiguity`] if somebody else might find another token than we do.
+    pub(super) fn claim(
+        &self,
+        claim: &Claim,
+        headers: &HeaderMap,
+        now: Timestamp,
+    ) -> Result<Option<&str>, Ambiguity> {
+        let Some(verifier) = self.verifier else { return Ok(None) };
+        let claims = match self.claims.get_or_init(|| verifier.read(headers, now)) {
+            Ok(Some(claims)) => claims,
+            Ok(None) => return Ok(None),
+            Err(ambiguity) => return Err(*ambiguity),
+        };
+        let position = verifier.claims.iter().position(|known| known == claim);
+        Ok(position.and_then(|position| claims.get(position)))
     }
 }
 

@@ -21,12 +21,15 @@ use super::headers::{self, Expectation, Unacceptable};
 use super::limits::Limits;
 use super::settle;
 use super::stream::MOST_DISCARDED;
+use crate::identify::lookup::Ambiguity;
 use crate::limiter::timestamp::Timestamp;
 use crate::response::fallback::Kept;
+use crate::rules::selection::Denial;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
 
+const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// How many fields an answer gets from us, at the most.
 const ADDED: usize = 6;
 /// How long the rest of a refused request is read.
@@ -58,11 +61,21 @@ pub(super) fn malformed(mut exchange: Exchange, unacceptable: Unacceptable) -> R
     closing_if(close, ours(exchange, status, text))
 }
 
-/// A request that a `deny` rule refuses.
-pub(super) fn denied(mut exchange: Exchange, view: &View, unread: Unread) -> Response<ResponseBody> {
-    let refusal = &view.policy.denied;
-    exchange.answers(refusal.status, Flag::Denied);
-    refused(exchange, (refusal.status, &refusal.body), refusal.headers.clone(), unread)
+/// A request that a rule refuses without asking limits.
+pub(super) fn denied(
+    mut exchange: Exchange,
+    view: &View,
+    denial: Denial,
+    unread: Unread,
+) -> Response<ResponseBody> {
+    match denial {
+        Denial::Forbidden => {
+            let refusal = &view.policy.denied;
+            exchange.answers(refusal.status, Flag::Denied);
+            refused(exchange, (refusal.status, &refusal.body), refusal.headers.clone(), unread)
+        }
+        Denial::Ambiguous(ambiguity) => ambiguous(exchange, ambiguity, unread),
+    }
 }
 
 /// A request that the limit at position `by` refuses.
@@ -183,6 +196,19 @@ fn failed(
     closing_if(close, ours(exchange, status, text))
 }
 
+/// A request that says in more than one way who the client is.
+fn ambiguous(mut exchange: Exchange, ambiguity: Ambiguity, unread: Unread) -> Response<ResponseBody> {
+    let text = match ambiguity {
+        Ambiguity::Repeated => {
+            "bad request: a header, cookie or query parameter that may be given once has several values\n"
+        }
+        Ambiguity::Unreadable => "bad request: the token cannot be read\n",
+    };
+    let (status, body) = (StatusCode::BAD_REQUEST, Bytes::from_static(text.as_bytes()));
+    exchange.answers(status, Flag::Denied);
+    refused(exchange, (status, &body), HeaderMap::from_iter([(CONTENT_TYPE, PLAIN_TEXT)]), unread)
+}
+
 fn refused(
     exchange: Exchange,
     (status, body): (StatusCode, &Bytes),
@@ -240,7 +266,7 @@ fn ours(exchange: Exchange, status: StatusCode, text: &'static str) -> Response<
     }
     let mut response = Response::new(ResponseBody::ours(Bytes::from_static(text.as_bytes()), exchange));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(CONTENT_TYPE, PLAIN_TEXT);
     response
 }
 

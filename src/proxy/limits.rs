@@ -13,13 +13,14 @@ use crate::limiter::timestamp::Timestamp;
 use crate::response::rate_limit_headers::{self, Standing, X_WEIR_OVER_LIMIT};
 use crate::response::{Settings, Visibility};
 use crate::rules::RuleIndex;
-use crate::rules::selection::{Part, Selected};
+use crate::rules::selection::{Onlookers, Part, Selected};
 use crate::telemetry::metrics::DecisionOutcome;
 
 /// The checks a request had to pass and the limiter's decision about them.
 #[derive(Debug)]
 pub(super) struct Limits {
     selected: SmallVec<[Selected; 2]>,
+    onlookers: Onlookers,
     decision: Decision,
     at: Timestamp,
 }
@@ -27,14 +28,19 @@ pub(super) struct Limits {
 impl Limits {
     /// No limit applies.
     pub(super) fn none(at: Timestamp) -> Self {
-        Self { selected: SmallVec::new(), decision: Decision::default(), at }
+        Self { selected: SmallVec::new(), onlookers: Onlookers::new(), decision: Decision::default(), at }
     }
 
     /// Has the limiter decide.
-    pub(super) fn check(limiter: &Limiter, selected: SmallVec<[Selected; 2]>, now: Timestamp) -> Self {
+    pub(super) fn check(
+        limiter: &Limiter,
+        selected: SmallVec<[Selected; 2]>,
+        onlookers: Onlookers,
+        now: Timestamp,
+    ) -> Self {
         let checks: SmallVec<[_; 2]> = selected.iter().map(|selected| selected.check).collect();
         let decision = limiter.check(&checks, now);
-        Self { selected, decision, at: now }
+        Self { selected, onlookers, decision, at: now }
     }
 
     pub(super) fn decision(&self) -> &Decision {
@@ -80,6 +86,7 @@ impl Limits {
     /// Counts one decision per rule: what its strictest limit said. A request that another rule refused was
     /// not decided by the rules that would have let it pass.
     pub(super) fn record(&self, view: &View) {
+        self.onlookers.iter().for_each(|rule| view.record(*rule, DecisionOutcome::Shadow));
         let refused = self.decision.is_refused();
         let mut rest = self.selected.as_slice();
         let mut verdicts = self.decision.verdicts();

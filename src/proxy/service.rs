@@ -59,12 +59,12 @@ pub(super) fn handle(
             view.record(rule, DecisionOutcome::Exempt);
             Limits::none(now)
         }
-        Selection::Denied(rule) => {
+        Selection::Denied(rule, denial) => {
             view.record(rule, DecisionOutcome::Denied);
             exchange.note_refused(view.rule_name(rule), &mut head, &hop);
-            return answered(answers::denied(exchange, &view, Unread::new(&head, body)));
+            return answered(answers::denied(exchange, &view, denial, Unread::new(&head, body)));
         }
-        Selection::Limited(selected) => Limits::check(&worker.shared.limiter, selected, now),
+        Selection::Limited(all, onlookers) => Limits::check(&worker.shared.limiter, all, onlookers, now),
     };
     limits.record(&view);
     let delay = match throttle::resolve(limits.decision()) {

@@ -2,17 +2,18 @@
 //!
 //! An answer that is given to somebody else than it was made for must say nothing about whom it was made for. So
 //! the rules are those of a shared cache (RFC 9111 section 3), and stricter where an answer does not say that
-//! it is for everybody: then the request must have carried nothing that tells clients apart.
+//! it is for everybody: then the request must have carried nothing but what is known to tell no clients apart.
+
+mod asked;
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{
-    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AGE, CACHE_CONTROL, CONTENT_TYPE, ORIGIN, SET_COOKIE, VARY,
-    WARNING,
-};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::header::{AGE, CACHE_CONTROL, CONTENT_TYPE, SET_COOKIE, VARY, WARNING};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
+pub use self::asked::Asked;
+use self::asked::{AXES, VARYING};
 use crate::limiter::timestamp::Timestamp;
 
 /// Marks an answer that is not what the upstream would say now (RFC 7234 section 5.5.1).
@@ -20,12 +21,6 @@ pub const STALE: HeaderValue = HeaderValue::from_static("110 - \"Response is Sta
 /// Marks an answer that stands in for the upstream's (RFC 7234 section 5.5.7).
 pub const DEGRADED: HeaderValue = HeaderValue::from_static("199 - \"Degraded Response\"");
 
-/// What answers may vary by and still be kept.
-const VARYING: [HeaderName; AXES] = [ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, ORIGIN];
-/// How many these are.
-const AXES: usize = 4;
-/// Names of headers that tell clients apart have one of these in them.
-const PERSONAL: [&str; 8] = ["auth", "cookie", "token", "key", "session", "secret", "user", "jwt"];
 /// About what an answer takes beside its body and the text of its headers, in bytes.
 const OVERHEAD: usize = 256;
 
@@ -38,24 +33,6 @@ pub struct Keeping {
     pub largest: u64,
     /// Older ones are not given to anybody.
     pub max_age: Duration,
-}
-
-/// What about a request decides whose answer it may get.
-#[derive(Clone, Debug)]
-pub struct Asked {
-    is_personal: bool,
-    varying: [Option<HeaderValue>; AXES],
-}
-
-impl Asked {
-    /// By the headers of the request as received.
-    pub fn with(headers: &HeaderMap) -> Self {
-        let is_personal = |name: &HeaderName| PERSONAL.iter().any(|part| name.as_str().contains(part));
-        Self {
-            is_personal: headers.keys().any(is_personal),
-            varying: VARYING.map(|name| headers.get(name).cloned()),
-        }
-    }
 }
 
 /// An answer that was good, kept whole.
@@ -114,7 +91,8 @@ impl Kept {
     /// Whether it answers this request, too, and is not too old.
     pub fn suits(&self, asked: &Asked, now: Timestamp, max_age: Duration) -> bool {
         let same = |at: usize| !self.vary[at] || self.asked.varying[at] == asked.varying[at];
-        let is_young = |most| self.age_at(now) <= most;
+        // RFC 9111 section 4.2: fresh as long as its lifetime is longer than its age.
+        let is_young = |lifetime| self.age_at(now) < lifetime;
         self.kept_for(now) <= max_age && self.lifetime.is_none_or(is_young) && (0..AXES).all(same)
     }
 

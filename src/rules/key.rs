@@ -8,14 +8,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::HeaderName;
-use http::header::COOKIE;
-use percent_encoding::percent_decode;
 use smallvec::SmallVec;
 
 use super::matcher::Route;
 use super::membership::Plans;
 use crate::identify::jwt::claim::Claim;
-use crate::identify::lookup::{self, split_once};
+use crate::identify::lookup::{self, Ambiguity};
 use crate::identify::{Attributes, client_ip};
 use crate::limiter::key::{KeyHash, KeyHasher};
 
@@ -47,11 +45,11 @@ pub enum KeyPart {
     Method,
     /// The host.
     Host,
-    /// The values of a header, all lines in order.
+    /// The value of a header; lines of a list are joined.
     Header(HeaderName),
-    /// The first cookie of this name.
+    /// The value of the cookie of this name.
     Cookie(Box<str>),
-    /// The first query parameter of this name, decoded.
+    /// The value of the query parameter of this name, decoded.
     Query(Box<str>),
     /// A claim of the client's token.
     Jwt(Claim),
@@ -88,15 +86,24 @@ fn write_network(f: &mut fmt::Formatter<'_>, ipv4: Option<u8>, ipv6: Option<u8>)
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyTemplate(pub Box<[KeyPart]>);
 
-/// A part of the key is absent from a request.
+/// Why a request has no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Missing;
+pub enum Incomplete {
+    /// A part is absent.
+    Missing,
+    /// A part can be read in more than one way. Any choice would let whoever writes both pass as somebody else.
+    Ambiguous(Ambiguity),
+}
 
-impl Missing {
-    /// The counter that all requests with an incomplete key share; no complete key has its encoding.
-    pub fn shared(self, hasher: KeyHasher) -> KeyHash {
-        hasher.hash(&[u8::MAX])
+impl From<Ambiguity> for Incomplete {
+    fn from(ambiguity: Ambiguity) -> Self {
+        Self::Ambiguous(ambiguity)
     }
+}
+
+/// The counter that all requests with an incomplete key share; no complete key has its encoding.
+pub fn shared(hasher: KeyHasher) -> KeyHash {
+    hasher.hash(&[u8::MAX])
 }
 
 pub(super) type Encoded = SmallVec<[u8; 128]>;
@@ -105,13 +112,13 @@ impl KeyTemplate {
     /// The counter of a request that matched by `route`.
     ///
     /// # Errors
-    /// [`Missing`] if the request lacks a part.
+    /// [`Incomplete`] if the request lacks a part, or has several of one.
     pub fn hash(
         &self,
         request: &Attributes<'_>,
         route: Route<'_>,
         hasher: KeyHasher,
-    ) -> Result<KeyHash, Missing> {
+    ) -> Result<KeyHash, Incomplete> {
         let mut encoded = Encoded::new();
         for part in &self.0 {
             part.encode(request, route, &mut encoded)?;
@@ -133,12 +140,25 @@ impl fmt::Display for KeyTemplate {
 
 impl KeyPart {
     /// The part alone, of a rule without a route; `None` if the request lacks it.
-    pub(super) fn encoded(&self, request: &Attributes<'_>) -> Option<Encoded> {
+    ///
+    /// # Errors
+    /// [`Ambiguity`] if the request has several of it.
+    pub(super) fn encoded(&self, request: &Attributes<'_>) -> Result<Option<Encoded>, Ambiguity> {
         let mut encoded = Encoded::new();
-        self.encode(request, Route(""), &mut encoded).ok().map(|()| encoded)
+        match self.encode(request, Route(""), &mut encoded) {
+            Ok(()) => Ok(Some(encoded)),
+            Err(Incomplete::Missing) => Ok(None),
+            Err(Incomplete::Ambiguous(ambiguity)) => Err(ambiguity),
+        }
     }
 
-    fn encode(&self, request: &Attributes<'_>, route: Route<'_>, out: &mut Encoded) -> Result<(), Missing> {
+    fn encode(
+        &self,
+        request: &Attributes<'_>,
+        route: Route<'_>,
+        out: &mut Encoded,
+    ) -> Result<(), Incomplete> {
+        use Incomplete::Missing;
         match self {
             Self::ClientIp => push_address(out, request.client_network),
             Self::ClientNetwork { ipv4, ipv6 } => {
@@ -149,18 +169,18 @@ impl KeyPart {
             Self::Country => push(out, &request.place().country.ok_or(Missing)?.code()),
             Self::Continent => push(out, request.place().continent.ok_or(Missing)?.code().as_bytes()),
             Self::System => push(out, &request.system().ok_or(Missing)?.0.to_be_bytes()),
-            Self::Plan(plans) => push(out, plans.of(request).ok_or(Missing)?.as_bytes()),
+            Self::Plan(plans) => push(out, plans.of(request)?.ok_or(Missing)?.as_bytes()),
             Self::Route => push(out, route.0.as_bytes()),
             Self::Path => push(out, request.path.as_bytes()),
             Self::Method => push(out, request.method.as_str().as_bytes()),
             Self::Host if request.host.as_str().is_empty() => return Err(Missing),
             Self::Host => push(out, request.host.as_str().as_bytes()),
-            Self::Header(name) => encode_header(request, name, out)?,
-            Self::Cookie(name) => {
-                push(out, lookup::cookie(request.headers.get_all(COOKIE), name).ok_or(Missing)?);
+            Self::Header(name) => push(out, &lookup::header(request.headers, name)?.ok_or(Missing)?),
+            Self::Cookie(name) => push(out, lookup::cookie(request.headers, name)?.ok_or(Missing)?),
+            Self::Jwt(claim) => push(out, request.claim(claim)?.ok_or(Missing)?.as_bytes()),
+            Self::Query(name) => {
+                push(out, &lookup::parameter(request.query.ok_or(Missing)?, name)?.ok_or(Missing)?);
             }
-            Self::Jwt(claim) => push(out, request.claim(claim).ok_or(Missing)?.as_bytes()),
-            Self::Query(name) => encode_query(request.query.ok_or(Missing)?, name, out)?,
         }
         Ok(())
     }
@@ -187,41 +207,6 @@ fn push_address(out: &mut Encoded, address: IpAddr) {
         IpAddr::V4(v4) => push(out, &v4.octets()),
         IpAddr::V6(v6) => push(out, &v6.octets()),
     }
-}
-
-/// Every line counts, so that adding a second value does not look like the first alone.
-fn encode_header(request: &Attributes<'_>, name: &HeaderName, out: &mut Encoded) -> Result<(), Missing> {
-    let values = request.headers.get_all(name);
-    let lines = values.iter().count();
-    if lines == 0 {
-        return Err(Missing);
-    }
-    if lines > 1 {
-        push(out, &lines.to_be_bytes());
-    }
-    for value in values {
-        push(out, value.as_bytes());
-    }
-    Ok(())
-}
-
-fn encode_query(query: &str, name: &str, out: &mut Encoded) -> Result<(), Missing> {
-    for pair in query.as_bytes().split(|byte| *byte == b'&') {
-        let (given, value) = split_once(pair, b'=').unwrap_or((pair, b""));
-        if form_decoded(given).eq(name.bytes()) {
-            let value: SmallVec<[u8; 64]> = form_decoded(value).collect();
-            push(out, &value);
-            return Ok(());
-        }
-    }
-    Err(Missing)
-}
-
-/// A name or value of application/x-www-form-urlencoded: `+` is a space, an encoded one is a plus.
-fn form_decoded(text: &[u8]) -> impl Iterator<Item = u8> + '_ {
-    let mut words = text.split(|byte| *byte == b'+');
-    let first = words.next().unwrap_or_default();
-    percent_decode(first).chain(words.flat_map(|word| std::iter::once(b' ').chain(percent_decode(word))))
 }
 
 #[cfg(test)]

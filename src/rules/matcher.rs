@@ -11,6 +11,7 @@ use crate::identify::Attributes;
 use crate::identify::cidr::CidrSet;
 use crate::identify::geo::{Asn, Continent, Country};
 use crate::identify::jwt::claim::Claim;
+use crate::identify::lookup::Ambiguity;
 
 /// The compiled `match` or `except` of a rule. Empty fields hold for every request.
 #[derive(Clone, Debug, Default)]
@@ -59,9 +60,20 @@ pub struct Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route<'a>(pub &'a str);
 
+/// Whether a rule is for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Match<'a> {
+    /// It is not, in whatever way the request is read.
+    No,
+    /// It is, by this route.
+    Yes(Route<'a>),
+    /// It may be, by this route: that depends on how the request is read.
+    Unclear(Route<'a>, Ambiguity),
+}
+
 impl Matcher {
-    /// The route by which the request matches; `None` if any field does not hold.
-    pub fn matches(&self, request: &Attributes<'_>) -> Option<Route<'_>> {
+    /// Whether all fields hold for the request, and by which route.
+    pub fn matches(&self, request: &Attributes<'_>) -> Match<'_> {
         let holds = (self.methods.is_empty() || self.methods.contains(request.method))
             && (self.hosts.is_empty() || self.hosts.iter().any(|host| host.matches(request.host.as_str())))
             && self.client_ip.as_ref().is_none_or(|set| set.contains(request.client.ip))
@@ -70,27 +82,47 @@ impl Matcher {
                 patterns.iter().any(|pattern| pattern.matches(&request.headers.get_all(name)))
             });
         if !holds {
-            return None;
+            return Match::No;
         }
         let route = if self.paths.is_empty() {
             Route("")
         } else {
-            Route(self.paths.iter().find(|path| path.matches(&request.path))?.as_str())
+            match self.paths.iter().find(|path| path.matches(&request.path)) {
+                Some(path) => Route(path.as_str()),
+                None => return Match::No,
+            }
         };
         // Last, since these may be what has a database asked, members searched, and a signature verified.
-        let holds = self.plan.as_ref().is_none_or(|plan| plan.contains(request))
-            && self.origin.as_ref().is_none_or(|origin| origin.contains(request))
-            && self.claims.iter().all(|(claim, patterns)| {
-                let value = request.claim(claim);
-                patterns.iter().any(|pattern| pattern.matches_value(value))
-            });
-        holds.then_some(route)
+        if self.plan.is_none() && self.origin.is_none() && self.claims.is_empty() {
+            return Match::Yes(route);
+        }
+        self.matches_client(request, route)
+    }
+
+    /// Whether those fields hold that say who the client is.
+    fn matches_client<'a>(&self, request: &Attributes<'_>, route: Route<'a>) -> Match<'a> {
+        let plan = self.plan.iter().map(|plan| plan.contains(request));
+        let origin = self.origin.iter().map(|origin| Ok(origin.contains(request)));
+        let claims = self.claims.iter().map(|(claim, patterns)| {
+            let value = request.claim(claim)?;
+            Ok(patterns.iter().any(|pattern| pattern.matches_value(value)))
+        });
+        let mut outcome = Match::Yes(route);
+        for holds in plan.chain(origin).chain(claims) {
+            match holds {
+                Ok(true) => {}
+                Ok(false) => return Match::No,
+                Err(ambiguity) => outcome = Match::Unclear(route, ambiguity),
+            }
+        }
+        outcome
     }
 }
 
 impl OnPlan {
-    fn contains(&self, request: &Attributes<'_>) -> bool {
-        self.plans.of(request).is_some_and(|plan| self.any.iter().any(|wanted| **wanted == *plan))
+    fn contains(&self, request: &Attributes<'_>) -> Result<bool, Ambiguity> {
+        let plan = self.plans.of(request)?;
+        Ok(plan.is_some_and(|plan| self.any.iter().any(|wanted| **wanted == *plan)))
     }
 }
 

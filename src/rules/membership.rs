@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::key::{KeyPart, encoded_text};
 use crate::identify::Attributes;
+use crate::identify::lookup::Ambiguity;
 use crate::limiter::key::{KeyHash, KeyHasher};
 
 /// So many plans at the most.
@@ -63,16 +64,21 @@ pub struct Twice {
 
 impl Plans {
     /// The name of the plan the client is on. Found out once for each request.
-    pub fn of(&self, request: &Attributes<'_>) -> Option<&str> {
-        match (*request.plan.get_or_init(|| self.number(request)))? {
+    ///
+    /// # Errors
+    /// [`Ambiguity`] if the request shows several of what clients are known by.
+    pub fn of(&self, request: &Attributes<'_>) -> Result<Option<&str>, Ambiguity> {
+        let number = (*request.plan.get_or_init(|| self.number(request)))?;
+        Ok(number.and_then(|number| match number {
             DEFAULT => self.default.as_deref(),
             number => self.members.names.get(usize::from(number)).map(|name| &**name),
-        }
+        }))
     }
 
-    fn number(&self, request: &Attributes<'_>) -> Option<u16> {
+    fn number(&self, request: &Attributes<'_>) -> Result<Option<u16>, Ambiguity> {
         let default = self.default.as_ref().map(|_| DEFAULT);
-        self.of.encoded(request).and_then(|encoded| self.members.number(&encoded)).or(default)
+        let encoded = self.of.encoded(request)?;
+        Ok(encoded.and_then(|encoded| self.members.number(&encoded)).or(default))
     }
 }
 

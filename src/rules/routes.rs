@@ -1,6 +1,6 @@
 //! Which upstream takes a request.
 
-use super::matcher::Matcher;
+use super::matcher::{Match, Matcher};
 use crate::identify::Attributes;
 
 /// What each upstream is for, in the order of the configuration. None at all means that there is one upstream and
@@ -14,11 +14,12 @@ impl Routes {
         Self(matchers.into_iter().collect())
     }
 
-    /// The position of the upstream that takes the request; `None` if none does.
+    /// The position of the upstream that takes the request; `None` if none does. One that may or may not be meant
+    /// does not.
     pub fn choose(&self, request: &Attributes<'_>) -> Option<usize> {
         if self.0.is_empty() {
             return Some(0);
         }
-        self.0.iter().position(|matcher| matcher.matches(request).is_some())
+        self.0.iter().position(|matcher| matches!(matcher.matches(request), Match::Yes(_)))
     }
 }

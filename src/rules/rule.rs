@@ -4,12 +4,13 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::key::KeyTemplate;
-use super::matcher::{Matcher, Route};
+use super::key::{KeyPart, KeyTemplate};
+use super::matcher::{Match, Matcher};
 use super::tariff::Tariff;
 use crate::identify::Attributes;
 use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::elastic::{Prices, Stretch};
+use crate::limiter::key::KeyHash;
 use crate::limiter::percent::Percent;
 use crate::limiter::quota::{Ban, Quota};
 use crate::limiter::terms::{OnDenied, Slack};
@@ -61,6 +62,14 @@ pub struct Limiting {
     pub on_denied: OnDenied,
     /// What a reload does to its counters when it changes a limit.
     pub on_change: OnChange,
+}
+
+impl Limiting {
+    /// Whether it is in force for this key, and does not only look on.
+    pub fn is_enforced(&self, key: KeyHash) -> bool {
+        self.throttle != Throttle::Shadow
+            && (self.enforce == Percent::WHOLE || self.enforce.includes(key.drawn()))
+    }
 }
 
 impl Default for Limiting {
@@ -172,11 +181,32 @@ pub enum OnMissing {
 }
 
 impl Rule {
-    /// The route by which the rule applies to a request; `None` if it does not.
-    pub fn applies_to<'a>(&'a self, request: &Attributes<'_>) -> Option<Route<'a>> {
-        let route = self.matcher.matches(request)?;
-        let excepted = self.except.as_ref().is_some_and(|except| except.matches(request).is_some());
-        (!excepted).then_some(route)
+    /// Whether the rule applies to a request, and by which route.
+    pub fn applies_to<'a>(&'a self, request: &Attributes<'_>) -> Match<'a> {
+        let found = self.matcher.matches(request);
+        let (Some(except), Match::Yes(route) | Match::Unclear(route, _)) = (&self.except, found) else {
+            return found;
+        };
+        match except.matches(request) {
+            Match::No => found,
+            Match::Yes(_) => Match::No,
+            Match::Unclear(_, ambiguity) => Match::Unclear(route, ambiguity),
+        }
+    }
+
+    /// What it tells clients apart by: the parts of its key, and what plans are found by that it asks about.
+    pub fn identifying(&self) -> impl Iterator<Item = &KeyPart> {
+        let key: &[KeyPart] = match &self.action {
+            Action::Limit(limiting) => &limiting.key.0,
+            Action::Allow | Action::Deny => &[],
+        };
+        let of_plan = key.iter().filter_map(|part| match part {
+            KeyPart::Plan(plans) => Some(&plans.of),
+            _ => None,
+        });
+        let matchers = [Some(&self.matcher), self.except.as_ref()].into_iter().flatten();
+        let asked = matchers.filter_map(|matcher| Some(&matcher.plan.as_ref()?.plans.of));
+        key.iter().chain(of_plan).chain(asked)
     }
 
     /// Its limits; none unless it limits.

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use smallvec::SmallVec;
 
 use super::RuleIndex;
+use crate::identify::lookup::Ambiguity;
 use crate::limiter::Check;
 
 /// What a check is for, among the checks of its rule. Limits by their position in the rule.
@@ -55,13 +56,29 @@ impl Selected {
     }
 }
 
+/// Why a rule refuses a request without asking limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// The rule denies, or a key is missing that must not be.
+    Forbidden,
+    /// The rule cannot tell whether it is for the request, or under which key to count it.
+    Ambiguous(Ambiguity),
+}
+
+/// Rules that would have refused a request before any limit was asked, and only look on. In file order.
+pub type Onlookers = Vec<RuleIndex>;
+
 /// The outcome of matching.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "almost every outcome is the large one, and it needs no memory"
+)]
 pub enum Selection {
     /// An `allow` rule matched: neither `deny` nor limits apply.
     Exempt(RuleIndex),
-    /// A `deny` rule matched, or a key is missing that must not be.
-    Denied(RuleIndex),
+    /// This rule refuses it whatever limits say.
+    Denied(RuleIndex, Denial),
     /// These limits apply, in file order; may be none.
-    Limited(SmallVec<[Selected; 2]>),
+    Limited(SmallVec<[Selected; 2]>, Onlookers),
 }

@@ -1,6 +1,8 @@
+mod unclear;
+
 use std::num::NonZeroU32;
 
-use http::{HeaderMap, Method, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::key::{KeyPart, KeyTemplate};
 use super::matcher::Matcher;
@@ -15,6 +17,7 @@ use crate::limiter::quota::{Limit, Period, Quota, Unit};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{self, Limiter};
 
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const START: Timestamp = Timestamp::from_secs(1_795_248_000);
 
 fn paths(patterns: &[&str]) -> Matcher {
@@ -67,8 +70,16 @@ fn bound(rules: Vec<Rule>) -> Bound {
 
 impl Bound {
     fn select(&self, uri: &str) -> Selection {
+        self.select_with(uri, &[])
+    }
+
+    /// With these lines of `x-api-key`.
+    fn select_with(&self, uri: &str, keys: &[&'static str]) -> Selection {
         let uri: Uri = uri.parse().unwrap();
-        let headers = HeaderMap::new();
+        let mut headers = HeaderMap::new();
+        for key in keys {
+            headers.append(API_KEY, HeaderValue::from_static(key));
+        }
         let (peer, settings) = ([192, 0, 2, 1].into(), Settings::default());
         let request = identify(&Method::GET, &uri, &headers, peer, &settings, START).unwrap();
         self.rules.select(&request, Headroom::NONE)
@@ -76,8 +87,10 @@ impl Bound {
 
     fn limited(&self, uri: &str) -> Vec<Selected> {
         match self.select(uri) {
-            Selection::Limited(selected) => selected.to_vec(),
-            other @ (Selection::Exempt(_) | Selection::Denied(_)) => panic!("{uri}: {other:?}"),
+            Selection::Limited(selected, _) => selected.to_vec(),
+            other @ (Selection::Exempt(_) | Selection::Denied(..)) => {
+                panic!("{uri}: {other:?}")
+            }
         }
     }
 
@@ -102,7 +115,7 @@ fn allow_beats_deny_beats_limit_in_any_file_order() {
         let bound = bound(order.iter().map(|index: &usize| rules[*index].clone()).collect());
         let at = |rule| RuleIndex(order.iter().position(|index| *index == rule).unwrap());
         assert!(matches!(bound.select("/a/b/c"), Selection::Exempt(rule) if rule == at(0)), "{order:?}");
-        assert!(matches!(bound.select("/a/b/d"), Selection::Denied(rule) if rule == at(1)), "{order:?}");
+        assert!(matches!(bound.select("/a/b/d"), Selection::Denied(rule, _) if rule == at(1)), "{order:?}");
         assert_eq!(names(&bound, "/a/c"), [("limit", 0)]);
         assert!(bound.limited("/").is_empty());
     }
@@ -128,7 +141,7 @@ fn a_rule_does_not_apply_where_its_exception_does() {
         for uri in ["/a/open/1", "/a/free", "/b"] {
             assert!(bound.limited(uri).is_empty(), "{uri}");
         }
-        let applies = !matches!(bound.select("/a/1"), Selection::Limited(limits) if limits.is_empty());
+        let applies = !matches!(bound.select("/a/1"), Selection::Limited(limits, _) if limits.is_empty());
         assert!(applies);
     }
 }
@@ -137,7 +150,7 @@ fn a_rule_does_not_apply_where_its_exception_does() {
 fn all_of_an_exception_must_hold() {
     let except = Matcher { methods: [Method::POST].into(), ..paths(&["/a/open"]) };
     let bound = bound(vec![Rule { except: Some(except), ..deny("/a/*") }]);
-    assert!(matches!(bound.select("/a/open"), Selection::Denied(_)));
+    assert!(matches!(bound.select("/a/open"), Selection::Denied(..)));
 }
 
 #[test]
@@ -160,7 +173,7 @@ fn a_rule_whose_key_is_missing_is_skipped_shared_or_denied() {
     assert!(shared.passes("/?user=") && shared.passes("/?user=%ff"));
 
     let deny = by_user(OnMissing::Deny);
-    assert!(matches!(deny.select("/"), Selection::Denied(RuleIndex(1))));
+    assert!(matches!(deny.select("/"), Selection::Denied(RuleIndex(1), Denial::Forbidden)));
     assert_eq!(deny.limited("/?user=1").len(), 3);
 }
 
@@ -259,7 +272,7 @@ fn a_rule_applies_only_within_its_schedule() {
         let headers = HeaderMap::new();
         let (method, uri, settings) = (Method::GET, Uri::from_static("/"), Settings::default());
         let request = identify(&method, &uri, &headers, [192, 0, 2, 1].into(), &settings, now).unwrap();
-        let Selection::Limited(selected) = bound.rules.select(&request, Headroom::NONE) else {
+        let Selection::Limited(selected, _) = bound.rules.select(&request, Headroom::NONE) else {
             panic!("{moment}")
         };
         let names: Vec<_> = selected.iter().map(|one| &*bound.rules.get(one.rule).unwrap().name).collect();

@@ -167,6 +167,48 @@ drain: changed; takes a restart
 }
 
 #[test]
+fn check_compares_what_is_kept_out_of_sight() {
+    let rules = |plans: &str, secret: &str| {
+        format!(
+            "\
+plans: {{ of: {{ header: x-key }}, {plans} }}
+jwt: {{ secret: {secret}-that-is-long-enough-for-this, header: x-jwt }}
+rules:
+  - {{ name: plan, key: plan, limit: 9/s }}
+  - {{ name: both, match: {{ plan: a }}, key: [plan, {{ header: x-key }}, {{ jwt: sub }}], limit: 9/s }}
+  - name: nested
+    key: [plan, {{ client_ip: {{ prefixes: [64, 48], limits: [{{ limit: 1/s }}, {{ limit: 9/s }}] }} }}]
+  - {{ name: listed, match: {{ header: {{ x-partner: {{ file: partners.txt }} }} }}, action: allow }}
+"
+        )
+    };
+    let place = |plans: &str, secret: &str, files: &[(&str, &str)]| {
+        let directory = tempfile::tempdir().unwrap();
+        files.iter().for_each(|(name, content)| drop(file(&directory, name, content)));
+        let path = file(&directory, "weir.yaml", &config("echo", &rules(plans, secret)));
+        (directory, path)
+    };
+    let changes = |old: &str, new: &str| text(&run(["check", "--against", old, new]).stdout);
+    let members = "members: { file: members.yaml }";
+    let files = [("members.yaml", "k1: a\nk2: b\n"), ("partners.txt", "one\ntwo\n")];
+    let (_kept, running) = place(members, "one", &files);
+    let (_kept, copy) = place(members, "one", &files);
+    assert_eq!(changes(&running, &running), "nothing changes\n");
+    assert_eq!(changes(&running, &copy), "nothing changes\n");
+
+    let others = [("members.yaml", "k1: a\nk3: b\n"), ("partners.txt", "one\nsix\n")];
+    let (_kept, next) = place(members, "two", &others);
+    let expected = "jwt.secret: changed\nfile members.yaml: changed\nfile partners.txt: changed\n";
+    assert_eq!(changes(&running, &next), expected);
+
+    let (_kept, written) = place("members: { k1: a, k2: b }", "one", &files);
+    let (_kept, rewritten) = place("members: { k1: a, k9: b }", "one", &files);
+    assert_eq!(changes(&written, &written), "nothing changes\n");
+    assert_eq!(changes(&written, &rewritten), "plans: changed\n");
+    assert_eq!(changes(&running, &written), "plans: changed\nfile members.yaml: no longer read\n");
+}
+
+#[test]
 fn check_compares_only_what_is_valid() {
     let directory = tempfile::tempdir().unwrap();
     let good = file(&directory, "good.yaml", &config("echo", ""));

@@ -6,19 +6,47 @@ use crate::support::{Client, Origin, Request, Then, Weir, config, wait};
 
 const NUMBERED: &str = "content-type: text/css\r\nage: 5";
 
-/// Answers its nth request with the number n, and with the headers in the request's `x-answer`.
+/// Answers its nth request with the number n, and some paths with more headers.
 fn counting() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
-        let extra = turn
-            .head
-            .get("x-answer")
-            .map_or_else(|| NUMBERED.to_owned(), |extra| format!("{NUMBERED}\r\n{extra}"));
+        let more = match turn.head.word(1) {
+            "/with-cookie" => "\r\nset-cookie: a=b",
+            "/private" => "\r\ncache-control: private",
+            "/public" => "\r\ncache-control: public",
+            "/never-stale" => "\r\ncache-control: s-maxage=0",
+            _ => "",
+        };
         let number = turn.nth.to_string();
         let length = number.len();
-        turn.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n{extra}\r\n\r\n{number}"))?;
+        turn.send(format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n{NUMBERED}{more}\r\n\r\n{number}"
+        ))?;
         Ok(Then::Keep)
     })
+}
+
+/// What a browser asks, by way of a proxy.
+fn browse(path: &str) -> Request {
+    let headers = [
+        ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"),
+        ("accept", "text/html,application/xhtml+xml,*/*;q=0.8"),
+        ("accept-language", "en-GB,en;q=0.5"),
+        ("accept-encoding", "gzip, br"),
+        ("referer", "https://example.com/"),
+        ("dnt", "1"),
+        ("upgrade-insecure-requests", "1"),
+        ("sec-fetch-dest", "document"),
+        ("sec-fetch-mode", "navigate"),
+        ("sec-fetch-site", "same-origin"),
+        ("sec-fetch-user", "?1"),
+        ("sec-ch-ua-platform", "\"Linux\""),
+        ("priority", "u=0, i"),
+        ("x-forwarded-for", "192.0.2.1"),
+        ("x-forwarded-proto", "https"),
+        ("x-request-id", "1"),
+    ];
+    headers.iter().fold(Request::get(path), |request, (name, value)| request.header(name, value))
 }
 
 fn with(origin: &Origin, limit: &str, on_limit: &str) -> Weir {
@@ -32,10 +60,10 @@ fn the_last_good_answer_stands_in_for_a_refusal() {
     let weir = with(&origin, "2/d", "{ fallback: { cached: 1MiB } }");
     let mut client = Client::connect(weir.address());
     for path in ["/a", "/b?c=d"] {
-        assert_eq!(client.get(path).head.get("warning"), None);
+        assert_eq!(client.ask(&browse(path)).head.get("warning"), None);
     }
     for (path, body) in [("/a", "0"), ("/b?c=d", "1"), ("/a", "0")] {
-        let answer = client.get(path);
+        let answer = client.ask(&browse(path));
         assert_eq!((answer.status, &*answer.body.text()), (200, body));
         assert_eq!(answer.header("content-type"), "text/css");
         assert_eq!(answer.header("warning"), "110 - \"Response is Stale\"");
@@ -70,20 +98,44 @@ fn only_the_same_request_gets_it() {
 #[test]
 fn what_was_made_for_one_client_is_given_to_no_other() {
     let origin = counting();
-    let weir = with(&origin, "4/d", "{ fallback: { cached: 1MiB } }");
-    let mut client = Client::connect(weir.address());
     let personal = [
-        Request::get("/1").header("cookie", "me=1"),
-        Request::get("/2").header("authorization", "Bearer x"),
-        Request::get("/3").header("x-answer", "set-cookie: a=b"),
-        Request::get("/4").header("x-answer", "cache-control: private"),
+        browse("/1").header("cookie", "me=1"),
+        browse("/2").header("authorization", "Bearer x"),
+        browse("/3").header("x-tenant", "a"),
+        browse("/4").header("x-forwarded-client-cert", "Hash=0;Subject=\"CN=a\""),
+        browse("/5").header("x-customer", "a").header("x-account", "a"),
+        browse("/6").header("x-ms-client-principal-name", "a"),
+        browse("/with-cookie"),
+        browse("/private"),
+        browse("/never-stale"),
     ];
+    let weir = with(&origin, &format!("{}/d", personal.len() + 1), "{ fallback: { cached: 1MiB } }");
+    let mut client = Client::connect(weir.address());
     for request in &personal {
         assert_eq!(client.ask(request).status, 200);
     }
-    for path in ["/1", "/2", "/3", "/4"] {
-        assert_eq!(client.get(path).status, 429, "{path}");
+    assert_eq!(client.ask(&browse("/public").header("x-tenant", "a")).status, 200);
+    for path in ["/1", "/2", "/3", "/4", "/5", "/6", "/with-cookie", "/private", "/never-stale"] {
+        assert_eq!(client.ask(&browse(path)).status, 429, "{path}");
+        assert_eq!(client.ask(&browse(path).header("x-tenant", "b")).status, 429, "{path}");
     }
+    assert_eq!(
+        client.ask(&browse("/public").header("x-tenant", "b")).status,
+        200,
+        "it says it is for everybody"
+    );
+}
+
+#[test]
+fn what_a_rule_counts_by_tells_clients_apart() {
+    let origin = counting();
+    let rule = "rules: [{ name: pages, key: { header: x-real-ip }, limit: 1/d, on_limit: { fallback: { cached: 1MiB } } }]";
+    let weir = Weir::start(&config(origin.address(), rule));
+    let mut client = Client::connect(weir.address());
+    let ask = |path: &str| browse(path).header("x-real-ip", "192.0.2.1");
+    assert_eq!([client.ask(&ask("/")).status, client.ask(&ask("/")).status], [200, 429]);
+    let other = |path: &str| browse(path).header("x-real-ip", "192.0.2.2");
+    assert_eq!([client.ask(&other("/public")).status, client.ask(&other("/public")).status], [200, 200]);
 }
 
 #[test]

@@ -12,8 +12,9 @@ use crate::config::files::members::secret;
 use crate::config::files::{Files, Flaw, tell};
 use crate::config::problem::{Fault, Report, Severity, listed, named};
 use crate::config::raw::{self, SigningAlgorithm};
-use crate::identify::jwt::keys::Key;
-use crate::identify::jwt::{Settings, Source, Trust, Verifier};
+use crate::identify::jwt::keys::{Key, MOST_TRIES};
+use crate::identify::jwt::source::Source;
+use crate::identify::jwt::{Settings, Trust, Verifier};
 use crate::limiter::timestamp::Timestamp;
 
 /// A secret is as long as the hash it keys (RFC 7518 section 3.2); this is the shortest of them, in octets.
@@ -90,7 +91,26 @@ fn trust(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>)
     if report.is_faulty(at) {
         return None;
     }
-    suitable(keys, raw, at, report).map(|keys| Trust::Signed(keys.into_iter().collect()))
+    let keys = suitable(keys, raw, at, report)?;
+    warn_of_untried(&keys, at.key(reason), report);
+    Some(Trust::Signed(keys.into_iter().collect()))
+}
+
+/// Tokens that only a key further down has signed never hold, and nobody would see why.
+fn warn_of_untried(keys: &[Key], at: At<'_>, report: &mut Report<'_>) {
+    let of = |algorithm: &Algorithm| keys.iter().filter(|key| key.is_for(*algorithm)).count();
+    let crowded = keys.iter().flat_map(Key::algorithms).find(|algorithm| of(algorithm) > MOST_TRIES);
+    let Some(algorithm) = crowded else { return };
+    let count = of(algorithm);
+    let fault = Fault::new(format!(
+        "{count} keys for `{algorithm:?}`, and a token that does not name its key is tried with the first {MOST_TRIES}"
+    ));
+    let hint = if keys.iter().all(|key| key.id().is_some()) {
+        "have the issuer write `kid` into its tokens"
+    } else {
+        "keys have names, by `kid`, in a set: `jwks`"
+    };
+    report.note(at, fault.hint(hint));
 }
 
 fn secrets(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Vec<Key> {

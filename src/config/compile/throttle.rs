@@ -165,6 +165,8 @@ pub(super) fn without_limit(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>
         ("precision", raw.precision.is_some()),
         ("on_change", raw.on_change.is_some()),
         ("cost", raw.cost.is_some()),
+        ("count", raw.count.is_some()),
+        ("refund_on", raw.refund_on.is_some()),
         ("on_denied", raw.on_denied.is_some()),
         ("throttle", words),
     ];

@@ -75,7 +75,7 @@ pub(super) fn hash_of(path: &Path, largest: u64) -> Result<u128, String> {
 }
 
 /// Tells contents apart; nothing that clients choose, so without a secret.
-pub(super) fn hash(content: &[u8]) -> u128 {
+pub(in crate::config) fn hash(content: &[u8]) -> u128 {
     let mut hasher = SipHasher13::new();
     hasher.write(content);
     hasher.finish128().as_u128()

@@ -50,9 +50,9 @@ pub enum PlainBadge {
 pub struct NamedBadge {
     /// The value of this header.
     pub header: Option<String>,
-    /// The first cookie of this name.
+    /// The cookie of this name.
     pub cookie: Option<String>,
-    /// The first query parameter of this name.
+    /// The query parameter of this name.
     pub query: Option<String>,
     /// What its token says; needs `jwt`.
     pub jwt: Option<String>,

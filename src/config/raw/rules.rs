@@ -144,9 +144,9 @@ pub enum PlainKey {
 pub struct NamedKey {
     /// The values of this header.
     pub header: Option<String>,
-    /// The first cookie of this name.
+    /// The cookie of this name.
     pub cookie: Option<String>,
-    /// The first query parameter of this name.
+    /// The query parameter of this name.
     pub query: Option<String>,
     /// This claim of the client's token; a dot leads into an object. Needs the section `jwt`.
     pub jwt: Option<String>,

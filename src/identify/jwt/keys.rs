@@ -11,8 +11,8 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use super::compact::Header;
 use crate::limiter::timestamp::Timestamp;
 
-/// A token that names no key is tried with so many at most: each costs a verification.
-const MOST_TRIES: usize = 4;
+/// A token is tried with so many keys at most, where it or they have no names: each costs a verification.
+pub const MOST_TRIES: usize = 4;
 
 /// The sizes of an RSA modulus for which there are signatures to verify, in bits.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;

@@ -1,3 +1,5 @@
+mod finding;
+
 use http::HeaderValue;
 use http::header::AUTHORIZATION;
 use jsonwebtoken::jwk::Jwk;
@@ -87,7 +89,7 @@ impl Verifier {
     }
 
     fn sub_in(&self, headers: &HeaderMap, now: Timestamp) -> Option<String> {
-        self.read(headers, now)?.get(0).map(str::to_owned)
+        self.read(headers, now).ok()??.get(0).map(str::to_owned)
     }
 
     fn sub(&self, token: &str) -> Option<String> {
@@ -135,10 +137,10 @@ fn the_examples_of_the_rfc_are_verified() {
         let token = format!("Bearer {header}.{PAYLOAD}.{signature}");
         headers.insert(AUTHORIZATION, token.parse().unwrap());
         let before = Timestamp::from_secs(1_300_819_379);
-        let claims = verifier.read(&headers, before).expect("the example");
+        let claims = verifier.read(&headers, before).unwrap().expect("the example");
         assert_eq!((claims.get(0), claims.get(1)), (Some("joe"), Some("true")));
         // It expired in 2011.
-        assert!(verifier.read(&headers, NOW).is_none());
+        assert!(verifier.read(&headers, NOW).unwrap().is_none());
     }
 }
 
@@ -325,41 +327,12 @@ fn what_is_no_token_says_nothing() {
 }
 
 #[test]
-fn a_token_longer_than_any_gateway_takes_is_not_looked_at() {
+fn a_token_longer_than_any_gateway_takes_is_not_verified() {
     let of = |length: usize| hs256(&json!({ "sub": "ada", "filler": "x".repeat(length) }));
     let fits = of(5900);
     assert!(fits.len() <= LONGEST_TOKEN && of(6200).len() > LONGEST_TOKEN);
     assert_ada(&by_secret(), &fits);
     assert_nobody(&by_secret(), &of(6200));
-}
-
-#[test]
-fn a_token_is_found_where_it_is_said_to_be() {
-    let token = hs256(&json!({ "sub": "ada" }));
-    let find = |source: Source, lines: &[(&'static str, String)]| {
-        let verifier = with(signed([Key::from_secret(SECRET)]), |settings| settings.source = source);
-        let mut headers = HeaderMap::new();
-        for (name, value) in lines {
-            headers.append(*name, value.parse().unwrap());
-        }
-        verifier.sub_in(&headers, NOW).is_some()
-    };
-    let bearer = || Source::Header(AUTHORIZATION);
-    for good in [format!("Bearer {token}"), format!("bearer  {token}"), token.clone()] {
-        assert!(find(bearer(), &[("authorization", good)]));
-    }
-    for bad in [format!("Basic {token}"), format!("Bearer{token}"), format!("Bearer {token}, Bearer {token}")]
-    {
-        assert!(!find(bearer(), &[("authorization", bad)]));
-    }
-    let twice = [("authorization", token.clone()), ("authorization", token.clone())];
-    assert!(!find(bearer(), &twice), "nobody knows which of two the upstream believes");
-    let own = || Source::Header(HeaderName::from_static("x-jwt"));
-    assert!(find(own(), &[("x-jwt", token.clone())]));
-    assert!(!find(own(), &[("authorization", token.clone())]));
-    let cookie = || Source::Cookie("session".into());
-    assert!(find(cookie(), &[("cookie", format!("a=b; session={token}; c=d"))]));
-    assert!(!find(cookie(), &[("cookie", format!("other={token}"))]));
 }
 
 #[test]

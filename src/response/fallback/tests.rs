@@ -1,3 +1,5 @@
+use http::HeaderName;
+
 use super::*;
 
 fn headers(all: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -8,15 +10,42 @@ fn at(seconds: u64) -> Timestamp {
     Timestamp::from_nanos(seconds * 1_000_000_000)
 }
 
+/// What a browser sends behind a proxy, with more.
+fn browser(more: &[(&'static str, &'static str)]) -> HeaderMap {
+    let mut all = headers(&[
+        ("host", "example.com"),
+        ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"),
+        ("accept", "text/html,*/*;q=0.8"),
+        ("accept-language", "en"),
+        ("accept-encoding", "gzip"),
+        ("referer", "https://example.com/"),
+        ("upgrade-insecure-requests", "1"),
+        ("sec-fetch-dest", "document"),
+        ("sec-fetch-user", "?1"),
+        ("sec-ch-ua", "\"Chromium\""),
+        ("sec-gpc", "1"),
+        ("priority", "u=0, i"),
+        ("x-forwarded-for", "192.0.2.1"),
+        ("x-request-id", "7"),
+        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    ]);
+    all.extend(headers(more));
+    all
+}
+
+fn asked(headers: &HeaderMap) -> Asked {
+    Asked::with(headers, &[])
+}
+
 fn kept(request: &[(&'static str, &'static str)], answer: &[(&'static str, &'static str)]) -> Option<Kept> {
-    Kept::new(&Asked::with(&headers(request)), StatusCode::OK, &headers(answer), at(100))
+    Kept::new(&asked(&browser(request)), StatusCode::OK, &headers(answer), at(100))
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
 
 #[test]
 fn only_a_good_answer_is_kept() {
-    let nobody = Asked::with(&HeaderMap::new());
+    let nobody = asked(&HeaderMap::new());
     for status in [StatusCode::NO_CONTENT, StatusCode::PARTIAL_CONTENT, StatusCode::NOT_FOUND] {
         assert!(Kept::new(&nobody, status, &HeaderMap::new(), at(0)).is_none(), "{status}");
     }
@@ -29,18 +58,47 @@ fn an_answer_that_is_for_one_client_is_not_kept() {
         assert!(kept(&[], &[("cache-control", control)]).is_none(), "{control}");
     }
     assert!(kept(&[], &[("set-cookie", "a=b"), ("cache-control", "public")]).is_none());
-    for name in ["authorization", "cookie", "x-api-key", "x-auth-request-user", "x-session-id", "x-jwt"] {
+    assert!(kept(&[], &[]).is_some());
+    for name in [
+        "authorization",
+        "proxy-authorization",
+        "cookie",
+        "x-api-key",
+        "x-auth-request-user",
+        "x-tenant",
+        "x-account",
+        "x-customer-id",
+        "x-forwarded-client-cert",
+        "x-forwarded-email",
+        "x-forwarded-user",
+        "x-ms-client-principal",
+        "x-amzn-oidc-identity",
+        "x-envoy-peer-metadata",
+        "ssl-client-cert",
+        "from",
+        "baggage",
+        "what-nobody-knows",
+    ] {
         assert!(kept(&[(name, "me")], &[]).is_none(), "{name}");
         assert!(kept(&[(name, "me")], &[("cache-control", "public")]).is_some(), "{name}");
         assert!(kept(&[(name, "me")], &[("cache-control", "s-maxage=9")]).is_some(), "{name}");
     }
-    assert!(kept(&[("accept", "*/*"), ("x-request-id", "7")], &[]).is_some());
+}
+
+#[test]
+fn what_a_rule_tells_clients_apart_by_is_personal_whatever_its_name() {
+    let telling = [HeaderName::from_static("x-real-ip"), HeaderName::from_static("user-agent")];
+    let kept = |headers: &HeaderMap, telling: &[HeaderName]| {
+        Kept::new(&Asked::with(headers, telling), StatusCode::OK, &HeaderMap::new(), at(100)).is_some()
+    };
+    let plain = headers(&[("accept", "*/*")]);
+    assert!(kept(&browser(&[]), &[]) && kept(&plain, &telling) && !kept(&browser(&[]), &telling));
 }
 
 #[test]
 fn answers_that_vary_go_to_those_who_asked_alike() {
     let varied = kept(&[("accept-encoding", "br")], &[("vary", "Accept-Encoding, origin")]).unwrap();
-    let suits = |request| varied.suits(&Asked::with(&headers(request)), at(100), DAY);
+    let suits = |request| varied.suits(&asked(&browser(request)), at(100), DAY);
     assert!(suits(&[("accept-encoding", "br"), ("accept", "text/html")]));
     assert!(!suits(&[("accept-encoding", "gzip")]));
     assert!(!suits(&[("accept-encoding", "br"), ("origin", "https://example.com")]));
@@ -52,13 +110,15 @@ fn answers_that_vary_go_to_those_who_asked_alike() {
 #[test]
 fn an_answer_too_old_is_given_to_nobody() {
     let plain = kept(&[], &[("age", "50")]).unwrap();
-    let nobody = Asked::with(&HeaderMap::new());
+    let nobody = asked(&HeaderMap::new());
     assert!(plain.suits(&nobody, at(160), Duration::from_secs(60)));
     assert!(!plain.suits(&nobody, at(161), Duration::from_secs(60)));
     let strict = kept(&[], &[("age", "50"), ("cache-control", "must-revalidate, max-age=60")]).unwrap();
-    assert!(strict.suits(&nobody, at(110), DAY));
-    assert!(!strict.suits(&nobody, at(111), DAY));
-    assert!(!kept(&[], &[("cache-control", "proxy-revalidate")]).unwrap().suits(&nobody, at(101), DAY));
+    assert!(strict.suits(&nobody, at(109), DAY));
+    assert!(!strict.suits(&nobody, at(110), DAY));
+    for never in ["s-maxage=0", "must-revalidate", "proxy-revalidate", "public, max-age=0, must-revalidate"] {
+        assert!(!kept(&[], &[("cache-control", never)]).unwrap().suits(&nobody, at(100), DAY), "{never}");
+    }
 }
 
 #[test]

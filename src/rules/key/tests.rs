@@ -7,6 +7,8 @@ use crate::identify::{Settings, identify};
 use crate::limiter::timestamp::Timestamp;
 
 const HASHER: KeyHasher = KeyHasher::new([7, 11]);
+const MISSING: Result<KeyHash, Incomplete> = Err(Incomplete::Missing);
+const REPEATED: Result<KeyHash, Incomplete> = Err(Incomplete::Ambiguous(Ambiguity::Repeated));
 
 /// A request as key templates see it.
 struct Request {
@@ -38,11 +40,11 @@ impl Request {
         self
     }
 
-    fn by(&self, parts: &[KeyPart]) -> Result<KeyHash, Missing> {
+    fn by(&self, parts: &[KeyPart]) -> Result<KeyHash, Incomplete> {
         self.by_route(parts, "")
     }
 
-    fn by_route(&self, parts: &[KeyPart], route: &str) -> Result<KeyHash, Missing> {
+    fn by_route(&self, parts: &[KeyPart], route: &str) -> Result<KeyHash, Incomplete> {
         let Self { method, uri, headers, peer, settings } = self;
         let attributes = identify(method, uri, headers, *peer, settings, Timestamp::EPOCH).unwrap();
         KeyTemplate(parts.into()).hash(&attributes, Route(route), HASHER)
@@ -62,12 +64,12 @@ fn a_cookie(name: &str) -> KeyPart {
 }
 
 /// The key of `?query` by the parameter `q`.
-fn q(text: &str) -> Result<KeyHash, Missing> {
+fn q(text: &str) -> Result<KeyHash, Incomplete> {
     get(&format!("/?{text}")).by(&[query("q")])
 }
 
 /// The key of these cookie lines by the cookie `id`.
-fn id(lines: &[&[u8]]) -> Result<KeyHash, Missing> {
+fn id(lines: &[&[u8]]) -> Result<KeyHash, Incomplete> {
     lines.iter().fold(get("/"), |request, line| request.with("cookie", line)).by(&[a_cookie("id")])
 }
 
@@ -92,29 +94,34 @@ fn a_value_that_imitates_an_encoding_meets_nobody() {
     assert_ne!(key("/?a=%00%00%00%00&b="), key("/?a=&b=%00%00%00%00"));
 }
 
+/// The key of these lines of a header by that header.
+fn by_lines(name: &'static str, lines: &[&[u8]]) -> Result<KeyHash, Incomplete> {
+    lines.iter().fold(get("/"), |request, line| request.with(name, line)).by(&[header(name)])
+}
+
 #[test]
-fn two_lines_of_a_header_are_not_one_joined_line() {
-    let key = |lines: &[&[u8]]| {
-        lines.iter().fold(get("/"), |request, line| request.with("x-key", line)).by(&[header("x-key")])
-    };
-    let keys = [
-        key(&[b"a"]),
-        key(&[b"b"]),
-        key(&[b"a", b"b"]),
-        key(&[b"b", b"a"]),
-        key(&[b"a, b"]),
-        key(&[b"a,b"]),
-        key(&[b"ab"]),
-        key(&[b"a", b"b", b""]),
-        key(&[b""]),
-        key(&[b"", b""]),
-    ];
-    for (index, one) in keys.iter().enumerate() {
-        assert!(one.is_ok());
-        assert!(!keys[..index].contains(one), "key {index}");
+fn a_second_value_of_a_header_is_no_key_of_its_own() {
+    let key = |lines: &[&[u8]]| by_lines("x-key", lines);
+    for several in [&[&b"a"[..], b"b"][..], &[b"b", b"a"], &[b"a", b"a", b"b"], &[b"a", b""], &[b"a", b"A"]] {
+        assert_eq!(key(several), REPEATED);
     }
-    assert_eq!(key(&[]), Err(Missing));
-    assert!(key(&[b"\xff\xfe"]).is_ok());
+    assert_eq!(key(&[b"a", b"a", b"a"]), key(&[b"a"]), "it says the same");
+    let different: [&[u8]; 5] = [b"a", b"b", b"a, a", b"", b"\xff\xfe"];
+    for (index, one) in different.iter().enumerate() {
+        assert!(key(&[one]).is_ok());
+        assert!(different[..index].iter().all(|other| key(&[other]) != key(&[one])), "{index}");
+    }
+    assert_eq!(key(&[]), MISSING);
+}
+
+#[test]
+fn lines_of_a_list_are_one_list() {
+    for name in ["accept", "accept-language", "cache-control", "x-forwarded-for", "x-forwarded-proto", "via"]
+    {
+        assert_eq!(by_lines(name, &[b"a", b"b, c"]), by_lines(name, &[b"a, b, c"]), "{name}");
+        assert_ne!(by_lines(name, &[b"a", b"b"]), by_lines(name, &[b"b", b"a"]), "{name}");
+    }
+    assert_eq!(by_lines("cookie", &[b"a=1", b"b=2"]), by_lines("cookie", &[b"a=1; b=2"]));
 }
 
 #[test]
@@ -122,22 +129,27 @@ fn lines_of_two_headers_do_not_run_together() {
     let key = |lines: &[(&'static str, &str)]| {
         let with =
             |request: Request, (name, value): &(&'static str, &str)| request.with(name, value.as_bytes());
-        lines.iter().fold(get("/"), with).by(&[header("x-a"), header("x-b")]).unwrap()
+        lines.iter().fold(get("/"), with).by(&[header("accept"), header("via")]).unwrap()
     };
     assert_ne!(
-        key(&[("x-a", "1"), ("x-a", "2"), ("x-b", "3")]),
-        key(&[("x-a", "1"), ("x-b", "2"), ("x-b", "3")])
+        key(&[("accept", "1"), ("accept", "2"), ("via", "3")]),
+        key(&[("accept", "1"), ("via", "2"), ("via", "3")])
     );
 }
 
 #[test]
-fn the_first_cookie_of_a_name_counts() {
+fn a_cookie_with_several_values_is_no_key() {
     let seven = id(&[b"id=7"]);
     assert!(seven.is_ok());
-    assert_eq!(id(&[b"a=1; id=7; id=8"]), seven);
-    assert_eq!(id(&[b"a=1;id=7"]), seven);
+    for same in ["a=1; id=7; b=8", "a=1;id=7", "id=7; id=7", "id = 7 ;a", "id =7"] {
+        assert_eq!(id(&[same.as_bytes()]), seven, "{same}");
+    }
     assert_eq!(id(&[b"a=1", b"id=7; b=2"]), seven);
-    assert_ne!(id(&[b"id=8; id=7"]), seven);
+    assert_eq!(id(&[b"id=7", b"id=7"]), seven);
+    for several in ["id=7; id=8", "id=8; id=7", "id=7; id=", "id=7; a=1; id =8", "id=7; id=7; id=8"] {
+        assert_eq!(id(&[several.as_bytes()]), REPEATED, "{several}");
+    }
+    assert_eq!(id(&[b"id=7; a=1", b"id=8"]), REPEATED);
     // The value goes on to the semicolon, whatever is in it.
     assert_ne!(id(&[b"id=7=8"]), seven);
     assert_ne!(id(&[b"id="]), seven);
@@ -146,9 +158,9 @@ fn the_first_cookie_of_a_name_counts() {
 
 #[test]
 fn a_cookie_of_another_name_is_none() {
-    assert_eq!(id(&[]), Err(Missing));
-    for line in ["", "xid=7", "ID=7", "id", "id =7", "a=id=7", ";;"] {
-        assert_eq!(id(&[line.as_bytes()]), Err(Missing), "{line}");
+    assert_eq!(id(&[]), MISSING);
+    for line in ["", "xid=7", "ID=7", "id", "i d=7", "a=id=7", ";;"] {
+        assert_eq!(id(&[line.as_bytes()]), MISSING, "{line}");
     }
 }
 
@@ -164,19 +176,24 @@ fn query_parameters_are_decoded() {
     assert_eq!(q("x=1%26q=2&q=a"), q("q=a"));
     assert_eq!(get("/?a+b=1").by(&[query("a b")]), get("/?a%20b=1").by(&[query("a b")]));
     assert!(get("/?a+b=1").by(&[query("a b")]).is_ok());
-    assert_eq!(get("/?a+b=1").by(&[query("a+b")]), Err(Missing));
+    assert_eq!(get("/?a+b=1").by(&[query("a+b")]), MISSING);
 }
 
 #[test]
-fn the_first_query_parameter_of_a_name_counts() {
-    assert_eq!(q("a=1&q=a&q=b"), q("q=a"));
+fn a_query_parameter_with_several_values_is_no_key() {
+    for same in ["a=1&q=a&b=2", "q=a&q=a", "q=a&%71=%61"] {
+        assert_eq!(q(same), q("q=a"), "{same}");
+    }
+    for several in ["q=a&q=b", "q=b&a=1&q=a", "q=a&%71=b", "q=a&q", "q&q=a", "q=a&q=a&q=b"] {
+        assert_eq!(q(several), REPEATED, "{several}");
+    }
     assert_eq!(q("q"), q("q="));
     assert!(q("q").is_ok());
     assert_ne!(q("q=a=b"), q("q=a"));
     for missing in ["", "a=1", "Q=a", "qq=a", "a=q", "&&"] {
-        assert_eq!(q(missing), Err(Missing), "{missing}");
+        assert_eq!(q(missing), MISSING, "{missing}");
     }
-    assert_eq!(get("/").by(&[query("q")]), Err(Missing));
+    assert_eq!(get("/").by(&[query("q")]), MISSING);
 }
 
 #[test]
@@ -184,8 +201,8 @@ fn one_missing_part_makes_the_key_incomplete() {
     let request = get("/?q=1").with("x-a", b"1");
     assert!(request.by(&[query("q"), header("x-a"), KeyPart::ClientIp]).is_ok());
     for part in [query("r"), header("x-b"), a_cookie("id"), KeyPart::Host] {
-        assert_eq!(request.by(&[query("q"), part.clone()]), Err(Missing), "{part}");
-        assert_eq!(request.by(&[part, query("q")]), Err(Missing));
+        assert_eq!(request.by(&[query("q"), part.clone()]), MISSING, "{part}");
+        assert_eq!(request.by(&[part, query("q")]), MISSING);
     }
 }
 
@@ -194,7 +211,7 @@ fn a_host_counts_once_however_it_is_written() {
     let host = |value: &str| get("/").with("host", value.as_bytes()).by(&[KeyPart::Host]);
     assert_eq!(host("API.example.com:8080"), host("api.example.com"));
     assert_ne!(host("api.example.com"), host("www.example.com"));
-    assert_eq!(host(""), Err(Missing));
+    assert_eq!(host(""), MISSING);
 }
 
 #[test]
@@ -223,7 +240,7 @@ fn routes_and_methods_count_apart() {
 
 #[test]
 fn no_complete_key_is_the_shared_one() {
-    let shared = Missing.shared(HASHER);
+    let shared = shared(HASHER);
     let request = get("/?q=%ff&e=").with("x-a", b"\xff").with("x-e", b"").with("host", b"a");
     let parts = [
         KeyPart::ClientIp,

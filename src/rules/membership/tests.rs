@@ -19,6 +19,10 @@ fn plans(all: &[(&str, &str)], default: Option<&str>) -> Plans {
 
 /// The plan of a request with these lines of the header.
 fn plan_of<'p>(plans: &'p Plans, lines: &[&str]) -> Option<&'p str> {
+    try_plan_of(plans, lines).unwrap()
+}
+
+fn try_plan_of<'p>(plans: &'p Plans, lines: &[&str]) -> Result<Option<&'p str>, Ambiguity> {
     let mut headers = HeaderMap::new();
     for line in lines {
         headers.append(KEY, HeaderValue::from_str(line).unwrap());
@@ -43,10 +47,14 @@ fn a_member_is_on_its_plan_and_everybody_else_on_the_default() {
 }
 
 #[test]
-fn two_keys_are_no_key_at_all() {
-    let plans = plans(&[("a", "pro"), ("b", "pro"), ("a, b", "pro")], Some("free"));
-    assert_eq!(plan_of(&plans, &["a", "b"]), Some("free"));
-    assert_eq!(plan_of(&plans, &["a", "a"]), Some("free"));
+fn nobody_leaves_a_plan_with_a_second_key() {
+    for default in [None, Some("free")] {
+        let plans = plans(&[("a", "slow"), ("b", "pro"), ("a, b", "pro")], default);
+        for several in [["a", "b"], ["b", "a"], ["a", "unknown"]] {
+            assert_eq!(try_plan_of(&plans, &several), Err(Ambiguity::Repeated));
+        }
+        assert_eq!(plan_of(&plans, &["a", "a"]), Some("slow"));
+    }
 }
 
 #[test]

@@ -37,13 +37,6 @@ fn a_header_is_a_key() {
 }
 
 #[test]
-fn a_second_header_line_does_not_pass_for_the_first_alone() {
-    let one = get("/").header("x-api-key", "one");
-    let both = get("/").header("x-api-key", "one").header("x-api-key", "two");
-    assert_apart(&keyed("[{ header: x-api-key }]"), &[one, both]);
-}
-
-#[test]
 fn a_cookie_is_a_key() {
     let with = |cookies: &str| get("/").header("cookie", cookies);
     assert_apart(&keyed("[{ cookie: session }]"), &[with("session=one"), with("session=two")]);
@@ -148,4 +141,55 @@ fn a_key_of_any_octets_is_a_key() {
     for value in [b"\xff\xfe".as_slice(), b"\xff", &long] {
         assert_eq!((ask(value), ask(value)), (200, 429));
     }
+}
+
+#[test]
+fn a_second_value_of_a_part_of_the_key_is_no_way_around_its_limit() {
+    let weir = with_rules(
+        "  - { name: header, key: { header: authorization }, limit: 1/d }\n  \
+         - { name: cookie, key: { cookie: sid }, limit: 1/d }\n  \
+         - { name: query, key: { query: k }, limit: 1/d, on_missing: shared }\n  \
+         - { name: looks-on, key: { header: x-api-key }, limit: 1/d, on_missing: deny, throttle: shadow }",
+    );
+    let basic = || get("/?k=1").header("authorization", "Basic K");
+    assert_eq!(passing(&weir, 2, &basic()), 1);
+    for n in 0..3 {
+        let n = n.to_string();
+        for repeated in [
+            basic().header("authorization", &n),
+            get("/?k=2").header("authorization", &n).header("authorization", "Basic K"),
+            get("/?k=2").header("cookie", &format!("sid={n}; sid=real")),
+            get("/?k=2").header("cookie", "sid=real").header("cookie", &format!("sid={n}")),
+            get(&format!("/?k={n}&k=real")),
+            get(&format!("/?k=real&a=b&%6B={n}")),
+        ] {
+            let answer = crate::support::ask(weir.address(), &repeated);
+            assert_eq!(answer.status, 400, "{repeated:?}");
+            assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
+            assert!(answer.body.text().contains("several values"), "{}", answer.body.text());
+        }
+    }
+    for (rule, times) in [("header", 6.0), ("cookie", 6.0), ("query", 6.0), ("looks-on", 0.0)] {
+        let denied = weir.metric("weir_decisions_total", &[("rule", rule), ("outcome", "denied")]);
+        assert_eq!(denied, times, "{rule}");
+    }
+    // Who says the same twice says it once, and who only looks on refuses nothing.
+    let again = get("/?k=3&k=3").header("x-api-key", "a").header("x-api-key", "b");
+    assert_eq!(passing(&weir, 2, &again), 1);
+}
+
+#[test]
+fn a_rule_that_is_not_in_force_denies_nobody_for_a_missing_key() {
+    let rule = |more: &str| {
+        with_rules(&format!(
+            "  - {{ name: a, key: {{ header: x-key }}, limit: 1/d, on_missing: deny, {more} }}"
+        ))
+    };
+    for more in ["enforce: 0%", "throttle: shadow"] {
+        let weir = rule(more);
+        assert_eq!(statuses(&weir, &[get("/"), get("/")]), [200, 200], "{more}");
+        let seen = |outcome| weir.metric("weir_decisions_total", &[("rule", "a"), ("outcome", outcome)]);
+        assert_eq!((seen("shadow"), seen("denied")), (2.0, 0.0), "{more}");
+    }
+    assert_eq!(statuses(&rule("enforce: 100%"), &[get("/")]), [403]);
 }

@@ -46,7 +46,7 @@ impl Rules {
         let (client, now): (IpAddr, _) = (client.parse().unwrap(), Timestamp::from_secs(MIDNIGHT + seconds));
         let (uri, headers) = (Uri::from_static("/"), HeaderMap::new());
         let request = identify(&Method::GET, &uri, &headers, client, &self.config.identify, now).unwrap();
-        let Selection::Limited(selected) = self.rules.select(&request, Headroom::default()) else {
+        let Selection::Limited(selected, _) = self.rules.select(&request, Headroom::default()) else {
             return false;
         };
         let checks: Vec<_> = selected.iter().map(|selected| selected.check).collect();

@@ -11,7 +11,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::identify::jwt::claim::Claim;
-use crate::identify::jwt::{self, Source, Trust, Verifier};
+use crate::identify::jwt::source::Source;
+use crate::identify::jwt::{self, Trust, Verifier};
 
 /// What a client can choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ impl Chosen {
     }
 }
 
-/// The values of each of [`Chosen::ALL`]; only headers have several, and none is absent.
+/// The values of each of [`Chosen::ALL`]; claims and paths have one at most, and none is absent.
 type Values = [Vec<String>; 7];
 
 /// Texts that run into each other, and such as look like the lengths and counts of an encoding.
@@ -64,11 +65,12 @@ fn values() -> impl Strategy<Value = Values> {
     // A header takes no control characters, a cookie no semicolons and no space around it.
     let line = || texts().prop_map(|text| text.replace(['\0', '\x01', '\x02'], "c"));
     let lines = || prop::collection::vec(line(), 0..4);
-    let one = || prop::collection::vec(texts(), 0..2);
-    let cookie = prop::collection::vec(line(), 0..2);
+    let several = || prop::collection::vec(texts(), 0..3);
+    let claim = prop::collection::vec(texts(), 0..2);
+    let cookie = prop::collection::vec(line(), 0..3);
     let path =
         prop::sample::select(vec![vec!["/".to_owned()], vec!["/a".to_owned()], vec!["/a_b".to_owned()]]);
-    (lines(), lines(), one(), one(), cookie, one(), path)
+    (lines(), lines(), several(), several(), cookie, claim, path)
         .prop_map(|(a, b, c, d, e, f, g)| [a, b, c, d, e, f, g])
 }
 
@@ -127,11 +129,13 @@ fn request(values: &Values) -> Request {
     request
 }
 
-/// What the request shows of these parts; nothing if one is absent.
-fn shown(template: &[Chosen], values: &Values) -> Option<Vec<Vec<String>>> {
-    let shown = template.iter().map(|part| values[*part as usize].clone());
-    let shown: Vec<_> = shown.collect();
-    shown.iter().all(|values| !values.is_empty()).then_some(shown)
+/// What the request shows of these parts; nothing if one is absent, or there in several ways.
+fn shown(template: &[Chosen], values: &Values) -> Option<Vec<String>> {
+    let shown = template.iter().map(|part| {
+        let (first, others) = values[*part as usize].split_first()?;
+        others.iter().all(|other| other == first).then(|| first.clone())
+    });
+    shown.collect()
 }
 
 proptest! {
@@ -146,7 +150,7 @@ proptest! {
             prop_assert_eq!(one_key == other_key, one == other, "{:?} {:?}", one, other);
         }
         for key in [one_key, other_key].into_iter().flatten() {
-            prop_assert_ne!(key, Missing.shared(HASHER));
+            prop_assert_ne!(key, shared(HASHER));
         }
     }
 

@@ -1,0 +1,59 @@
+//! What a configuration holds that cannot be read back out of it: members, secrets and data files are kept as hashes
+//! under secrets of their own, or as something made of them. To be told apart they are hashed as they were written.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::files::{Files, Mark, hash};
+use super::raw::{self, List as _};
+
+/// The hashes of what is kept out of sight.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Contents {
+    plans: Option<u128>,
+    secrets: Option<u128>,
+    /// By their names, as far as can be told relative to the configuration.
+    files: BTreeMap<String, Mark>,
+}
+
+impl Contents {
+    /// What `raw` and the files it names say.
+    pub(super) fn of(raw: &raw::Root, files: &Files) -> Self {
+        let written = |secret: &raw::Secret| match secret {
+            raw::Secret::Text(text) => Some(text.0.clone()),
+            raw::Secret::File(_) => None,
+        };
+        let secrets = raw.jwt.as_ref().and_then(|jwt| jwt.secret.as_ref());
+        let secrets = secrets.map(|secrets| {
+            let mut all = String::new();
+            for text in secrets.items().filter_map(|(_, secret)| written(secret)) {
+                // Writing to a text cannot fail.
+                let _ = write!(all, "{}:{text}", text.len());
+            }
+            hash(all.as_bytes())
+        });
+        Self {
+            plans: raw.plans.as_ref().map(|plans| hash(format!("{plans:?}").as_bytes())),
+            secrets,
+            files: files.named(),
+        }
+    }
+
+    /// What differs from `old`, a line each.
+    pub(super) fn changes_since(&self, old: &Self) -> Vec<String> {
+        let sections = [("plans", old.plans != self.plans), ("jwt.secret", old.secrets != self.secrets)];
+        let sections = sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name);
+        let mut lines: Vec<_> = sections.map(|name| format!("{name}: changed")).collect();
+        for name in old.files.keys().filter(|name| !self.files.contains_key(*name)) {
+            lines.push(format!("file {name}: no longer read"));
+        }
+        for (name, mark) in &self.files {
+            match old.files.get(name) {
+                Some(before) if before == mark => {}
+                Some(_) => lines.push(format!("file {name}: changed")),
+                None => lines.push(format!("file {name}: read from now on")),
+            }
+        }
+        lines
+    }
+}

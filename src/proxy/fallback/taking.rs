@@ -1,0 +1,85 @@
+//! Which answers are being taken down, and how much memory that takes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::{Memory, REFRESH};
+use crate::limiter::timestamp::Timestamp;
+use crate::response::fallback::Kept;
+
+/// Who takes longer than this is at the pace of a slow client, and the next one need not wait for it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is being taken down for one memory.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    /// One answer to each request at a time, since the others would say the same, and since when.
+    keys: Mutex<HashMap<Arc<[u8]>, Timestamp>>,
+    /// Bytes that all of them take.
+    taken: AtomicU64,
+}
+
+/// A place on the desk of a memory; given back when dropped.
+#[derive(Debug)]
+pub(super) struct Taking {
+    memory: Arc<Memory>,
+    key: Arc<[u8]>,
+    since: Timestamp,
+    taken: u64,
+}
+
+impl Taking {
+    /// Takes a place, if an answer to the request `key` is wanted and nobody else is at it.
+    pub(super) fn begin(memory: &Arc<Memory>, key: &Arc<[u8]>, now: Timestamp) -> Option<Self> {
+        if memory.answers.peek(&**key).is_some_and(|kept| kept.kept_for(now) < REFRESH) {
+            return None;
+        }
+        let mut keys = memory.desk.keys.lock();
+        if keys.get(key).is_some_and(|since| now.since(*since) < PATIENCE) {
+            return None;
+        }
+        keys.insert(Arc::clone(key), now);
+        drop(keys);
+        let mut taking = Self { memory: Arc::clone(memory), key: Arc::clone(key), since: now, taken: 0 };
+        let length = key.len() as u64;
+        taking.takes(length).then_some(taking)
+    }
+
+    /// Bytes of an answer that are worth taking down.
+    pub(super) fn largest(&self) -> u64 {
+        self.memory.keeping.largest
+    }
+
+    /// Takes so many bytes more, if there are so many.
+    pub(super) fn takes(&mut self, bytes: u64) -> bool {
+        let budget = self.memory.keeping.budget;
+        let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= budget);
+        let taken = self.memory.desk.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        if taken.is_ok() {
+            self.taken = self.taken.saturating_add(bytes);
+        }
+        taken.is_ok()
+    }
+
+    /// Keeps the answer.
+    pub(super) fn keep(self, kept: &Arc<Kept>) {
+        if kept.size() as u64 <= self.largest() {
+            self.memory.answers.insert(self.key.as_ref().into(), Arc::clone(kept));
+        }
+    }
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        self.memory.desk.taken.fetch_sub(self.taken, Ordering::Relaxed);
+        let mut keys = self.memory.desk.keys.lock();
+        // Else somebody else is at it by now.
+        if keys.get(&self.key) == Some(&self.since) {
+            keys.remove(&self.key);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Rules that have no answer to a request with two keys.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::identify::lookup::Ambiguity;
+use crate::limiter::percent::Percent;
+use crate::rules::matcher::OnPlan;
+use crate::rules::membership::{Plans, Roll};
+use crate::rules::rule::Throttle;
+
+/// What became of a request by the rule at 0.
+#[derive(Debug, PartialEq, Eq)]
+enum Became {
+    Exempt,
+    Denied,
+    Ambiguous,
+    LookedOn,
+    Limited(usize),
+}
+
+fn became(bound: &Bound, keys: &[&'static str]) -> Became {
+    match bound.select_with("/", keys) {
+        Selection::Exempt(RuleIndex(0)) => Became::Exempt,
+        Selection::Denied(RuleIndex(0), Denial::Forbidden) => Became::Denied,
+        Selection::Denied(RuleIndex(0), Denial::Ambiguous(Ambiguity::Repeated)) => Became::Ambiguous,
+        Selection::Limited(selected, onlookers) if onlookers.is_empty() => Became::Limited(selected.len()),
+        Selection::Limited(_, onlookers) if onlookers == [RuleIndex(0)] => Became::LookedOn,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn by_key(change: impl FnOnce(&mut Limiting)) -> Bound {
+    let mut limiting = Limiting {
+        key: KeyTemplate([KeyPart::Header(API_KEY)].into()),
+        limits: [RuleLimit::from(quota())].into(),
+        ..Limiting::default()
+    };
+    change(&mut limiting);
+    bound(vec![rule("a", &[], Action::Limit(limiting))])
+}
+
+fn quota() -> Quota {
+    let limit = Limit::new(NonZeroU32::MIN, Period::one(Unit::Hour));
+    Quota::new(Algorithm::Gcra, limit, None).unwrap()
+}
+
+#[test]
+fn a_second_key_is_refused_whatever_is_done_about_a_missing_one() {
+    for on_missing in [OnMissing::Skip, OnMissing::Shared, OnMissing::Deny] {
+        let bound = by_key(|limiting| limiting.on_missing = on_missing);
+        assert_eq!(became(&bound, &["a", "b"]), Became::Ambiguous, "{on_missing:?}");
+        assert_eq!(became(&bound, &["a", "a"]), Became::Limited(1));
+    }
+}
+
+#[test]
+fn a_rule_that_only_looks_on_refuses_no_key() {
+    for (throttle, enforce) in
+        [(Throttle::Shadow, Percent::WHOLE), (Throttle::Hard, Percent::from_hundredths(0))]
+    {
+        let bound = by_key(|limiting| {
+            (limiting.throttle, limiting.enforce) = (throttle, enforce);
+            limiting.on_missing = OnMissing::Deny;
+        });
+        assert_eq!(became(&bound, &[]), Became::LookedOn, "{throttle:?} {enforce}");
+        assert_eq!(became(&bound, &["a", "b"]), Became::LookedOn, "{throttle:?} {enforce}");
+        assert_eq!(became(&bound, &["a"]), Became::Limited(1));
+    }
+    let enforced = by_key(|limiting| limiting.on_missing = OnMissing::Deny);
+    assert_eq!(became(&enforced, &[]), Became::Denied);
+}
+
+/// A rule for one of two plans, that `x-api-key` decides over.
+fn for_plan(wanted: &str, excepted: bool, action: Action) -> Bound {
+    let mut roll = Roll::new([3, 5]);
+    [("a", "slow"), ("b", "fast")].iter().for_each(|(key, plan)| roll.add(key, plan).unwrap());
+    let members = Arc::new(roll.close().unwrap());
+    let plans = Arc::new(Plans { of: KeyPart::Header(API_KEY), members, default: None });
+    let plan = Some(Box::new(OnPlan { plans, any: [wanted.into()].into() }));
+    let matcher = Matcher { plan, ..Matcher::default() };
+    let (matcher, except) = if excepted { (Matcher::default(), Some(matcher)) } else { (matcher, None) };
+    bound(vec![Rule { name: "a".into(), matcher, except, action }])
+}
+
+#[test]
+fn a_rule_that_may_be_for_the_client_lets_nobody_by() {
+    let limiting = || limiting(&[], OnMissing::Skip, &[5]);
+    let cases = [
+        (Action::Allow, Became::Exempt, Became::Limited(0)),
+        (Action::Deny, Became::Denied, Became::Ambiguous),
+        (limiting(), Became::Limited(1), Became::Ambiguous),
+    ];
+    for (action, plain, unclear) in cases {
+        let bound = for_plan("slow", false, action.clone());
+        assert_eq!(became(&bound, &["a"]), plain, "{action:?}");
+        assert_eq!(became(&bound, &["b"]), Became::Limited(0), "{action:?}");
+        assert_eq!(became(&bound, &["a", "b"]), unclear, "{action:?}");
+        let excepting = for_plan("slow", true, action.clone());
+        assert_eq!(became(&excepting, &["b"]), plain, "{action:?}");
+        assert_eq!(became(&excepting, &["b", "a"]), unclear, "{action:?}");
+    }
+}
