@@ -8,6 +8,7 @@ use super::membership::Plans;
 use super::pattern::{HeaderPattern, HostPattern, PathPattern};
 use super::schedule::Schedule;
 use crate::identify::Attributes;
+use crate::identify::certificate::CertificateName;
 use crate::identify::cidr::CidrSet;
 use crate::identify::geo::{Asn, Continent, Country};
 use crate::identify::jwt::claim::Claim;
@@ -31,6 +32,8 @@ pub struct Matcher {
     pub origin: Option<Box<Origin>>,
     /// For each of these claims of the client's token, any of its patterns.
     pub claims: Box<[(Claim, Box<[HeaderPattern]>)]>,
+    /// For each of these kinds of names in the client's certificate, any of its patterns by any of the names.
+    pub certificate: Box<[(CertificateName, Box<[HeaderPattern]>)]>,
     /// The client is on one of these plans.
     pub plan: Option<Box<OnPlan>>,
 }
@@ -83,9 +86,18 @@ impl Matcher {
             && self.claims.iter().all(|(claim, patterns)| {
                 let value = request.claim(claim);
                 patterns.iter().any(|pattern| pattern.matches_value(value))
-            });
+            })
+            && self.certificate.iter().all(|(name, patterns)| is_named(request, *name, patterns));
         holds.then_some(route)
     }
+}
+
+fn is_named(request: &Attributes<'_>, name: CertificateName, patterns: &[HeaderPattern]) -> bool {
+    let names = request.certificate.map_or(&[][..], |certificate| certificate.names(name));
+    patterns.iter().any(|pattern| match names {
+        [] => pattern.matches_value(None),
+        names => names.iter().any(|name| pattern.matches_value(Some(name))),
+    })
 }
 
 impl OnPlan {
