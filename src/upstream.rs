@@ -10,11 +10,13 @@ pub mod error;
 pub mod host;
 pub mod settings;
 pub mod stream;
+pub mod tunnel;
 
 mod echo;
 mod endpoints;
 mod health;
 mod http1;
+mod http2;
 mod outliers;
 mod pool;
 mod resolve;

@@ -100,9 +100,9 @@ fn secured(
     listeners: &[Box<str>],
     before: &[Option<Arc<Server>>],
 ) -> Result<Box<[Option<Arc<Server>>]>, rustls::Error> {
-    let one = |(index, name): (usize, &Box<str>)| {
+    let one = |(index, name): (usize, &str)| {
         let before = before.get(index).and_then(Option::as_ref);
-        let Some(place) = config.listeners.iter().position(|listener| listener.name == *name) else {
+        let Some(place) = config.listeners.iter().position(|listener| *listener.name == *name) else {
             return Ok(before.cloned());
         };
         let settings = config.tls.get(place).and_then(Option::as_ref);
@@ -113,7 +113,7 @@ fn secured(
                 .map(|server| Some(Arc::new(server))),
         }
     };
-    listeners.iter().enumerate().map(one).collect()
+    listeners.iter().map(|name| &**name).enumerate().map(one).collect()
 }
 
 /// The upstreams of `config`; those of `before` that stay as they are are kept.

@@ -108,7 +108,7 @@ pub struct ListenerMap {
     #[schemars(extend("default" = shown(defaults::LISTENER_IDLE_TIMEOUT)))]
     pub idle_timeout: Option<Duration>,
     /// TLS; plain unless given.
-    pub tls: Option<Tls>,
+    pub tls: Option<Box<Tls>>,
     /// Whether connections begin with the PROXY protocol. Believed only from `client_ip.trusted_proxies`.
     #[schemars(extend("default" = "disabled"))]
     pub proxy_protocol: Option<ProxyProtocol>,

@@ -17,6 +17,7 @@ use super::Worker;
 use super::activity::Activity;
 use super::headers::{self, Hop};
 use super::stream::Downstream;
+use super::tunnel::Switched;
 use crate::identify::certificate::Certificate;
 use crate::identify::client_ip::ClientAddress;
 use crate::listener::{Accepted, ProxyProtocol};
@@ -56,13 +57,24 @@ pub(super) struct Connection {
     activity: Rc<Activity>,
     /// The notes of the stream opened last, until its task has them.
     newest: RefCell<Option<Rc<Activity>>>,
+    /// What the connection is to become when its last answer is out.
+    switched: RefCell<Option<Switched>>,
 }
 
 impl Connection {
     fn new(worker: Rc<Worker>, listener: usize, activity: Rc<Activity>, peer: IpAddr) -> Self {
         worker.metrics.downstream_connection_opened(listener);
         let peer_text = headers::address(peer);
-        Self { worker, listener, peer, peer_text, secured: None, activity, newest: RefCell::default() }
+        Self {
+            worker,
+            listener,
+            peer,
+            peer_text,
+            secured: None,
+            activity,
+            newest: RefCell::default(),
+            switched: RefCell::default(),
+        }
     }
 
     /// What the client's certificate says, if it has shown one that holds.
@@ -84,6 +96,13 @@ impl Connection {
         let stream = self.activity.open_stream();
         self.newest.replace(Some(Rc::clone(&stream)));
         stream
+    }
+}
+
+impl Connection {
+    /// The answer under way is the last of HTTP.
+    pub(super) fn switch(&self, switched: Switched) {
+        self.switched.replace(Some(switched));
     }
 }
 

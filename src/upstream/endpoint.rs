@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::uri::Scheme;
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Body;
 
 use super::answer::Answer;
@@ -23,9 +24,10 @@ use super::http1::head::Head;
 use super::http1::length::Length;
 use super::http1::streaming::Streaming;
 use super::http1::upload::Upload;
+use super::http2::{self, lines::Lines};
 use super::pool::Pool;
 use super::settings::Balance;
-use super::transport;
+use super::transport::{self, Transport};
 use crate::telemetry::metrics::EndpointMetrics;
 
 /// One worker's way to one endpoint.
@@ -34,17 +36,21 @@ pub struct Endpoint {
     cluster: Arc<Cluster>,
     host: Arc<Host>,
     pool: Rc<Pool>,
+    lines: Lines,
     metrics: Rc<EndpointMetrics>,
 }
 
 impl Endpoint {
     /// A way to `host` without connections yet.
     pub(super) fn new(cluster: &Arc<Cluster>, host: &Arc<Host>, metrics: EndpointMetrics) -> Self {
+        let keep_for = cluster.settings().idle_timeout.as_secs().max(1);
+        let metrics = Rc::new(metrics);
         Self {
-            pool: Rc::new(Pool::new(cluster.settings().idle_timeout.as_secs().max(1))),
+            pool: Rc::new(Pool::new(keep_for)),
+            lines: Lines::new(keep_for, &metrics),
             cluster: Arc::clone(cluster),
             host: Arc::clone(host),
-            metrics: Rc::new(metrics),
+            metrics,
         }
     }
 
@@ -71,14 +77,15 @@ impl Endpoint {
     /// A second has passed.
     pub(super) fn age(&self) {
         self.pool.age();
+        self.lines.age();
     }
 
     /// Sends a request and answers with the head of the answer, its body still to come. Dropped before, it
-    /// closes the connection.
+    /// closes the connection or, over HTTP/2, resets the stream. A `call` of gRPC always goes over HTTP/2.
     ///
     /// # Errors
     /// [`Error`] if no connection could be made, or none of the answer came or it was not HTTP.
-    pub async fn send<B>(&self, request: Request<B>) -> Result<Response<Answer<B>>, Error>
+    pub async fn send<B>(&self, request: Request<B>, call: bool) -> Result<Response<Answer<B>>, Error>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
@@ -86,8 +93,23 @@ impl Endpoint {
         if self.host.target == Target::Echo {
             return Ok(echo::answer(request));
         }
-        let least_request = self.cluster.settings().balance == Balance::LeastRequest;
+        let settings = self.cluster.settings();
+        let least_request = settings.balance == Balance::LeastRequest;
         let under_way = least_request.then(|| UnderWay::begin(&self.host));
+        let mut response = match call || settings.http2 {
+            false => self.send_by_http1(request).await?,
+            // Its future is large: it does not burden the requests of HTTP/1.1.
+            true => Box::pin(self.send_by_http2(request)).await?,
+        };
+        response.body_mut().hold(under_way);
+        Ok(response)
+    }
+
+    async fn send_by_http1<B>(&self, request: Request<B>) -> Result<Response<Answer<B>>, Error>
+    where
+        B: Body<Data = Bytes> + Unpin + 'static,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
         let mut kept = self.pool.checkout();
         let is_kept = kept.is_some();
         let buffer = kept.as_mut().map(|kept| std::mem::take(&mut kept.buffer)).unwrap_or_default();
@@ -113,9 +135,17 @@ impl Endpoint {
             }
             answered => answered?,
         };
-        let mut response = self.answer(head, connection, upload);
-        response.body_mut().hold(under_way);
-        Ok(response)
+        Ok(self.answer(head, connection, upload))
+    }
+
+    async fn send_by_http2<B>(&self, request: Request<B>) -> Result<Response<Answer<B>>, Error>
+    where
+        B: Body<Data = Bytes> + Unpin + 'static,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
+        let (parts, body) = request.into_parts();
+        let head = http2::head::for_http2(parts, Scheme::HTTP, &self.host.name);
+        http2::send(&self.lines, async || self.open().await, head, body).await
     }
 
     fn answer<B>(&self, head: Head, mut connection: Connection, upload: Upload<B>) -> Response<Answer<B>>
@@ -125,6 +155,7 @@ impl Endpoint {
     {
         let Head { status, headers, length, keeps } = head;
         let answer = match length {
+            _ if status == StatusCode::SWITCHING_PROTOCOLS => Answer::switched(connection),
             Length::Octets(octets) if connection.has_read(octets) && upload.is_over() => {
                 let content = connection.take(octets);
                 if keeps {
@@ -142,6 +173,10 @@ impl Endpoint {
     }
 
     async fn connect(&self) -> Result<Connection, Error> {
+        self.open().await.map(|transport| Connection::new(transport, &self.metrics))
+    }
+
+    async fn open(&self) -> Result<Transport, Error> {
         let settings = self.cluster.settings();
         // The answer's time runs meanwhile: an upstream that is away is to be told from one that is slow.
         let most = settings.connect_timeout.min(settings.timeout);
@@ -149,9 +184,7 @@ impl Endpoint {
             Ok(opened) => opened.map_err(Error::Connect),
             Err(_) => Err(Error::ConnectTimeout),
         };
-        opened
-            .map(|transport| Connection::new(transport, &self.metrics))
-            .inspect_err(|_| self.metrics.connection_failed())
+        opened.inspect_err(|_| self.metrics.connection_failed())
     }
 }
 

@@ -31,4 +31,5 @@ mod throttling;
 mod timeouts;
 mod tls;
 mod unix_sockets;
+mod upgrades;
 mod upstreams;

@@ -33,7 +33,7 @@ pub(super) fn compile(raw: &raw::Root, files: &mut Files, report: &mut Report<'_
         each(raw, root.key("listeners"), |raw, at| {
             let tls = match raw {
                 raw::Listener::Address(_) => None,
-                raw::Listener::Map(map) => map.tls.as_ref(),
+                raw::Listener::Map(map) => map.tls.as_deref(),
             };
             let tls = tls.and_then(|raw| tls::server(raw, at.key("tls"), files, report));
             let listener = listener(raw, at, &mut taken, report)?;

@@ -141,6 +141,7 @@ fn settings(
         },
         name: name.unwrap_or_else(|| first.to_string().into()),
         addresses: addresses.into(),
+        http2: raw.and_then(|raw| raw.http2).unwrap_or(false),
         connect_timeout: connect.unwrap_or(defaults::CONNECT_TIMEOUT),
         timeout: answer.unwrap_or(defaults::UPSTREAM_TIMEOUT),
         idle_timeout: idle.unwrap_or(defaults::UPSTREAM_IDLE_TIMEOUT),

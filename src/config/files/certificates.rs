@@ -8,21 +8,27 @@ use crate::tls::pem::{Authorities, Chain, Key, Unusable};
 const LARGEST: u64 = 1 << 20;
 
 /// A certificate and those that lead from it to an authority.
-pub(in crate::config) const CHAIN: Kind<Chain> =
-    Kind { name: "certificate", largest: LARGEST, parse: |content| Chain::from_pem(&content).map_err(flaws) };
+pub(in crate::config) const CHAIN: Kind<Chain> = Kind {
+    name: "certificate",
+    largest: LARGEST,
+    parse: |content| Chain::from_pem(&content).map_err(|unusable| flaws(&unusable)),
+};
 
 /// A private key.
-pub(in crate::config) const KEY: Kind<Key> =
-    Kind { name: "private key", largest: LARGEST, parse: |content| Key::from_pem(&content).map_err(flaws) };
+pub(in crate::config) const KEY: Kind<Key> = Kind {
+    name: "private key",
+    largest: LARGEST,
+    parse: |content| Key::from_pem(&content).map_err(|unusable| flaws(&unusable)),
+};
 
 /// Those who issue certificates.
 pub(in crate::config) const AUTHORITIES: Kind<Authorities> = Kind {
     name: "authorities",
     largest: LARGEST,
-    parse: |content| Authorities::from_pem(&content).map_err(flaws),
+    parse: |content| Authorities::from_pem(&content).map_err(|unusable| flaws(&unusable)),
 };
 
-fn flaws(unusable: Unusable) -> Vec<Flaw> {
+fn flaws(unusable: &Unusable) -> Vec<Flaw> {
     let fault = Fault::new(unusable.to_string());
     vec![Flaw::whole(match unusable {
         Unusable::EncryptedKey => {
