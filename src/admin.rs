@@ -5,6 +5,7 @@
 //! It answers until the very end of the process, so that a drain can be watched.
 
 mod act;
+mod certs;
 mod clusters;
 mod config_dump;
 mod help;
@@ -35,6 +36,7 @@ use crate::snapshot;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::{ClusterView, Metrics};
+use crate::tls::server::Server;
 
 /// How much of the entrance a socket offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +124,8 @@ pub struct State {
     pub started: Timestamp,
     /// Worker threads.
     pub workers: usize,
+    /// TLS of the listeners in effect.
+    pub secured: Ask<Vec<Arc<Server>>>,
     /// Where clients connect.
     pub listeners: Vec<Listener>,
     /// The upstreams.

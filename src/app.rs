@@ -136,7 +136,9 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
     let limiter = Arc::new(limiter);
     let names: Vec<&str> = config.listeners.iter().map(|listener| &*listener.name).collect();
     let metrics = Metrics::new(&names);
-    let generations = Arc::new(Generations::first(config, &limiter, &clock, &metrics));
+    let generations = Generations::first(config, &limiter, &clock, &metrics)
+        .map(Arc::new)
+        .map_err(Error::system("cannot set up TLS"))?;
     let log = config.access_log.as_ref().map(AccessLog::open).transpose();
     let (access_log, log_guard) = log.map_err(Error::system("cannot open the access log"))?.unzip();
     metrics.config_started(1, clock.now());

@@ -36,13 +36,15 @@ use crate::response::refusal::Refusal;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
 use crate::telemetry::access_log;
-use crate::{drain, identify, listener, response, snapshot, upstream};
+use crate::{drain, identify, listener, response, snapshot, tls, upstream};
 
 /// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where clients connect; at least one.
     pub listeners: Vec<listener::Settings>,
+    /// TLS, beside the listeners; `None` for those that are plain.
+    pub tls: Vec<Option<tls::server::Settings>>,
     /// Worker threads.
     pub workers: NonZeroUsize,
     /// The services beside us; at least one.

@@ -3,6 +3,7 @@
 //! Everything a client may choose to write is normalised here, once, so that no spelling of a path or a
 //! host gets around a rule. Pure; borrows from the request wherever it is already in its normal form.
 
+pub mod certificate;
 pub mod cidr;
 pub mod client_ip;
 pub mod forwarded;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
 
+use self::certificate::Certificate;
 use self::cidr::CidrSet;
 use self::client_ip::ClientAddress;
 use self::geo::{Asn, Geo, Place, Whereabouts};
@@ -68,6 +70,8 @@ pub struct Attributes<'a> {
     pub now: Timestamp,
     /// The number of the client's plan, once a rule has asked; numbers belong to `rules::membership`.
     pub plan: OnceCell<Result<Option<u16>, Ambiguity>>,
+    /// What the client's certificate says, if it has shown one that holds.
+    pub certificate: Option<&'a Certificate>,
     whereabouts: Whereabouts<'a>,
     token: jwt::Token<'a>,
 }
@@ -121,6 +125,7 @@ pub fn identify<'a>(
         client,
         now,
         plan: OnceCell::new(),
+        certificate: None,
         whereabouts: Whereabouts::unknown(&settings.geo),
         token: jwt::Token::unread(settings.jwt.as_ref()),
     })

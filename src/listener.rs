@@ -3,6 +3,8 @@
 //! Knows nothing of HTTP: what is done with a connection is the handler's business.
 
 pub mod address;
+pub mod preamble;
+pub mod proxy_protocol;
 pub mod socket;
 pub mod transport;
 
@@ -28,6 +30,20 @@ pub struct Settings {
     pub header_timeout: Duration,
     /// How long a connection may stay without a request.
     pub idle_timeout: Duration,
+    /// Whether a proxy in front says who connected.
+    pub proxy_protocol: ProxyProtocol,
+}
+
+/// Whether connections begin with what a proxy says of them, if it is one that is believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// They do not.
+    #[default]
+    Disabled,
+    /// They may.
+    Optional,
+    /// All do, or they are closed.
+    Required,
 }
 
 /// A connection as accepted.

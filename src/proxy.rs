@@ -34,6 +34,7 @@ use http::HeaderMap;
 use tokio::task::{JoinError, JoinSet};
 
 use self::activity::{Patience, SlowClock, TICK};
+use self::connection::Entrance;
 use self::elastic::{Elastic, Load};
 use self::fallback::Fallbacks;
 use self::headers::Hop;
@@ -54,6 +55,7 @@ use crate::rules::rule::{Rule, RuleLimit};
 use crate::rules::selection::Selected;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::{DecisionOutcome, Metrics, RuleMetrics, WorkerMetrics};
+use crate::tls::server::Server;
 use crate::upstream::Upstream;
 use crate::upstream::cluster::Cluster;
 use crate::worker::Unfinished;
@@ -94,6 +96,8 @@ pub struct Generation {
     pub fallbacks: Arc<Fallbacks>,
     /// What elastic limits go by.
     pub elastic: Signals,
+    /// TLS, beside the listeners.
+    pub tls: Box<[Option<Arc<Server>>]>,
 }
 
 /// One worker's part: everything a request touches without crossing threads.
@@ -121,6 +125,8 @@ struct View {
     /// How long bodies may stand still before it is known where they go.
     stall: Duration,
     fallbacks: Arc<Fallbacks>,
+    /// TLS, beside the listeners.
+    tls: Box<[Option<Arc<Server>>]>,
     default_refusal: Refusal,
 }
 
@@ -150,7 +156,8 @@ async fn serve(worker: &Rc<Worker>, sockets: Vec<(listener::Settings, Socket)>) 
             let handle = |accepted: Accepted| {
                 // Watched from now on, not from its first turn: the drain must know of it.
                 let activity = worker.slow_clock.watch(patience);
-                let serving = connection::serve(Rc::clone(&worker), index, activity, accepted);
+                let entrance = Entrance { listener: index, proxy_protocol: settings.proxy_protocol };
+                let serving = connection::serve(Rc::clone(&worker), entrance, activity, accepted);
                 drop(tokio::task::spawn_local(serving));
             };
             listener::serve(socket, shared.drain.reached(Phase::Draining), handle).await;
@@ -266,6 +273,7 @@ impl View {
             stall: stalls.max().unwrap_or_default(),
             upstreams: generation.upstreams.iter().map(upstream).collect(),
             fallbacks: Arc::clone(&generation.fallbacks),
+            tls: generation.tls.clone(),
             default_refusal: Refusal::default(),
         }
     }

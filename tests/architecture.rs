@@ -158,7 +158,7 @@ fn impurities(source: &Source) -> Vec<String> {
 /// What a file of the configuration takes from the shell beside its settings.
 fn more_than_settings(source: &Source) -> Vec<String> {
     const SETTINGS: [(&str, &[&str]); 6] = [
-        ("listener", &["Settings", "Address"]),
+        ("listener", &["Settings", "Address", "ProxyProtocol"]),
         ("upstream", &["settings", "Settings", "Address"]),
         ("drain", &["Settings"]),
         ("snapshot", &["Settings"]),

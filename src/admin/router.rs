@@ -7,7 +7,7 @@ use http::{Method, Request, StatusCode};
 use percent_encoding::percent_decode_str;
 
 use super::reply::{self, Reply};
-use super::{State, Surface, act, clusters, config_dump, help, limits, stats, status};
+use super::{State, Surface, act, certs, clusters, config_dump, help, limits, stats, status};
 
 /// Whether an endpoint only tells or also acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ const fn acts(path: &'static str, run: fn(&State, &Query<'_>) -> Reply, help: &'
 /// Everything there is, in the order it is listed.
 pub(super) static ENDPOINTS: [Endpoint; 17] = [
     tells("/", help::index, "this page"),
-    tells("/certs", status::certs, "certificates in use"),
+    tells("/certs", certs::certs, "certificates in use"),
     tells("/clusters", clusters::clusters, "the upstreams, their endpoints and numbers; ?format=json"),
     tells("/config_dump", config_dump::dump, "the configuration in effect, without secrets"),
     acts("/drain_listeners", act::drain_listeners, "stop accepting; ?graceful only fails readiness for now"),

@@ -46,6 +46,7 @@ pub(super) fn scrape(state: &State) -> Scrape {
     let names = policy.rules.rules().iter().map(|rule| rule.name.clone());
     let keys: BTreeMap<_, _> = names.zip(keys(state, &policy)).collect();
     Scrape {
+        certificates: certificates(state),
         clusters: (state.upstreams)(),
         now: (state.now)(),
         started: state.started,
@@ -67,6 +68,18 @@ pub(super) fn scrape(state: &State) -> Scrape {
             assessment,
         }),
     }
+}
+
+/// Of several with one file, which cannot be told apart by it, the first that expires.
+fn certificates(state: &State) -> BTreeMap<Box<str>, u64> {
+    let mut certificates = BTreeMap::new();
+    for server in (state.secured)() {
+        for pair in &server.settings().pairs {
+            let expires = certificates.entry(pair.file.clone()).or_insert(u64::MAX);
+            *expires = pair.chain.facts.expires.min(*expires);
+        }
+    }
+    certificates
 }
 
 /// How many times its written limit each elastic rule allows with this much headroom.

@@ -80,11 +80,6 @@ pub(super) fn listeners(state: &State, query: &Query<'_>) -> Reply {
     reply::text(StatusCode::OK, lines.collect::<String>())
 }
 
-/// `GET /certs`
-pub(super) fn certs(_: &State, _: &Query<'_>) -> Reply {
-    reply::json(&json!({ "certificates": [] }))
-}
-
 pub(super) fn wants_json(query: &Query<'_>) -> bool {
     query.get("format").as_deref() == Some("json")
 }

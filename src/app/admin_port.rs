@@ -56,6 +56,10 @@ impl AdminPort {
                 let generation = Arc::clone(&shared.generation);
                 Box::new(move || Arc::clone(&generation.load().policy))
             },
+            secured: {
+                let generation = Arc::clone(&shared.generation);
+                Box::new(move || generation.load().tls.iter().flatten().cloned().collect())
+            },
             drain: Arc::clone(&shared.drain),
             levels,
             access_log: shared.access_log.clone(),

@@ -4,6 +4,7 @@
 //! forgotten when the generation after the next is put in force. A request that began just before is decided
 //! by the limits it began with: at no moment is a request decided without the limits of its generation.
 
+use std::io;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -19,6 +20,7 @@ use crate::proxy::fallback::Fallbacks;
 use crate::response::refusal::Refusal;
 use crate::rules::{self, RuleSet};
 use crate::telemetry::metrics::Metrics;
+use crate::tls::server::Server;
 use crate::upstream::Settings;
 use crate::upstream::cluster::Cluster;
 
@@ -26,6 +28,8 @@ use crate::upstream::cluster::Cluster;
 #[derive(Debug)]
 pub(super) struct Generations {
     pub(super) current: Arc<ArcSwap<Generation>>,
+    /// The names of the listeners that are bound.
+    listeners: Box<[Box<str>]>,
     /// The limits of the generation in force.
     meters: Mutex<Vec<Meter>>,
     limiter: Arc<Limiter>,
@@ -42,23 +46,27 @@ impl Generations {
         limiter: &Arc<Limiter>,
         clock: &Arc<Clock>,
         metrics: &Arc<Metrics>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let runtime = Handle::try_current().ok();
         let (policy, meters) = compile(config, 1, limiter, clock);
         // What an earlier process had and this one has not.
         limiter.retire_others(&meters, clock.now());
         let upstreams = clusters(config, &[], metrics, runtime.as_ref());
         let fallbacks = Arc::new(Fallbacks::of(&policy, &Fallbacks::default()));
+        let listeners: Box<[Box<str>]> =
+            config.listeners.iter().map(|listener| listener.name.clone()).collect();
+        let tls = secured(config, &listeners, &[]).map_err(io::Error::other)?;
         let generation =
-            Generation { policy: Arc::new(policy), upstreams, fallbacks, elastic: config.elastic };
-        Self {
+            Generation { policy: Arc::new(policy), upstreams, fallbacks, elastic: config.elastic, tls };
+        Ok(Self {
+            listeners,
             current: Arc::new(ArcSwap::from_pointee(generation)),
             meters: Mutex::new(meters),
             limiter: Arc::clone(limiter),
             clock: Arc::clone(clock),
             metrics: Arc::clone(metrics),
             runtime,
-        }
+        })
     }
 
     /// Puts another configuration in force; answers its number.
@@ -68,16 +76,44 @@ impl Generations {
         let (policy, meters) = compile(config, generation, &self.limiter, &self.clock);
         let upstreams = clusters(config, &current.upstreams, &self.metrics, self.runtime.as_ref());
         let fallbacks = Arc::new(Fallbacks::of(&policy, &current.fallbacks));
+        let tls = secured(config, &self.listeners, &current.tls).unwrap_or_else(|error| {
+            tracing::error!(%error, "cannot set up TLS, that of before stays");
+            current.tls.clone()
+        });
         self.current.store(Arc::new(Generation {
             policy: Arc::new(policy),
             upstreams,
             fallbacks,
             elastic: config.elastic,
+            tls,
         }));
         let before = std::mem::replace(&mut *self.meters.lock(), meters.clone());
         self.limiter.retire_others(&[meters, before].concat(), self.clock.now());
         generation
     }
+}
+
+/// TLS of the listeners that are bound, by `config`. One that it does not name stays as it was until the restart that
+/// this takes, and one whose settings are the same keeps what it has.
+fn secured(
+    config: &Config,
+    listeners: &[Box<str>],
+    before: &[Option<Arc<Server>>],
+) -> Result<Box<[Option<Arc<Server>>]>, rustls::Error> {
+    let one = |(index, name): (usize, &str)| {
+        let before = before.get(index).and_then(Option::as_ref);
+        let Some(place) = config.listeners.iter().position(|listener| *listener.name == *name) else {
+            return Ok(before.cloned());
+        };
+        let settings = config.tls.get(place).and_then(Option::as_ref);
+        match (settings, before) {
+            (None, _) => Ok(None),
+            (Some(settings), Some(before)) if before.settings() == settings => Ok(Some(Arc::clone(before))),
+            (Some(settings), before) => Server::new(settings.clone(), before.map(|before| &**before))
+                .map(|server| Some(Arc::new(server))),
+        }
+    };
+    listeners.iter().map(|name| &**name).enumerate().map(one).collect()
 }
 
 /// The upstreams of `config`; those of `before` that stay as they are are kept.
@@ -142,7 +178,8 @@ mod tests {
             &limiter,
             &clock,
             &Metrics::new(&[]),
-        );
+        )
+        .unwrap();
         let passes = |policy: &Policy| {
             let (uri, headers) = (Uri::from_static("/"), HeaderMap::new());
             let peer = [192, 0, 2, 1].into();

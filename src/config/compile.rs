@@ -19,6 +19,7 @@ mod scope;
 mod state;
 mod tariff;
 mod throttle;
+mod tls;
 mod upstreams;
 mod windows;
 
@@ -50,7 +51,7 @@ pub(super) fn compile(
     report: &mut Report<'_>,
 ) -> Option<Config> {
     let root = At::ROOT;
-    let addresses = addresses::compile(raw, report);
+    let addresses = addresses::compile(raw, files, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
     let mut identify = identify(raw, files, report);
@@ -66,6 +67,7 @@ pub(super) fn compile(
         plans: None,
         plan_names: None,
         has_tokens: raw.jwt.is_some() || report.is_faulty(root.key("jwt")),
+        has_certificates: tls::verifies_clients(raw),
         claims: RefCell::default(),
     };
     scope.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut scope, report);
@@ -79,6 +81,7 @@ pub(super) fn compile(
     let (upstreams, routes) = upstreams.filter(|_| report.is_clean())?;
     Some(Config {
         listeners: addresses.listeners,
+        tls: addresses.tls,
         workers: workers(raw.workers),
         upstreams,
         routes,

@@ -4,6 +4,7 @@
 //! reload does not parse an unchanged database anew. It remembers what it was asked for, and thereby knows
 //! what has to be watched and whether anything of it has changed. What a file means is its kind's business.
 
+pub(super) mod certificates;
 pub(super) mod content;
 pub(super) mod databases;
 pub(super) mod keys;

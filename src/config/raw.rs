@@ -9,6 +9,7 @@ mod jwt;
 mod plans;
 mod rules;
 mod tariff;
+mod tls;
 mod upstreams;
 mod values;
 
@@ -22,6 +23,9 @@ pub use self::rules::{
     OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
 };
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
+pub use self::tls::{
+    Certificate, CertificateName, CertificateNames, ClientAuth, ProxyMode, ProxyProtocol, Tls,
+};
 pub use self::upstreams::{Balance, HealthCheck, OutlierMap, Outliers, Upstream, UpstreamMap};
 pub use self::values::{
     Address, Algorithm, Asn, Continent, Country, Duration, Factor, FileName, HeaderPattern, HeaderValues,
@@ -103,6 +107,11 @@ pub struct ListenerMap {
     /// How long a connection may stay without a request.
     #[schemars(extend("default" = shown(defaults::LISTENER_IDLE_TIMEOUT)))]
     pub idle_timeout: Option<Duration>,
+    /// TLS; plain unless given.
+    pub tls: Option<Box<Tls>>,
+    /// Whether connections begin with the PROXY protocol. Believed only from `client_ip.trusted_proxies`.
+    #[schemars(extend("default" = "disabled"))]
+    pub proxy_protocol: Option<ProxyProtocol>,
 }
 
 /// Worker threads.

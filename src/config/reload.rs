@@ -318,6 +318,7 @@ fn without_data(config: &Config) -> Config {
         identify: identify::Settings::default(),
         rules: Vec::new(),
         refusals: Vec::new(),
+        tls: Vec::new(),
         routes: Routes::default(),
         ..config.clone()
     }

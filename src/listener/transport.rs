@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
 
 /// A connection, whatever carries it.
 #[derive(Debug)]
@@ -16,15 +17,48 @@ pub enum Transport {
     Tcp(TcpStream),
     /// From a process of this machine.
     Unix(UnixStream),
+    /// Encrypted, over another.
+    Tls(Box<TlsStream<Self>>),
+    /// Another of which more was read than belonged to its preamble.
+    Rewound(Box<Rewound>),
+}
+
+/// Bytes to be read again, and what follows them.
+#[derive(Debug)]
+pub struct Rewound {
+    again: Vec<u8>,
+    read: usize,
+    rest: Transport,
 }
 
 impl Transport {
+    /// `rest`, with `again` before it.
+    pub fn rewound(again: Vec<u8>, rest: Self) -> Self {
+        if again.is_empty() { rest } else { Self::Rewound(Box::new(Rewound { again, read: 0, rest })) }
+    }
+
     /// Has small answers not wait for the client's acknowledgement of earlier ones.
     pub fn set_nodelay(&self) {
         if let Self::Tcp(stream) = self {
             // Slower is all that a connection gets where this fails.
             let _ = stream.set_nodelay(true);
         }
+    }
+}
+
+impl Rewound {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let again = self.again.get(self.read..).unwrap_or_default();
+        if again.is_empty() {
+            return Pin::new(&mut self.rest).poll_read(cx, buffer);
+        }
+        let length = again.len().min(buffer.remaining());
+        buffer.put_slice(&again[..length]);
+        self.read += length;
+        if self.read == self.again.len() {
+            (self.again, self.read) = (Vec::new(), 0);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -37,6 +71,8 @@ impl AsyncRead for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buffer),
+            Self::Rewound(stream) => stream.poll_read(cx, buffer),
         }
     }
 }
@@ -46,6 +82,8 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
+            Self::Rewound(stream) => Pin::new(&mut stream.rest).poll_write(cx, bytes),
         }
     }
 
@@ -57,6 +95,8 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(cx, parts),
+            Self::Rewound(stream) => Pin::new(&mut stream.rest).poll_write_vectored(cx, parts),
         }
     }
 
@@ -64,6 +104,8 @@ impl AsyncWrite for Transport {
         match self {
             Self::Tcp(stream) => stream.is_write_vectored(),
             Self::Unix(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+            Self::Rewound(stream) => stream.rest.is_write_vectored(),
         }
     }
 
@@ -71,6 +113,8 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
+            Self::Rewound(stream) => Pin::new(&mut stream.rest).poll_flush(cx),
         }
     }
 
@@ -78,6 +122,8 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
+            Self::Rewound(stream) => Pin::new(&mut stream.rest).poll_shutdown(cx),
         }
     }
 }

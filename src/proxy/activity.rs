@@ -141,6 +141,16 @@ impl Activity {
         }
     }
 
+    /// The connection is not ready for requests yet; it has as long to be as a request's head has.
+    pub fn prepare(&self) {
+        self.turn_to(Doing::ReadingHead);
+    }
+
+    /// Now it is.
+    pub fn is_prepared(&self) {
+        self.turn_to(Doing::Idle);
+    }
+
     /// Something was read from the client.
     pub fn read(&self) {
         match self.doing.get() {

@@ -1,5 +1,6 @@
 //! One client's connection, whatever it speaks: HTTP/1.1 or HTTP/2, until either side has had enough.
 
+mod arrival;
 mod http1;
 mod http2;
 mod opening;
@@ -14,15 +15,35 @@ use hyper_util::rt::TokioIo;
 use self::opening::Opening;
 use super::Worker;
 use super::activity::Activity;
-use super::headers;
+use super::headers::{self, Hop};
 use super::stream::Downstream;
 use super::tunnel::Switched;
-use crate::listener::Accepted;
+use crate::identify::certificate::Certificate;
+use crate::identify::client_ip::ClientAddress;
+use crate::listener::{Accepted, ProxyProtocol};
 
 /// A request's head may take this much (Envoy's default); above it the answer is 431.
 const LARGEST_HEAD: u32 = 60 * 1024;
 /// What a connection may buffer of what it reads and of what it writes.
 const BUFFER: usize = 64 * 1024;
+
+/// By which listener a connection comes, and what that expects of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entrance {
+    /// The listener's place among all.
+    pub(super) listener: usize,
+    /// Whether a proxy in front says who connected.
+    pub(super) proxy_protocol: ProxyProtocol,
+}
+
+/// What TLS says of a client.
+#[derive(Debug, Default)]
+pub(super) struct Secured {
+    /// The client's certificate, if it has shown one that holds.
+    pub(super) certificate: Option<Certificate>,
+    /// The same for the upstream.
+    pub(super) forwarded: Option<HeaderValue>,
+}
 
 /// What all requests of a connection share. It counts as open as long as one of them needs it.
 #[derive(Debug)]
@@ -31,6 +52,8 @@ pub(super) struct Connection {
     pub(super) listener: usize,
     pub(super) peer: IpAddr,
     pub(super) peer_text: HeaderValue,
+    /// What is known by TLS, if that is spoken.
+    pub(super) secured: Option<Box<Secured>>,
     activity: Rc<Activity>,
     /// The notes of the stream opened last, until its task has them.
     newest: RefCell<Option<Rc<Activity>>>,
@@ -47,10 +70,22 @@ impl Connection {
             listener,
             peer,
             peer_text,
+            secured: None,
             activity,
             newest: RefCell::default(),
             switched: RefCell::default(),
         }
+    }
+
+    /// What the client's certificate says, if it has shown one that holds.
+    pub(super) fn certificate(&self) -> Option<&Certificate> {
+        self.secured.as_ref()?.certificate.as_ref()
+    }
+
+    /// What its requests' fields are made of, on behalf of `client`.
+    pub(super) fn hop(&self, client: ClientAddress, random: u128) -> Hop<'_> {
+        let secured = self.secured.as_deref();
+        Hop { secured, peer: self.peer, peer_text: &self.peer_text, client, random }
     }
 
     /// The notes for another exchange: the connection's, or where several go on at once, those of its stream.
@@ -78,11 +113,18 @@ impl Drop for Connection {
 }
 
 /// Serves a connection to its end.
-pub(super) async fn serve(worker: Rc<Worker>, listener: usize, activity: Rc<Activity>, accepted: Accepted) {
+pub(super) async fn serve(
+    worker: Rc<Worker>,
+    entrance: Entrance,
+    activity: Rc<Activity>,
+    accepted: Accepted,
+) {
     accepted.stream.set_nodelay();
     let peer = accepted.peer.ip().to_canonical();
-    let connection = Rc::new(Connection::new(worker, listener, Rc::clone(&activity), peer));
-    let mut stream = Downstream::new(accepted.stream, Rc::clone(&activity));
+    let mut connection = Connection::new(worker, entrance.listener, Rc::clone(&activity), peer);
+    let Some(transport) = arrival::arrive(&mut connection, entrance, accepted).await else { return };
+    let connection = Rc::new(connection);
+    let mut stream = Downstream::new(transport, Rc::clone(&activity));
     match opening::read(&mut stream, &activity).await {
         Opening::Http1 => http1::serve(connection, TokioIo::new(stream)).await,
         Opening::Http2 => http2::serve(connection, TokioIo::new(stream)).await,

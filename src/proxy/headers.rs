@@ -7,10 +7,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
 use smallvec::SmallVec;
 
+use super::connection::Secured;
+
 use crate::identify::client_ip::ClientAddress;
 use crate::identify::forwarded;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 
+const X_FORWARDED_CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_ENVOY_EXTERNAL_ADDRESS: HeaderName = HeaderName::from_static("x-envoy-external-address");
 const X_ENVOY_INTERNAL: HeaderName = HeaderName::from_static("x-envoy-internal");
@@ -178,7 +181,15 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) -> Optio
     };
     headers.insert(forwarded::X_FORWARDED_FOR, forwarded_for);
     if !(hop.client.peer_is_trusted && given.forwarded_proto && headers.contains_key(X_FORWARDED_PROTO)) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+        let scheme = if hop.secured.is_some() { "https" } else { "http" };
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(scheme));
+    }
+    match hop.secured.and_then(|secured| secured.forwarded.as_ref()) {
+        Some(certificate) => drop(headers.insert(X_FORWARDED_CLIENT_CERT, certificate.clone())),
+        None if given.client_cert && !hop.client.peer_is_trusted => {
+            headers.remove(X_FORWARDED_CLIENT_CERT);
+        }
+        None => {}
     }
     if !(hop.client.peer_is_trusted && given.request_id && headers.contains_key(X_REQUEST_ID)) {
         headers.insert(X_REQUEST_ID, request_id(hop.random));
@@ -216,6 +227,7 @@ struct Given {
     forwarded_for: bool,
     forwarded_proto: bool,
     request_id: bool,
+    client_cert: bool,
 }
 
 impl Given {
@@ -229,6 +241,7 @@ impl Given {
                 name if name == forwarded::X_FORWARDED_FOR.as_str() => given.forwarded_for = true,
                 "x-forwarded-proto" => given.forwarded_proto = true,
                 "x-request-id" => given.request_id = true,
+                "x-forwarded-client-cert" => given.client_cert = true,
                 _ => {}
             }
         }
@@ -239,6 +252,8 @@ impl Given {
 /// What is known of the hop a request came by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hop<'a> {
+    /// What TLS says of the peer, if that is spoken.
+    pub(super) secured: Option<&'a Secured>,
     /// The other end of the connection.
     pub(super) peer: IpAddr,
     /// The same as text.

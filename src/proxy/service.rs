@@ -15,7 +15,7 @@ use super::connection::Connection;
 use super::exchange::Exchange;
 use super::forward::forward;
 use super::grpc;
-use super::headers::{self, Hop, Unacceptable};
+use super::headers::{self, Unacceptable};
 use super::limits::Limits;
 use crate::identify::identify;
 use crate::rules::selection::Selection;
@@ -42,15 +42,11 @@ pub(super) fn handle(
         return answered(answers::malformed(exchange, unacceptable));
     }
     let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, &policy.identify, now);
-    let Ok(attributes) = identified else {
+    let Ok(mut attributes) = identified else {
         return answered(answers::malformed(exchange, Unacceptable::Malformed));
     };
-    let hop = Hop {
-        peer: connection.peer,
-        peer_text: &connection.peer_text,
-        client: attributes.client,
-        random: worker.random(),
-    };
+    attributes.certificate = connection.certificate();
+    let hop = connection.hop(attributes.client, worker.random());
     exchange.note_client(attributes.client.ip);
     worker.warn_of_untrusted_proxy(&hop, &head.headers);
 

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::matcher::Route;
 use super::membership::Plans;
+use crate::identify::certificate::CertificateName;
 use crate::identify::jwt::claim::Claim;
 use crate::identify::lookup::{self, Ambiguity};
 use crate::identify::{Attributes, client_ip};
@@ -53,6 +54,8 @@ pub enum KeyPart {
     Query(Box<str>),
     /// A claim of the client's token.
     Jwt(Claim),
+    /// A name in the client's certificate, the first of its kind.
+    Certificate(CertificateName),
 }
 
 impl fmt::Display for KeyPart {
@@ -72,6 +75,7 @@ impl fmt::Display for KeyPart {
             Self::Cookie(name) => write!(f, "{{cookie: {name}}}"),
             Self::Query(name) => write!(f, "{{query: {name}}}"),
             Self::Jwt(claim) => write!(f, "{{jwt: {claim}}}"),
+            Self::Certificate(name) => write!(f, "{{tls: {name}}}"),
         }
     }
 }
@@ -180,6 +184,10 @@ impl KeyPart {
             Self::Jwt(claim) => push(out, request.claim(claim)?.ok_or(Missing)?.as_bytes()),
             Self::Query(name) => {
                 push(out, &lookup::parameter(request.query.ok_or(Missing)?, name)?.ok_or(Missing)?);
+            }
+            Self::Certificate(name) => {
+                let names = request.certificate.map_or(&[][..], |certificate| certificate.names(*name));
+                push(out, names.first().ok_or(Missing)?.as_bytes());
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ use super::membership::Plans;
 use super::pattern::{HeaderPattern, HostPattern, PathPattern};
 use super::schedule::Schedule;
 use crate::identify::Attributes;
+use crate::identify::certificate::CertificateName;
 use crate::identify::cidr::CidrSet;
 use crate::identify::geo::{Asn, Continent, Country};
 use crate::identify::jwt::claim::Claim;
@@ -32,6 +33,8 @@ pub struct Matcher {
     pub origin: Option<Box<Origin>>,
     /// For each of these claims of the client's token, any of its patterns.
     pub claims: Box<[(Claim, Box<[HeaderPattern]>)]>,
+    /// For each of these kinds of names in the client's certificate, any of its patterns by any of the names.
+    pub certificate: Box<[(CertificateName, Box<[HeaderPattern]>)]>,
     /// The client is on one of these plans.
     pub plan: Option<Box<OnPlan>>,
 }
@@ -93,7 +96,8 @@ impl Matcher {
             }
         };
         // Last, since these may be what has a database asked, members searched, and a signature verified.
-        if self.plan.is_none() && self.origin.is_none() && self.claims.is_empty() {
+        let asks_little = self.plan.is_none() && self.origin.is_none() && self.claims.is_empty();
+        if asks_little && self.certificate.is_empty() {
             return Match::Yes(route);
         }
         self.matches_client(request, route)
@@ -107,8 +111,10 @@ impl Matcher {
             let value = request.claim(claim)?;
             Ok(patterns.iter().any(|pattern| pattern.matches_value(value)))
         });
+        let names = self.certificate.iter();
+        let certificate = names.map(|(name, patterns)| Ok(is_named(request, *name, patterns)));
         let mut outcome = Match::Yes(route);
-        for holds in plan.chain(origin).chain(claims) {
+        for holds in plan.chain(origin).chain(claims).chain(certificate) {
             match holds {
                 Ok(true) => {}
                 Ok(false) => return Match::No,
@@ -117,6 +123,14 @@ impl Matcher {
         }
         outcome
     }
+}
+
+fn is_named(request: &Attributes<'_>, name: CertificateName, patterns: &[HeaderPattern]) -> bool {
+    let names = request.certificate.map_or(&[][..], |certificate| certificate.names(name));
+    patterns.iter().any(|pattern| match names {
+        [] => pattern.matches_value(None),
+        names => names.iter().any(|name| pattern.matches_value(Some(name))),
+    })
 }
 
 impl OnPlan {

@@ -4,6 +4,7 @@
 //! handles that were made beforehand: on the request path nothing is looked up, locked or allocated. A scrape
 //! adds everything up and renders it under Weir's names or Envoy's. No other module names a metric.
 
+mod arrival;
 mod elastic;
 mod envoy;
 mod exporter;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+pub use self::arrival::{Handshake, Preamble};
 pub use self::elastic::Elastic;
 pub use self::envoy::{Stats, StatsFilter, Used};
 use self::exporter::Exporter;
@@ -92,6 +94,8 @@ pub struct Scrape {
     pub saves: Option<Saves>,
     /// How far limits stretch; `None` while none is elastic.
     pub elastic: Option<Elastic>,
+    /// Certificates that listeners show, each by its file, and its last second since 1970.
+    pub certificates: BTreeMap<Box<str>, u64>,
     /// Where upstreams are.
     pub clusters: Vec<ClusterView>,
 }

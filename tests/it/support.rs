@@ -6,6 +6,7 @@ pub(crate) mod h2;
 pub(crate) mod h2_origin;
 pub(crate) mod metrics;
 pub(crate) mod origin;
+pub(crate) mod pki;
 pub(crate) mod wait;
 pub(crate) mod weir;
 pub(crate) mod wire;

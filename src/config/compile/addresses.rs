@@ -2,16 +2,20 @@
 
 use std::net::IpAddr;
 
-use super::{each, rules, timeout};
+use super::{each, rules, timeout, tls};
 use crate::config::at::At;
+use crate::config::files::Files;
 use crate::config::problem::{Fault, Report};
 use crate::config::{AdminSettings, defaults, parse, raw};
+use crate::tls::server;
 use crate::{listener, upstream};
 
 /// Everything that has an address.
 #[derive(Debug)]
 pub(super) struct Addresses {
     pub(super) listeners: Vec<listener::Settings>,
+    /// Beside the listeners.
+    pub(super) tls: Vec<Option<server::Settings>>,
     pub(super) admin: AdminSettings,
     pub(super) taken: Taken,
 }
@@ -20,22 +24,29 @@ pub(super) struct Addresses {
 #[derive(Debug, Default)]
 pub(super) struct Taken(Vec<(listener::Address, String)>);
 
-pub(super) fn compile(raw: &raw::Root, report: &mut Report<'_>) -> Addresses {
+pub(super) fn compile(raw: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> Addresses {
     let root = At::ROOT;
     let mut taken = Taken::default();
     let mut listeners: Vec<listener::Settings> = Vec::new();
+    let mut secured = Vec::new();
     if let Some(raw) = &raw.listeners {
         each(raw, root.key("listeners"), |raw, at| {
+            let tls = match raw {
+                raw::Listener::Address(_) => None,
+                raw::Listener::Map(map) => map.tls.as_deref(),
+            };
+            let tls = tls.and_then(|raw| tls::server(raw, at.key("tls"), files, report));
             let listener = listener(raw, at, &mut taken, report)?;
             if listeners.iter().any(|other| other.name == listener.name) {
                 report.value(at.key("name"), format!("duplicate listener name `{}`", listener.name));
             }
             listeners.push(listener);
+            secured.push(tls);
             Some(())
         });
     }
     let admin = admin(raw.admin.as_ref(), &mut taken, report);
-    Addresses { listeners, admin, taken }
+    Addresses { listeners, tls: secured, admin, taken }
 }
 
 fn listener(
@@ -52,9 +63,11 @@ fn listener(
         let checked = rules::check_name(name);
         report.take(at.key("name"), checked);
     }
-    let (header, idle) = match raw {
-        raw::Listener::Address(_) => (None, None),
-        raw::Listener::Map(map) => (map.header_timeout.as_ref(), map.idle_timeout.as_ref()),
+    let (header, idle, proxy) = match raw {
+        raw::Listener::Address(_) => (None, None, None),
+        raw::Listener::Map(map) => {
+            (map.header_timeout.as_ref(), map.idle_timeout.as_ref(), map.proxy_protocol)
+        }
     };
     let header = timeout(header, at.key("header_timeout"), report);
     let idle = timeout(idle, at.key("idle_timeout"), report);
@@ -65,6 +78,7 @@ fn listener(
         address,
         header_timeout: header.unwrap_or(defaults::HEADER_TIMEOUT),
         idle_timeout: idle.unwrap_or(defaults::LISTENER_IDLE_TIMEOUT),
+        proxy_protocol: tls::proxy_protocol(proxy),
     })
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use http::{HeaderName, Method};
 
 use super::scope::Scope;
-use super::{each, geo, nested, networks, patterns, plans};
+use super::{each, geo, nested, networks, patterns, plans, tls};
 use crate::config::at::At;
 use crate::config::parse;
 use crate::config::problem::{Fault, Report, quoted};
@@ -51,6 +51,9 @@ pub(super) fn matcher(
     if let Some(map) = &raw.jwt {
         matcher.claims = patterns::of_claims(map, at.key("jwt"), scope, report).into();
     }
+    if let Some(names) = &raw.tls {
+        matcher.certificate = tls::names(names, at.key("tls"), scope, report).into();
+    }
     matcher
 }
 
@@ -62,8 +65,20 @@ pub(super) fn except(
     report: &mut Report<'_>,
 ) -> Matcher {
     let matcher = matcher(Some(raw), at, scope, report);
-    let raw::Matcher { path, method, host, header, client_ip, country, continent, asn, plan, schedule, jwt } =
-        raw;
+    let raw::Matcher {
+        path,
+        method,
+        host,
+        header,
+        client_ip,
+        country,
+        continent,
+        asn,
+        plan,
+        schedule,
+        jwt,
+        tls,
+    } = raw;
     let is_empty = path.is_none()
         && method.is_none()
         && host.is_none()
@@ -74,7 +89,8 @@ pub(super) fn except(
         && asn.is_none()
         && plan.is_none()
         && schedule.is_none()
-        && jwt.is_none();
+        && jwt.is_none()
+        && tls.is_none();
     if is_empty && !report.is_faulty(at) {
         report.value(at, "an empty `except` excepts every request, so the rule would never apply");
     }
@@ -83,7 +99,8 @@ pub(super) fn except(
 
 /// Whether nothing is asked of a request.
 pub(super) fn holds_for_all(matcher: &Matcher) -> bool {
-    let Matcher { paths, methods, hosts, headers, client_ip, schedule, origin, plan, claims } = matcher;
+    let Matcher { paths, methods, hosts, headers, client_ip, schedule, origin, plan, claims, certificate } =
+        matcher;
     paths.is_empty()
         && methods.is_empty()
         && hosts.is_empty()
@@ -93,6 +110,7 @@ pub(super) fn holds_for_all(matcher: &Matcher) -> bool {
         && origin.is_none()
         && plan.is_none()
         && claims.is_empty()
+        && certificate.is_empty()
 }
 
 /// `key` of the rule at `rule`: in order, each part once, and a route only where the rule looks at paths.
@@ -130,6 +148,9 @@ fn part(raw: &raw::KeyPart, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'
     }
     if let Some(claim) = &named.jwt {
         return claim_part(claim, at.key("jwt"), scope, report);
+    }
+    if let Some(name) = named.tls {
+        return tls::name(name, at.key("tls"), scope, report).map(KeyPart::Certificate);
     }
     named_part([&named.header, &named.cookie, &named.query], at, report)
 }

@@ -69,6 +69,6 @@ pub(super) fn claim(name: &str, at: At<'_>, scope: &Scope<'_>, report: &mut Repo
     Some(claim)
 }
 
-fn parse(text: &str, at: At<'_>, report: &mut Report<'_>) -> Option<HeaderPattern> {
+pub(super) fn parse(text: &str, at: At<'_>, report: &mut Report<'_>) -> Option<HeaderPattern> {
     report.take(at, HeaderPattern::parse(text).map_err(|error| format!("{error}, got {}", quoted(text))))
 }

@@ -24,6 +24,8 @@ pub(super) struct Scope<'f> {
     pub(super) plan_names: Option<Vec<String>>,
     /// There is a section that says which tokens are believed.
     pub(super) has_tokens: bool,
+    /// Whether any listener verifies clients' certificates.
+    pub(super) has_certificates: bool,
     /// The claims of tokens that have been asked for so far.
     pub(super) claims: RefCell<Vec<Claim>>,
 }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::jwt::ClaimPattern;
 use super::tariff::{Cost, Count, Refund};
+use super::tls::{CertificateName, CertificateNames};
 use super::values::{
     Algorithm, Asn, Continent, Country, Duration, Factor, HeaderValues, HostPattern, Json, Method, Networks,
     OneOrMany, PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, TimeZone, ZeroOrMany,
@@ -101,6 +102,8 @@ pub struct Matcher {
     pub schedule: Option<OneOrMany<Schedule>>,
     /// Claims of the client's token by name. Needs the section `jwt`.
     pub jwt: Option<BTreeMap<String, OneOrMany<ClaimPattern>>>,
+    /// Names in the client's certificate. Needs a listener with `tls.client_ca`.
+    pub tls: Option<CertificateNames>,
 }
 
 /// One thing that is counted apart.
@@ -150,6 +153,8 @@ pub struct NamedKey {
     pub query: Option<String>,
     /// This claim of the client's token; a dot leads into an object. Needs the section `jwt`.
     pub jwt: Option<String>,
+    /// This name in the client's certificate, the first of its kind. Needs a listener with `tls.client_ca`.
+    pub tls: Option<CertificateName>,
     /// The client's network, by how many leading bits of its address.
     pub client_ip: Option<ClientNetworks>,
 }

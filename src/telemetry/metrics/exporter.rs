@@ -10,6 +10,7 @@ use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
 use super::super::histogram;
+use super::arrival::{Handshake, Preamble};
 use super::families::{self, Family, Kind};
 use super::process::Process;
 use super::totals::{ListenerTotals, Totals, UpstreamTotals};
@@ -82,6 +83,7 @@ impl Exporter {
         let mut families: Vec<String> = rendered.split("\n\n").map(sorted).collect();
         families.push(request_durations(totals));
         families.push(delays(totals));
+        families.push(expiries(scrape));
         families.push(upstream_durations(totals));
         families.push(cpu_seconds(process));
         families.extend(scrape.elastic.iter().flat_map(Elastic::families));
@@ -138,6 +140,17 @@ impl Exporter {
         self.set(&families::REQUESTS_IN_FLIGHT, &[name], listener.in_flight() as f64);
         self.set(&families::CONNECTIONS, &[name], listener.connections() as f64);
         self.count(&families::CONNECTIONS_OPENED, &[name], listener.opened);
+        // Most listeners have neither: their zeros would tell nobody anything.
+        if listener.handshakes.iter().any(|count| *count > 0) {
+            for (outcome, count) in Handshake::LABELS.iter().zip(listener.handshakes) {
+                self.count(&families::HANDSHAKES, &[name, ("outcome", outcome)], count);
+            }
+        }
+        if listener.preambles.iter().any(|count| *count > 0) {
+            for (outcome, count) in Preamble::LABELS.iter().zip(listener.preambles) {
+                self.count(&families::PREAMBLES, &[name, ("outcome", outcome)], count);
+            }
+        }
     }
 
     fn upstream(&self, name: &str, upstream: &UpstreamTotals) {
@@ -217,6 +230,21 @@ fn request_durations(totals: &Totals) -> String {
     for listener in &totals.listeners {
         let labels = format!("listener=\"{}\"", escaped(&listener.name));
         histogram_lines(&mut text, families::REQUEST_DURATION.name, &labels, &listener.duration);
+    }
+    text
+}
+
+/// Written beside the recorder, which would go on showing certificates that are shown no more.
+fn expiries(scrape: &Scrape) -> String {
+    if scrape.certificates.is_empty() {
+        return String::new();
+    }
+    let mut text = header(&families::CERTIFICATE_EXPIRY);
+    for (file, expires) in &scrape.certificates {
+        let left = *expires as f64 - scrape.now.as_secs() as f64;
+        let name = families::CERTIFICATE_EXPIRY.name;
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{name}{{certificate=\"{}\"}} {left}", escaped(file));
     }
     text
 }

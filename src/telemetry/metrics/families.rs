@@ -51,6 +51,16 @@ pub(super) static REQUEST_DELAY: Family =
 pub(super) static CONNECTIONS: Family = gauge("weir_downstream_connections", "Open connections of clients.");
 pub(super) static CONNECTIONS_OPENED: Family =
     counter("weir_downstream_connections_total", "Connections of clients accepted.");
+pub(super) static HANDSHAKES: Family =
+    counter("weir_tls_handshakes_total", "TLS handshakes with clients, by how they ended.");
+pub(super) static PREAMBLES: Family = counter(
+    "weir_proxy_protocol_connections_total",
+    "Connections to listeners with the PROXY protocol, by what they began with.",
+);
+pub(super) static CERTIFICATE_EXPIRY: Family = gauge(
+    "weir_tls_certificate_expiry_seconds",
+    "Time until a certificate that listeners show expires; negative once it has.",
+);
 
 pub(super) static UPSTREAM_REQUESTS: Family = counter(
     "weir_upstream_requests_total",
@@ -140,7 +150,7 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 45] = [
+pub(super) static ALL: [&Family; 48] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -150,6 +160,9 @@ pub(super) static ALL: [&Family; 45] = [
     &REQUEST_DELAY,
     &CONNECTIONS,
     &CONNECTIONS_OPENED,
+    &HANDSHAKES,
+    &PREAMBLES,
+    &CERTIFICATE_EXPIRY,
     &UPSTREAM_REQUESTS,
     &UPSTREAM_RESPONSES,
     &UPSTREAM_IN_FLIGHT,

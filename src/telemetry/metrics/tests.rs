@@ -11,6 +11,7 @@ use crate::limiter::elastic::signal::{Level, Signal};
 
 fn scrape() -> Scrape {
     Scrape {
+        certificates: BTreeMap::new(),
         now: Timestamp::from_secs(1_000_071),
         started: Timestamp::from_secs(1_000_000),
         state: ServerState::Live,

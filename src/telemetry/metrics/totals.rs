@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::histogram;
+use super::arrival::{Handshake, Preamble};
 use super::rule::Decisions;
 use super::upstream::{ClusterMetrics, UpstreamCells, UpstreamOutcome};
 use super::worker::{CLASSES, ListenerCells, WorkerCells};
@@ -17,6 +18,8 @@ pub(super) struct ListenerTotals {
     pub(super) reset: u64,
     pub(super) opened: u64,
     pub(super) closed: u64,
+    pub(super) handshakes: [u64; Handshake::LABELS.len()],
+    pub(super) preambles: [u64; Preamble::LABELS.len()],
     pub(super) duration: histogram::Totals,
 }
 
@@ -73,6 +76,8 @@ impl ListenerTotals {
         add(&mut self.closed, &cells.closed);
         add(&mut self.started, &cells.started);
         add(&mut self.opened, &cells.opened);
+        add_all(&mut self.handshakes, &cells.handshakes);
+        add_all(&mut self.preambles, &cells.preambles);
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::super::histogram::Histogram;
+use super::arrival::{Handshake, Preamble};
 
 /// Classes of status codes, 1xx to 5xx.
 pub(super) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -23,6 +24,8 @@ pub(super) struct ListenerCells {
     pub(super) reset: AtomicU64,
     pub(super) opened: AtomicU64,
     pub(super) closed: AtomicU64,
+    pub(super) handshakes: [AtomicU64; Handshake::LABELS.len()],
+    pub(super) preambles: [AtomicU64; Preamble::LABELS.len()],
     pub(super) duration: Histogram,
 }
 
@@ -64,6 +67,16 @@ impl WorkerMetrics {
     /// A client's connection ended, however.
     pub fn downstream_connection_closed(&self, listener: usize) {
         self.with(listener, |cells| bump(&cells.closed));
+    }
+
+    /// A client and we shook hands, or could not.
+    pub fn handshake(&self, listener: usize, handshake: Handshake) {
+        self.with(listener, |cells| bump(&cells.handshakes[handshake.index()]));
+    }
+
+    /// A connection came to a listener where a proxy may say who connected.
+    pub fn preamble(&self, listener: usize, outcome: Preamble) {
+        self.with(listener, |cells| bump(&cells.preambles[outcome as usize]));
     }
 
     /// A request's head has arrived. Exactly one of [`Self::request_finished`] and

@@ -1,0 +1,160 @@
+//! TLS of listeners: pairs of certificates and keys, whose clients are believed, and what rules ask of them.
+
+use std::sync::Arc;
+
+use super::scope::Scope;
+use super::{each, patterns};
+use crate::config::at::At;
+use crate::config::files::Files;
+use crate::config::files::certificates::{AUTHORITIES, CHAIN, KEY};
+use crate::config::problem::{Report, quoted};
+use crate::config::raw;
+use crate::identify::certificate::CertificateName;
+use crate::listener::ProxyProtocol;
+use crate::rules::pattern::HeaderPattern;
+use crate::tls::certificate::Facts;
+use crate::tls::server::{Clients, Pair, Settings};
+
+/// The section `tls` of a listener at `at`.
+pub(super) fn server(
+    raw: &raw::Tls,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Option<Settings> {
+    let mut pairs = Vec::new();
+    if raw.certificate.is_some() || raw.key.is_some() {
+        pairs.extend(pair(raw.certificate.as_deref(), raw.key.as_deref(), at, files, report));
+    } else if raw.certificates.is_none() && !report.is_faulty(at) {
+        report.key(at, "no certificate, expected `certificate` and `key`, or `certificates`");
+    }
+    if let Some(list) = &raw.certificates {
+        let read = |raw: &raw::Certificate, at: At<'_>| {
+            pair(raw.certificate.as_deref(), raw.key.as_deref(), at, files, report)
+        };
+        pairs.extend(each(list, at.key("certificates"), read));
+    }
+    let clients = clients(raw, at, files, report)?;
+    (!pairs.is_empty()).then_some(Settings { pairs, clients })
+}
+
+fn pair(
+    certificate: Option<&str>,
+    key: Option<&str>,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Option<Pair> {
+    match (certificate, key) {
+        (Some(_), None) if !report.is_faulty(at.key("key")) => {
+            report.key(at, "`certificate` without its `key`")
+        }
+        (None, Some(_)) if !report.is_faulty(at.key("certificate")) => {
+            report.key(at, "`key` without its `certificate`");
+        }
+        _ => {}
+    }
+    let chain = certificate.and_then(|name| files.load(name, &CHAIN, at.key("certificate"), report));
+    let key_read = key.and_then(|name| files.load(name, &KEY, at.key("key"), report));
+    let (chain, key_read) = (chain?, key_read?);
+    note_times(&chain.facts, at, files, report);
+    let file = files.path(certificate?).display().to_string();
+    let pair = Pair::new(chain, &key_read, file.into());
+    report.take(
+        at.key("key"),
+        pair.map_err(|mismatch| format!("{mismatch}, got {}", quoted(key.unwrap_or_default()))),
+    )
+}
+
+/// Clients will refuse it; that is for them to say, and a restart must not fail for it.
+fn note_times(facts: &Facts, at: At<'_>, files: &Files, report: &mut Report<'_>) {
+    let now = files.now().as_secs();
+    if facts.expires < now {
+        report.note(at.key("certificate"), "the certificate has expired, so clients will refuse it");
+    } else if facts.valid_from > now {
+        report.note(at.key("certificate"), "the certificate is not valid yet, so clients will refuse it");
+    }
+}
+
+fn clients(raw: &raw::Tls, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Option<Clients> {
+    let Some(name) = raw.client_ca.as_deref() else {
+        if raw.client_auth.is_some() && !report.is_faulty(at.key("client_ca")) {
+            report.key(at.key("client_auth"), "`client_auth` has no meaning without `client_ca`");
+        }
+        return Some(Clients::Anybody);
+    };
+    let authorities: Arc<_> = files.load(name, &AUTHORITIES, at.key("client_ca"), report)?;
+    let required = raw.client_auth != Some(raw::ClientAuth::Optional);
+    Some(Clients::Verified { authorities, file: files.path(name).display().to_string().into(), required })
+}
+
+/// `proxy_protocol` of a listener.
+pub(super) fn proxy_protocol(raw: Option<raw::ProxyProtocol>) -> ProxyProtocol {
+    match raw {
+        None | Some(raw::ProxyProtocol::Switch(_) | raw::ProxyProtocol::Mode(raw::ProxyMode::Disabled)) => {
+            ProxyProtocol::Disabled
+        }
+        Some(raw::ProxyProtocol::Mode(raw::ProxyMode::Optional)) => ProxyProtocol::Optional,
+        Some(raw::ProxyProtocol::Mode(raw::ProxyMode::Required)) => ProxyProtocol::Required,
+    }
+}
+
+/// Whether any listener verifies clients' certificates.
+pub(super) fn verifies_clients(root: &raw::Root) -> bool {
+    use raw::List as _;
+    root.listeners.as_ref().is_some_and(|listeners| {
+        listeners.items().any(|(_, listener)| match listener {
+            raw::Listener::Address(_) => false,
+            raw::Listener::Map(map) => map.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()),
+        })
+    })
+}
+
+/// The name that a key asks for.
+pub(super) fn name(
+    raw: raw::CertificateName,
+    at: At<'_>,
+    scope: &Scope<'_>,
+    report: &mut Report<'_>,
+) -> Option<CertificateName> {
+    is_known(at, scope, report).then_some(match raw {
+        raw::CertificateName::Spiffe => CertificateName::Spiffe,
+        raw::CertificateName::Subject => CertificateName::Subject,
+        raw::CertificateName::Dns => CertificateName::Dns,
+    })
+}
+
+type Names = Vec<(CertificateName, Box<[HeaderPattern]>)>;
+
+/// `tls` of a matcher.
+pub(super) fn names(
+    raw: &raw::CertificateNames,
+    at: At<'_>,
+    scope: &Scope<'_>,
+    report: &mut Report<'_>,
+) -> Names {
+    if !is_known(at, scope, report) {
+        return Names::new();
+    }
+    if raw.spiffe.is_none() && raw.subject.is_none() && raw.dns.is_none() && !report.is_faulty(at) {
+        report.value(at, "empty map, expected `spiffe`, `subject` or `dns`");
+    }
+    let kinds = [
+        (CertificateName::Spiffe, "spiffe", &raw.spiffe),
+        (CertificateName::Subject, "subject", &raw.subject),
+        (CertificateName::Dns, "dns", &raw.dns),
+    ];
+    let mut read =
+        |(name, key, list): (CertificateName, &'static str, &Option<raw::OneOrMany<raw::HeaderPattern>>)| {
+            let found = each(list.as_ref()?, at.key(key), |raw, at| patterns::parse(&raw.0, at, report));
+            Some((name, found.into()))
+        };
+    kinds.into_iter().filter_map(&mut read).collect()
+}
+
+fn is_known(at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> bool {
+    if !scope.has_certificates {
+        report.key(at, "needs a listener with `tls.client_ca`, and there is none");
+    }
+    scope.has_certificates
+}

@@ -1,0 +1,91 @@
+//! TLS of listeners, and names in clients' certificates.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{HeaderPattern, OneOrMany};
+
+/// TLS of a listener. Files are read again when they change.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// The certificate and those that lead from it to an authority, in PEM.
+    pub certificate: Option<String>,
+    /// Its private key, in PEM, not encrypted.
+    pub key: Option<String>,
+    /// Further certificates, each shown to clients that ask for a name in it.
+    pub certificates: Option<OneOrMany<Certificate>>,
+    /// The authorities that issue clients' certificates, in PEM. Clients are asked for one if this is given.
+    pub client_ca: Option<String>,
+    /// Whether clients must have a certificate, or may.
+    #[schemars(extend("default" = "required"))]
+    pub client_auth: Option<ClientAuth>,
+}
+
+/// A certificate with its key.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Certificate {
+    /// The certificate and those that lead from it to an authority, in PEM.
+    #[schemars(required)]
+    pub certificate: Option<String>,
+    /// Its private key, in PEM, not encrypted.
+    #[schemars(required)]
+    pub key: Option<String>,
+}
+
+/// Whether clients must have a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientAuth {
+    /// A client without one is turned away.
+    Required,
+    /// A client may have none.
+    Optional,
+}
+
+/// Whether connections begin with the PROXY protocol.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ProxyProtocol {
+    /// `false`, as programs that write YAML 1.1 say `off`.
+    Switch(#[schemars(extend("const" = false))] bool),
+    /// A word.
+    Mode(ProxyMode),
+}
+
+/// Whether connections begin with the PROXY protocol.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ProxyMode {
+    /// They do not.
+    Disabled,
+    /// They may.
+    Optional,
+    /// All do, or they are closed.
+    Required,
+}
+
+/// A name in a client's certificate.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CertificateName {
+    /// Its only URI, if that is a SPIFFE identity.
+    Spiffe,
+    /// Its subject, as RFC 4514 writes it, such as `CN=app,O=Example`.
+    Subject,
+    /// A host among its alternative names.
+    Dns,
+}
+
+/// Names in a client's certificate, all of which must hold; a list means any of its items.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateNames {
+    /// Its only URI, if that is a SPIFFE identity.
+    pub spiffe: Option<OneOrMany<HeaderPattern>>,
+    /// Its subject, as RFC 4514 writes it, such as `CN=app,O=Example`.
+    pub subject: Option<OneOrMany<HeaderPattern>>,
+    /// Any host among its alternative names.
+    pub dns: Option<OneOrMany<HeaderPattern>>,
+}

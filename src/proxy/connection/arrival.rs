@@ -1,0 +1,97 @@
+//! What comes before HTTP: the PROXY protocol, and TLS inside of that.
+//!
+//! All of it has as long as a request's head has, however its bytes drip. A plain connection passes through.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use http::HeaderValue;
+
+use super::{Connection, Entrance, Secured};
+use crate::identify::certificate::Certificate;
+use crate::listener::preamble;
+use crate::listener::transport::Transport;
+use crate::listener::{Accepted, ProxyProtocol};
+use crate::proxy::headers;
+use crate::telemetry::metrics::{Handshake, Preamble};
+use crate::tls::identity::Identity;
+use crate::tls::server::{Failure, Server, Session};
+
+/// Gets a connection ready for HTTP, and notes what that has told of the client; `None` if it is to be closed.
+pub(super) async fn arrive(
+    connection: &mut Connection,
+    entrance: Entrance,
+    accepted: Accepted,
+) -> Option<Transport> {
+    let tls = connection.worker.view().tls.get(entrance.listener).cloned().flatten();
+    if tls.is_none() && entrance.proxy_protocol == ProxyProtocol::Disabled {
+        return Some(accepted.stream);
+    }
+    connection.activity.prepare();
+    let accepted = introduced(connection, entrance, accepted).await?;
+    let transport = match tls {
+        Some(server) => Box::pin(secured(connection, entrance, server, accepted.stream)).await?,
+        None => accepted.stream,
+    };
+    connection.activity.is_prepared();
+    Some(transport)
+}
+
+/// With the peer that a proxy in front of us names, if its word is taken.
+async fn introduced(connection: &mut Connection, entrance: Entrance, accepted: Accepted) -> Option<Accepted> {
+    if entrance.proxy_protocol == ProxyProtocol::Disabled {
+        return Some(accepted);
+    }
+    let is_trusted = connection.worker.view().policy.identify.trusted_proxies.contains(connection.peer);
+    let reading = Box::pin(preamble::read(accepted, entrance.proxy_protocol, is_trusted));
+    let read = in_time(connection, reading).await;
+    let (outcome, accepted) = read.unwrap_or((Preamble::Unfinished, None));
+    connection.worker.metrics.preamble(entrance.listener, outcome);
+    let accepted = accepted?;
+    connection.peer = accepted.peer.ip().to_canonical();
+    connection.peer_text = headers::address(connection.peer);
+    Some(accepted)
+}
+
+async fn secured(
+    connection: &mut Connection,
+    entrance: Entrance,
+    server: Arc<Server>,
+    stream: Transport,
+) -> Option<Transport> {
+    let shaking = Box::pin(server.accept(stream));
+    let shaken = in_time(connection, shaking).await.unwrap_or(Err(Failure::TimedOut));
+    let handshake = match &shaken {
+        Ok((_, Session { is_resumed: true, .. })) => Handshake::Resumed,
+        Ok(_) => Handshake::Full,
+        Err(failure) => Handshake::Failed(*failure),
+    };
+    connection.worker.metrics.handshake(entrance.listener, handshake);
+    let (stream, session) = shaken.ok()?;
+    connection.secured = Some(Box::new(session.identity.map_or_else(Secured::default, of_client)));
+    Some(Transport::Tls(Box::new(stream)))
+}
+
+fn of_client(identity: Identity) -> Secured {
+    // A name that cannot stand in a field at all leaves the hash, which always can.
+    let hash_alone = || HeaderValue::from_str(&format!("Hash={}", identity.hash)).ok();
+    let forwarded = HeaderValue::from_bytes(identity.forwarded().as_bytes()).ok().or_else(hash_alone);
+    let spiffe = identity.spiffe().map(Box::from);
+    let certificate = Certificate { spiffe, subject: identity.subject, dns: identity.hosts };
+    Secured { certificate: Some(certificate), forwarded }
+}
+
+/// What `work` comes to, if it does before the connection is overdue.
+async fn in_time<W: Future + Unpin>(connection: &Connection, mut work: W) -> Option<W::Output> {
+    let activity = &connection.activity;
+    poll_fn(|cx| {
+        activity.wake_by(cx.waker());
+        match activity.overdue() {
+            Some(_) => Poll::Ready(None),
+            None => Pin::new(&mut work).poll(cx).map(Some),
+        }
+    })
+    .await
+}

@@ -1,0 +1,114 @@
+//! The PROXY protocol: whom connections are from, who may say so, and what is done with nonsense.
+
+use std::net::SocketAddr;
+
+use crate::support::{Client, Origin, Request, Weir, config_with, wait};
+
+const TRUSTED: &str = "client_ip: { trusted_proxies: 127.0.0.1 }\n";
+const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+fn start(mode: &str, origin: &Origin, rest: &str) -> Weir {
+    let listener =
+        format!("{{ address: 127.0.0.1:0, name: inbound, header_timeout: 1s, proxy_protocol: {mode} }}");
+    Weir::start(&config_with(&listener, &format!("{{ address: \"{}\" }}", origin.address()), rest))
+}
+
+/// Octets of version 2 for a client at 192.0.2.7, with a field that nobody reads.
+fn octets(command: u8) -> Vec<u8> {
+    let addresses: &[u8] = &[192, 0, 2, 7, 127, 0, 0, 1, 0x30, 0x39, 0, 80];
+    [SIGNATURE, &[command, 0x11, 0, 17], addresses, &[4, 0, 2, 1, 2]].concat()
+}
+
+/// The status of a request behind `preamble`; `None` if the connection is closed without an answer.
+fn status(to: SocketAddr, preamble: &[u8]) -> Option<u16> {
+    let mut client = Client::connect(to);
+    client.send([preamble, &Request::get("/").bytes()].concat());
+    client.try_answer("GET").ok().map(|answer| answer.status)
+}
+
+fn clients(origin: &Origin) -> Vec<String> {
+    let seen = origin.seen();
+    seen.iter().map(|seen| seen.head.get("x-envoy-external-address").unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn the_client_is_who_a_trusted_proxy_says_it_is() {
+    for mode in ["required", "optional"] {
+        let origin = Origin::hello();
+        let weir = start(mode, &origin, TRUSTED);
+        let v6 = b"PROXY TCP6 2001:db8::1 ::1 1 2\r\n";
+        let preambles: [&[u8]; 5] = [
+            b"PROXY TCP4 192.0.2.1 10.0.0.1 1 2\r\n",
+            v6,
+            b"PROXY UNKNOWN\r\n",
+            &octets(0x21),
+            &octets(0x20),
+        ];
+        for preamble in preambles {
+            assert_eq!(status(weir.address(), preamble), Some(200), "{}", preamble.escape_ascii());
+        }
+        assert_eq!(clients(&origin), ["192.0.2.1", "2001:db8::1", "127.0.0.1", "192.0.2.7", "127.0.0.1"]);
+        let count = |outcome| weir.metric("weir_proxy_protocol_connections_total", &[("outcome", outcome)]);
+        assert_eq!((count("v1"), count("v2")), (3.0, 2.0));
+    }
+}
+
+#[test]
+fn what_a_preamble_says_holds_for_every_request_of_the_connection_and_counts() {
+    let origin = Origin::hello();
+    let rules = format!("{TRUSTED}rules: [{{ name: a, key: client_ip, limit: 1/h }}]\n");
+    let weir = start("required", &origin, &rules);
+    for client in ["192.0.2.1", "192.0.2.2"] {
+        let mut connection = Client::connect(weir.address());
+        connection.send(format!("PROXY TCP4 {client} 10.0.0.1 1 2\r\n"));
+        let statuses = [(); 2].map(|()| connection.get("/").status);
+        assert_eq!(statuses, [200, 429], "{client}");
+    }
+}
+
+#[test]
+fn a_preamble_may_come_in_pieces_and_has_as_long_as_a_head() {
+    let origin = Origin::hello();
+    let weir = start("required", &origin, TRUSTED);
+    let mut client = Client::connect(weir.address());
+    for byte in octets(0x21) {
+        client.send([byte]);
+    }
+    assert_eq!(client.get("/").status, 200);
+    assert_eq!(clients(&origin), ["192.0.2.7"]);
+    let mut silent = Client::connect(weir.address());
+    silent.send(b"PROXY TCP4 192.0.2.1");
+    assert!(silent.is_closed());
+}
+
+#[test]
+fn where_it_is_required_everything_else_is_closed() {
+    let origin = Origin::hello();
+    let weir = start("required", &origin, TRUSTED);
+    let cut = b"PROXY TCP4 192.0.2.1 10.0.0.1 1\r\n";
+    for preamble in [&b""[..], cut, b"PROXY TCP4 nobody 10.0.0.1 1 2\r\n", &octets(0x22)] {
+        assert_eq!(status(weir.address(), preamble), None, "{}", preamble.escape_ascii());
+    }
+    assert!(origin.seen().is_empty());
+    let count = |outcome| weir.metric("weir_proxy_protocol_connections_total", &[("outcome", outcome)]);
+    wait::until_true("all to be counted", || (count("absent"), count("malformed")) == (1.0, 3.0));
+}
+
+#[test]
+fn where_it_is_optional_a_plain_request_is_one() {
+    let origin = Origin::hello();
+    let weir = start("optional", &origin, TRUSTED);
+    assert_eq!(status(weir.address(), b""), Some(200));
+    assert_eq!(clients(&origin), ["127.0.0.1"]);
+}
+
+#[test]
+fn nobody_else_is_believed() {
+    let preamble = b"PROXY TCP4 192.0.2.1 10.0.0.1 1 2\r\n";
+    for (mode, expected) in [("required", None), ("optional", Some(400)), ("disabled", Some(400))] {
+        let origin = Origin::hello();
+        let weir = start(mode, &origin, "");
+        assert_eq!(status(weir.address(), preamble), expected, "{mode}");
+        assert!(origin.seen().is_empty(), "{mode}");
+    }
+}

@@ -1,0 +1,77 @@
+//! Authorities and certificates, made when a test runs so that none expires.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    IsCa, KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+
+/// Somebody who issues certificates.
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    /// With a name of its own, or clients could not tell it from another.
+    pub(crate) fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// Writes its own certificate.
+    pub(crate) fn write(&self, path: &Path) -> PathBuf {
+        fs::write(path, self.0.pem()).unwrap();
+        path.to_owned()
+    }
+
+    /// Issues a certificate for `host` and writes it, and its key, beside each other in `directory`, each whole.
+    pub(crate) fn issue(&self, host: &str, directory: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let (certificate, key) = self.sign(host);
+        let paths = (directory.join(format!("{name}.crt")), directory.join(format!("{name}.key")));
+        for (path, text) in [(&paths.0, certificate.pem()), (&paths.1, key.serialize_pem())] {
+            let next = path.with_extension("next");
+            fs::write(&next, text).unwrap();
+            fs::rename(&next, path).unwrap();
+        }
+        paths
+    }
+
+    /// A client that believes this authority alone, and shows a certificate for `host`, if any.
+    pub(crate) fn client(&self, host: Option<&str>) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.unwrap().with_root_certificates(roots);
+        Arc::new(match host {
+            None => builder.with_no_client_auth(),
+            Some(host) => {
+                let (certificate, key) = self.sign(host);
+                let chain: Vec<CertificateDer<'static>> = vec![certificate.der().clone()];
+                let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+                builder.with_client_auth_cert(chain, key).unwrap()
+            }
+        })
+    }
+
+    /// For `host`, with the subject `CN=host,O=Weir` and the identity `spiffe://test/host`.
+    fn sign(&self, host: &str) -> (rcgen::Certificate, KeyPair) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new([host.to_owned()]).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "Weir");
+        params.distinguished_name.push(DnType::CommonName, host);
+        let identity = format!("spiffe://test/{}", host.replace('*', "any"));
+        params.subject_alt_names.push(SanType::URI(identity.as_str().try_into().unwrap()));
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        (params.signed_by(&key, &self.0).unwrap(), key)
+    }
+}

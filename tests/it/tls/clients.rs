@@ -1,0 +1,121 @@
+//! Clients with certificates, with none, and with no patience.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use super::{Secured, text};
+use crate::support::pki::Authority;
+use crate::support::wait;
+
+const REQUIRED: &str = ", client_ca: DIR/ca.crt";
+const OPTIONAL: &str = ", client_ca: DIR/ca.crt, client_auth: optional";
+const CODE: [&str; 2] = ["--write-out", "%{http_code}"];
+
+impl Secured {
+    /// The status that a client with the certificate `name` gets, or none for no certificate.
+    fn status(&self, name: Option<&str>, more: &[&str]) -> String {
+        let files = name.map(|name| (format!("{name}.crt"), format!("{name}.key")));
+        let mut arguments = [&CODE[..], &["--output", "/dev/null"], more].concat();
+        if let Some((certificate, key)) = &files {
+            arguments.extend(["--cert", certificate, "--key", key]);
+        }
+        let output = self.curl("app.example", &arguments);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn issue(&self, host: &str, name: &str) {
+        self.authority.issue(host, self.directory.path(), name);
+    }
+}
+
+#[test]
+fn who_must_have_a_certificate_and_has_none_of_the_authority_is_turned_away() {
+    let secured = Secured::start(REQUIRED, "");
+    secured.issue("client.example", "client");
+    Authority::new("another").issue("client.example", secured.directory.path(), "stranger");
+    assert_eq!(secured.status(Some("client"), &[]), "200");
+    assert_eq!(secured.status(None, &[]), "000");
+    assert_eq!(secured.status(Some("stranger"), &[]), "000");
+    let refused = || secured.weir.metric("weir_tls_handshakes_total", &[("outcome", "client_certificate")]);
+    wait::until_true("both refusals", || refused() >= 2.0);
+    assert_eq!(secured.origin.seen().len(), 1);
+}
+
+#[test]
+fn the_upstream_learns_who_the_client_is_and_from_nobody_else() {
+    let secured = Secured::start(OPTIONAL, "");
+    secured.issue("client.example", "client");
+    let forged = ["--header", "x-forwarded-client-cert: Hash=00;URI=spiffe://root"];
+    for version in ["--http1.1", "--http2"] {
+        assert_eq!(secured.status(Some("client"), &[&forged[..], &[version]].concat()), "200");
+        assert_eq!(secured.status(None, &[&forged[..], &[version]].concat()), "200");
+    }
+    let seen = secured.origin.seen();
+    for (place, seen) in seen.iter().enumerate() {
+        let told = seen.head.all("x-forwarded-client-cert");
+        if place % 2 == 1 {
+            assert!(told.is_empty(), "{told:?}");
+            continue;
+        }
+        assert_eq!(told.len(), 1);
+        let names = ";Subject=\"CN=client.example,O=Weir\";URI=spiffe://test/client.example";
+        assert!(told[0].starts_with("Hash=") && told[0].ends_with(names), "{told:?}");
+        assert_eq!(told[0].len(), "Hash=".len() + 64 + names.len());
+    }
+}
+
+#[test]
+fn a_trusted_peer_without_a_certificate_may_say_who_the_client_is() {
+    let secured = Secured::start(OPTIONAL, "client_ip: { trusted_proxies: 127.0.0.1 }\n");
+    let told = ["--header", "x-forwarded-client-cert: Hash=00"];
+    assert_eq!(secured.status(None, &told), "200");
+    assert_eq!(secured.origin.seen()[0].head.get("x-forwarded-client-cert"), Some("Hash=00"));
+}
+
+#[test]
+fn clients_are_counted_apart_by_what_their_certificates_say() {
+    for (part, missing) in [("spiffe", "skip"), ("subject", "deny"), ("dns", "shared")] {
+        let rules =
+            format!("rules: [{{ name: a, key: {{ tls: {part} }}, on_missing: {missing}, limit: 1/h }}]\n");
+        let secured = Secured::start(OPTIONAL, &rules);
+        secured.issue("one.example", "one");
+        secured.issue("two.example", "two");
+        let statuses = [Some("one"), Some("one"), Some("two"), Some("two"), None, None];
+        let statuses = statuses.map(|name| secured.status(name, &[]));
+        let unnamed = match missing {
+            "skip" => ["200", "200"],
+            "deny" => ["403", "403"],
+            _ => ["200", "429"],
+        };
+        assert_eq!(statuses[..4], ["200", "429", "200", "429"], "{part}");
+        assert_eq!(statuses[4..], unnamed, "{part}");
+    }
+}
+
+#[test]
+fn rules_may_be_for_some_certificates() {
+    let rules = "rules:\n  - { name: others, match: { tls: { spiffe: '!present' } }, action: deny }\n  \
+                 - { name: two, match: { tls: { dns: two.example, subject: '~^CN=two' } }, key: [], limit: 1/h }\n";
+    let secured = Secured::start(OPTIONAL, rules);
+    secured.issue("one.example", "one");
+    secured.issue("two.example", "two");
+    let names = [None, Some("one"), Some("one"), Some("two"), Some("two")];
+    assert_eq!(names.map(|name| secured.status(name, &[])), ["403", "200", "200", "200", "429"]);
+}
+
+#[test]
+fn a_handshake_that_does_not_come_to_its_end_is_ended() {
+    let secured = Secured::start("", "");
+    let mut silent = TcpStream::connect(secured.weir.address()).unwrap();
+    silent.set_read_timeout(Some(wait::DEADLINE)).unwrap();
+    // The beginning of a record, and no more.
+    silent.write_all(&[0x16, 3, 1, 2]).unwrap();
+    let mut rest = Vec::new();
+    let _ = silent.read_to_end(&mut rest);
+    let count = |outcome| secured.weir.metric("weir_tls_handshakes_total", &[("outcome", outcome)]);
+    wait::until_true("the end of its time", || count("timed_out") >= 1.0);
+    let mut plain = TcpStream::connect(secured.weir.address()).unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    wait::until_true("what is no TLS to be noticed", || count("not_tls") >= 1.0);
+    assert_eq!(text(&secured.curl("app.example", &[])), "hello");
+}
