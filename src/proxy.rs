@@ -18,6 +18,7 @@ mod limits;
 mod service;
 mod settle;
 mod stream;
+mod tunnel;
 
 use std::borrow::Cow;
 use std::cell::RefCell;

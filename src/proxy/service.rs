@@ -87,7 +87,7 @@ pub(super) fn handle(
     }
     exchange.reserve(&limits, policy);
     exchange.listen(view.fallbacks.listen(limits.rules(), &head, now));
-    headers::prepare_request(&mut head, &hop);
+    exchange.ask_for_tunnel(headers::prepare_request(&mut head, &hop));
     limits.write_marks(&mut head.headers, &view);
     exchange.note_headers(&head.headers);
     Handling::Forwarding(Box::pin(async move {

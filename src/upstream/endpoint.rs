@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::uri::Scheme;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Body;
 
 use super::answer::Answer;
@@ -155,6 +155,7 @@ impl Endpoint {
     {
         let Head { status, headers, length, keeps } = head;
         let answer = match length {
+            _ if status == StatusCode::SWITCHING_PROTOCOLS => Answer::switched(connection),
             Length::Octets(octets) if connection.has_read(octets) && upload.is_over() => {
                 let content = connection.take(octets);
                 if keeps {
