@@ -39,6 +39,8 @@ pub(super) enum Flag {
     Denied,
     /// No connection to the upstream.
     UpstreamFailure,
+    /// As much is under way to the upstream as may be.
+    UpstreamOverflow,
     /// No upstream takes such a request.
     NoRoute,
     /// No endpoint of the upstream can be used.
@@ -64,6 +66,7 @@ impl Flag {
             Self::RateLimited => "RL",
             Self::Denied => "UAEX",
             Self::UpstreamFailure => "UF",
+            Self::UpstreamOverflow => "UO",
             Self::NoRoute => "NR",
             Self::NoHealthyUpstream => "UH",
             Self::UpstreamClosed => "UC",
@@ -72,6 +75,19 @@ impl Flag {
             Self::DownstreamProtocol => "DPE",
             Self::DownstreamClosed => "DC",
             Self::IdleTimeout => "SI",
+        }
+    }
+}
+
+impl Flag {
+    /// The same of a request that was tried as often as might be.
+    const fn exhausted(self) -> &'static str {
+        match self {
+            Self::None => "URX",
+            Self::UpstreamFailure => "UF,URX",
+            Self::UpstreamClosed => "UC,URX",
+            Self::UpstreamTimeout => "UT,URX",
+            other => other.as_str(),
         }
     }
 }
@@ -87,6 +103,10 @@ pub(super) struct Exchange {
     forwarded: Timestamp,
     /// `None` as long as there is no answer.
     status: Option<StatusCode>,
+    took: Duration,
+    /// Attempts after the first, and whether there were as many as might be.
+    retries: u32,
+    exhausted: bool,
     sent: u64,
     whole: bool,
     flag: Flag,
@@ -141,6 +161,9 @@ impl Exchange {
             started,
             forwarded: started,
             status: None,
+            took: Duration::ZERO,
+            retries: 0,
+            exhausted: false,
             sent: 0,
             whole: false,
             flag: Flag::None,
@@ -190,7 +213,7 @@ impl Exchange {
         if let Some(record) = &mut self.record {
             record.rule = Some(rule.into());
             let expect = head.headers.get(EXPECT).cloned();
-            headers::prepare_request(head, hop);
+            let _ = headers::prepare_request(head, hop);
             self.note_headers(&head.headers);
             head.headers.extend(expect.map(|expect| (EXPECT, expect)));
         }
@@ -222,12 +245,28 @@ impl Exchange {
         self.forwarded = self.connection.worker.shared.clock.now();
     }
 
+    /// The request is sent once more.
+    pub(super) fn note_retry(&mut self) {
+        self.retries = self.retries.saturating_add(1);
+    }
+
+    /// It would have been, had it not been too often already.
+    pub(super) fn note_exhausted(&mut self) {
+        self.exhausted = true;
+    }
+
+    /// How long the upstream took to answer.
+    pub(super) const fn upstream_took(&self) -> Duration {
+        self.took
+    }
+
     /// The head of the upstream's answer is here; answers how long it took.
     pub(super) fn upstream_answered(&mut self) -> Duration {
         let took = self.connection.worker.shared.clock.now().since(self.forwarded);
         if let Some(record) = &mut self.record {
             record.upstream_time = Some(took);
         }
+        self.took = took;
         took
     }
 
@@ -324,7 +363,8 @@ impl Exchange {
             path: &record.target,
             protocol: record.protocol,
             status: self.status,
-            flags: flag.as_str(),
+            flags: if self.exhausted { flag.exhausted() } else { flag.as_str() },
+            attempts: record.upstream.as_ref().map_or(0, |_| self.retries.saturating_add(1)),
             bytes_received: self.received(),
             bytes_sent: self.sent,
             duration,

@@ -1,5 +1,7 @@
 //! What is taken off and put on as messages pass: hop-by-hop fields, forwarding fields, the request's identity.
 
+pub(super) mod envoy;
+
 use std::net::IpAddr;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING};
@@ -7,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
 use smallvec::SmallVec;
 
+use self::envoy::Controls;
 use crate::identify::client_ip::ClientAddress;
 use crate::identify::forwarded;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -145,7 +148,8 @@ pub(super) fn join_cookies(head: &mut request::Parts) {
 }
 
 /// Turns a client's request into ours: its target in origin-form, its fields without those of the hop.
-pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) {
+/// Answers what somebody inside asks for it.
+pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) -> Option<Box<Controls>> {
     if head.uri.authority().is_some() {
         to_origin_form(head);
     }
@@ -167,6 +171,8 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) {
             headers.insert(CONNECTION, HeaderValue::from_static("te"));
         }
     }
+    let controls =
+        if given.controls { envoy::take_controls(headers, hop.client.peer_is_trusted) } else { None };
     headers.reserve(ADDED);
     let forwarded_for = match given.forwarded_for {
         true => forwarded::appended(headers, hop.peer),
@@ -183,10 +189,11 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) {
     headers.insert(X_ENVOY_EXTERNAL_ADDRESS, external);
     head.version = Version::HTTP_11;
     head.extensions.clear();
+    controls
 }
 
 /// How many fields a request gets from us.
-const ADDED: usize = 5;
+const ADDED: usize = 6;
 
 /// Which fields that concern us a request has, found in one look at each: most requests have none, and asking
 /// for each by name would hash a dozen names per request.
@@ -196,6 +203,7 @@ struct Given {
     forwarded_for: bool,
     forwarded_proto: bool,
     request_id: bool,
+    controls: bool,
 }
 
 impl Given {
@@ -209,7 +217,7 @@ impl Given {
                 name if name == forwarded::X_FORWARDED_FOR.as_str() => given.forwarded_for = true,
                 "x-forwarded-proto" => given.forwarded_proto = true,
                 "x-request-id" => given.request_id = true,
-                _ => {}
+                name => given.controls |= envoy::is_control(name),
             }
         }
         given

@@ -14,6 +14,7 @@ use http::{Method, Request, Response};
 use hyper::body::Body;
 
 use super::answer::Answer;
+use super::breaker::{Place, Taken};
 use super::cluster::Cluster;
 use super::echo;
 use super::error::Error;
@@ -23,10 +24,10 @@ use super::http1::head::Head;
 use super::http1::length::Length;
 use super::http1::streaming::Streaming;
 use super::http1::upload::Upload;
-use super::pool::Pool;
+use super::pool::{Pool, Room};
 use super::settings::Balance;
 use super::transport;
-use crate::telemetry::metrics::EndpointMetrics;
+use crate::telemetry::metrics::{EndpointMetrics, Overflow};
 
 /// One worker's way to one endpoint.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl Endpoint {
     /// A way to `host` without connections yet.
     pub(super) fn new(cluster: &Arc<Cluster>, host: &Arc<Host>, metrics: EndpointMetrics) -> Self {
         Self {
-            pool: Rc::new(Pool::new(cluster.settings().idle_timeout.as_secs().max(1))),
+            pool: Rc::new(Pool::new(cluster.settings().idle_timeout.as_secs().max(1), &cluster.breaker)),
             cluster: Arc::clone(cluster),
             host: Arc::clone(host),
             metrics: Rc::new(metrics),
@@ -68,39 +69,60 @@ impl Endpoint {
         &self.metrics
     }
 
+    /// Closes every connection that has no request.
+    pub(super) fn close_unused(&self) {
+        self.pool.close_unused();
+    }
+
     /// A second has passed.
     pub(super) fn age(&self) {
         self.pool.age();
+    }
+
+    /// A way for one request at once; `None` if a connection has to be made first.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`] where as many requests are under way as may be.
+    pub fn kept(&self) -> Result<Option<Line>, Error> {
+        if self.host.target == Target::Echo {
+            return Ok(Some(Line { under_way: None, kind: Kind::Echo }));
+        }
+        let Some(connection) = self.pool.checkout() else { return Ok(None) };
+        let kind = Kind::Http1 { connection, is_kept: true };
+        Ok(Some(Line { under_way: self.begin()?, kind }))
+    }
+
+    /// A way for one request by a connection that is made for it, or, where there are as many as may be, by the first
+    /// that is free.
+    ///
+    /// # Errors
+    /// [`Error`] if no connection can be made, or as much is under way as may be.
+    pub async fn connect(&self) -> Result<Line, Error> {
+        let under_way = self.begin()?;
+        let (connection, is_kept) = self.open().await?;
+        Ok(Line { under_way, kind: Kind::Http1 { connection, is_kept } })
     }
 
     /// Sends a request and answers with the head of the answer, its body still to come. Dropped before, it
     /// closes the connection.
     ///
     /// # Errors
-    /// [`Error`] if no connection could be made, or none of the answer came or it was not HTTP.
-    pub async fn send<B>(&self, request: Request<B>) -> Result<Response<Answer<B>>, Error>
+    /// [`Error`] if none of the answer came or it was not HTTP.
+    pub async fn send<B>(&self, line: Line, request: Request<B>) -> Result<Response<Answer<B>>, Error>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        if self.host.target == Target::Echo {
-            return Ok(echo::answer(request));
-        }
-        let least_request = self.cluster.settings().balance == Balance::LeastRequest;
-        let under_way = least_request.then(|| UnderWay::begin(&self.host));
-        let mut kept = self.pool.checkout();
-        let is_kept = kept.is_some();
-        let buffer = kept.as_mut().map(|kept| std::mem::take(&mut kept.buffer)).unwrap_or_default();
+        let Line { under_way, kind } = line;
+        let (mut connection, is_kept) = match kind {
+            Kind::Echo => return Ok(echo::answer(request)),
+            Kind::Http1 { connection, is_kept } => (connection, is_kept),
+        };
         let (parts, body) = request.into_parts();
-        let mut upload = Upload::new(&parts, body, buffer);
+        let mut upload = Upload::new(&parts, body, std::mem::take(&mut connection.buffer));
         let mut waiting = Waiting::new(parts.method == Method::HEAD);
         // What is to be written is written down: nobody needs the head any more.
         drop(parts);
-        let mut connection = match kept {
-            Some(kept) => kept,
-            // Connecting is rare and its future large: it does not burden the requests that need none.
-            None => Box::pin(self.connect()).await?,
-        };
         let head = match poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await {
             // The upstream had closed it already, or was about to.
             Err(Error::Reset(_)) if is_kept && upload.may_repeat() => {
@@ -108,7 +130,7 @@ impl Endpoint {
                 drop(connection);
                 upload.repeat();
                 waiting.begin_again();
-                connection = Box::pin(self.connect()).await?;
+                connection = Box::pin(self.open()).await?.0;
                 poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await?
             }
             answered => answered?,
@@ -141,33 +163,74 @@ impl Endpoint {
         response
     }
 
-    async fn connect(&self) -> Result<Connection, Error> {
+    /// A request begins: it has a place, if places are counted.
+    fn begin(&self) -> Result<Option<UnderWay>, Error> {
+        let breaker = &self.cluster.breaker;
+        let is_balanced = self.cluster.settings().balance == Balance::LeastRequest;
+        if !is_balanced && !breaker.counts_requests() {
+            return Ok(None);
+        }
+        let taken = match breaker.counts_requests().then(|| breaker.take(Place::Request)) {
+            Some(None) => return Err(self.overflow(Overflow::Requests)),
+            Some(taken) => taken,
+            None => None,
+        };
+        self.host.under_way.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(UnderWay { host: Arc::clone(&self.host), _taken: taken }))
+    }
+
+    /// A connection, and whether it was used before.
+    async fn open(&self) -> Result<(Connection, bool), Error> {
         let settings = self.cluster.settings();
         // The answer's time runs meanwhile: an upstream that is away is to be told from one that is slow.
         let most = settings.connect_timeout.min(settings.timeout);
+        let permit = match tokio::time::timeout(most, self.pool.room()).await {
+            Ok(Ok(Room::Fresh(permit))) => permit,
+            Ok(Ok(Room::Kept(kept))) => return Ok((kept, true)),
+            Ok(Err(_)) => return Err(self.overflow(Overflow::Pending)),
+            Err(_) => return Err(self.overflow(Overflow::Connections)),
+        };
         let opened = match tokio::time::timeout(most, transport::open(&self.host.target)).await {
             Ok(opened) => opened.map_err(Error::Connect),
             Err(_) => Err(Error::ConnectTimeout),
         };
         opened
-            .map(|transport| Connection::new(transport, &self.metrics))
+            .map(|transport| (Connection::new(transport, &self.metrics, permit), false))
             .inspect_err(|_| self.metrics.connection_failed())
     }
+
+    fn overflow(&self, limit: Overflow) -> Error {
+        self.cluster.metrics.overflowed(limit);
+        Error::Overflow
+    }
+}
+
+/// A way for one request to an endpoint: what it speaks, and the connection it goes by.
+#[derive(Debug)]
+pub struct Line {
+    under_way: Option<UnderWay>,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Http1 {
+        connection: Connection,
+        /// It was used before, so the upstream may be about to close it.
+        is_kept: bool,
+    },
+    Echo,
 }
 
 /// A request under way, as long as somebody wants to know.
 #[derive(Debug)]
-pub(super) struct UnderWay(Arc<Host>);
-
-impl UnderWay {
-    fn begin(host: &Arc<Host>) -> Self {
-        host.under_way.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(host))
-    }
+pub(super) struct UnderWay {
+    host: Arc<Host>,
+    _taken: Option<Taken>,
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.host.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }
