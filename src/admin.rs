@@ -19,6 +19,7 @@ mod status;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 pub use self::reply::Reply;
@@ -61,6 +62,33 @@ pub struct ReloadView {
     pub file: String,
 }
 
+/// A place where clients connect.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// Its name in metrics and logs.
+    pub name: Box<str>,
+    /// Where it is bound.
+    pub place: Place,
+}
+
+/// Where a socket is bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At a port.
+    Port(SocketAddr),
+    /// In the file system.
+    Pipe(Box<Path>),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Port(address) => address.fmt(f),
+            Self::Pipe(path) => path.display().fmt(f),
+        }
+    }
+}
+
 /// A question that another module answers.
 pub type Ask<T> = Box<dyn Fn() -> T + Send + Sync>;
 
@@ -94,8 +122,8 @@ pub struct State {
     pub started: Timestamp,
     /// Worker threads.
     pub workers: usize,
-    /// Names and bound addresses of the listeners.
-    pub listeners: Vec<(Box<str>, SocketAddr)>,
+    /// Where clients connect.
+    pub listeners: Vec<Listener>,
     /// The upstreams.
     pub upstreams: Ask<Vec<ClusterView>>,
     /// The latest count of counters in use; starts as its default.

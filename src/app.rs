@@ -7,7 +7,6 @@ mod generation;
 mod keeping;
 mod reloading;
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,12 +15,14 @@ use self::admin_port::AdminPort;
 use self::ending::Signals;
 use self::generation::Generations;
 use self::keeping::Keeping;
+use crate::admin;
 use crate::clock::Clock;
 use crate::config::reload::{Handle, Reloader};
 use crate::config::{Config, Problem};
 use crate::drain::Drain;
 use crate::limiter::{self, Limiter};
 use crate::listener;
+use crate::listener::socket::{self, Socket};
 use crate::proxy::elastic::Elastic;
 use crate::proxy::elastic::control::keep_headroom;
 use crate::proxy::{self, Shared};
@@ -49,7 +50,7 @@ impl Error {
 }
 
 /// One listener and its sockets, one per worker.
-type Bound = (listener::Settings, Vec<TcpListener>);
+type Bound = (listener::Settings, Vec<Socket>);
 
 /// Everything that is started once and lives to the end.
 struct Running {
@@ -104,18 +105,23 @@ pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
 /// Binds every listener, so that a port that is taken is found before anything is served.
 fn bind(config: &Config) -> Result<Vec<Bound>, Error> {
     let bind_one = |settings: &listener::Settings| {
-        let sockets = listener::bind(settings.address, config.workers.get())
+        let sockets = socket::bind(&settings.address, config.workers.get())
             .map_err(Error::system(format!("cannot listen on {}", settings.address)))?;
         Ok((settings.clone(), sockets))
     };
     config.listeners.iter().map(bind_one).collect()
 }
 
-fn announce(bound: &[Bound]) -> Vec<(Box<str>, std::net::SocketAddr)> {
+fn announce(bound: &[Bound]) -> Vec<admin::Listener> {
     let address_of = |(settings, sockets): &Bound| {
-        let address = sockets.first().and_then(|socket| socket.local_addr().ok()).unwrap_or(settings.address);
+        let address = sockets.first().and_then(|socket| socket.address().ok());
+        let address = address.unwrap_or_else(|| settings.address.clone());
         tracing::info!(listener = %settings.name, %address, "listening");
-        (settings.name.clone(), address)
+        let place = match address {
+            listener::Address::Tcp(address) => admin::Place::Port(address),
+            listener::Address::Unix(path) => admin::Place::Pipe(path),
+        };
+        admin::Listener { name: settings.name.clone(), place }
     };
     bound.iter().map(address_of).collect()
 }

@@ -17,5 +17,6 @@ pub mod rules;
 pub mod snapshot;
 pub mod telemetry;
 pub mod throttle;
+pub mod tls;
 pub mod upstream;
 pub mod worker;

@@ -2,15 +2,18 @@
 //!
 //! Knows nothing of HTTP: what is done with a connection is the handler's business.
 
+pub mod address;
+pub mod socket;
+pub mod transport;
+
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+pub use self::address::Address;
+use self::socket::{Accepting, Socket};
+use self::transport::Transport;
 
-/// Connections that may wait for us in the kernel; the system's own cap applies on top.
-const BACKLOG: i32 = 4096;
 /// Pause after an accept that failed for want of descriptors or memory: time for some to be given back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
@@ -19,8 +22,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 pub struct Settings {
     /// Name in metrics and logs; its address unless configured.
     pub name: Box<str>,
-    /// Where to listen; port 0 lets the system choose.
-    pub address: SocketAddr,
+    /// Where to listen.
+    pub address: Address,
     /// From a request's first byte to the end of its head.
     pub header_timeout: Duration,
     /// How long a connection may stay without a request.
@@ -31,54 +34,18 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Accepted {
     /// The connection.
-    pub stream: TcpStream,
-    /// Who is at the other end.
+    pub stream: Transport,
+    /// Who is at the other end; loopback and port 0 for a process of this machine.
     pub peer: SocketAddr,
-}
-
-/// Binds `address` once per worker.
-///
-/// # Errors
-/// What the system says, in particular `AddrInUse`: also where another process shares ports with itself.
-pub fn bind(address: SocketAddr, workers: usize) -> io::Result<Vec<StdListener>> {
-    let socket = open(address)?;
-    socket.bind(&address.into())?;
-    if workers <= 1 {
-        return Ok(vec![listen(socket)?]);
-    }
-    // With SO_REUSEPORT a second Weir would join in unnoticed; the plain bind above has ruled that out.
-    let address = socket.local_addr()?.as_socket().unwrap_or(address);
-    drop(socket);
-    (0..workers)
-        .map(|_| {
-            let socket = open(address)?;
-            socket.set_reuse_port(true)?;
-            socket.bind(&address.into())?;
-            listen(socket)
-        })
-        .collect()
-}
-
-fn open(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // A restart must not wait for the connections of its predecessor to be forgotten.
-    socket.set_reuse_address(true)?;
-    Ok(socket)
-}
-
-fn listen(socket: Socket) -> io::Result<StdListener> {
-    socket.listen(BACKLOG)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket.into())
 }
 
 /// Accepts until `stop` completes, then takes what is still queued, and closes the socket.
 ///
 /// Connections that the kernel has completed but we have not accepted would be reset by closing: a client
 /// that saw its connect succeed deserves an answer.
-pub async fn serve(listener: StdListener, stop: impl Future<Output = ()>, mut handle: impl FnMut(Accepted)) {
-    let listener = match TcpListener::from_std(listener) {
-        Ok(listener) => listener,
+pub async fn serve(socket: Socket, stop: impl Future<Output = ()>, mut handle: impl FnMut(Accepted)) {
+    let accepting = match Accepting::new(socket) {
+        Ok(accepting) => accepting,
         Err(error) => {
             tracing::error!(%error, "cannot watch a listener");
             return;
@@ -90,8 +57,8 @@ pub async fn serve(listener: StdListener, stop: impl Future<Output = ()>, mut ha
             // A flood of connections must not keep us from noticing the end.
             biased;
             () = &mut stop => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => handle(Accepted { stream, peer }),
+            accepted = accepting.accept() => match accepted {
+                Ok(accepted) => handle(accepted),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept, pausing");
@@ -100,25 +67,21 @@ pub async fn serve(listener: StdListener, stop: impl Future<Output = ()>, mut ha
             },
         }
     }
-    if let Err(error) = empty_queue(listener, handle) {
+    if let Err(error) = empty_queue(accepting, handle) {
         tracing::warn!(%error, "cannot empty the accept queue");
     }
 }
 
-/// Takes what the kernel has queued, asking the socket itself: the runtime would stop at its budget.
-fn empty_queue(listener: TcpListener, mut handle: impl FnMut(Accepted)) -> io::Result<()> {
-    let listener = listener.into_std()?;
-    loop {
-        match listener.accept() {
-            Ok((stream, peer)) => {
-                stream.set_nonblocking(true)?;
-                handle(Accepted { stream: TcpStream::from_std(stream)?, peer });
-            }
+fn empty_queue(accepting: Accepting, mut handle: impl FnMut(Accepted)) -> io::Result<()> {
+    for accepted in accepting.into_queue()? {
+        match accepted {
+            Ok(accepted) => handle(accepted),
             Err(error) if is_of_one_connection(&error) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
 /// Errors that concern a connection that is already gone, not the listener.
@@ -127,30 +90,4 @@ fn is_of_one_connection(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn loopback() -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], 0))
-    }
-
-    #[test]
-    fn every_worker_gets_a_socket_on_the_same_port() {
-        let sockets = bind(loopback(), 3).unwrap();
-        let ports: std::collections::HashSet<_> =
-            sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
-        assert_eq!((sockets.len(), ports.len()), (3, 1));
-    }
-
-    #[test]
-    fn a_port_in_use_is_an_error_for_any_number_of_workers() {
-        for (first, second) in [(1, 1), (2, 2), (1, 2), (2, 1)] {
-            let sockets = bind(loopback(), first).unwrap();
-            let error = bind(sockets[0].local_addr().unwrap(), second).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{first} {second}");
-        }
-    }
 }

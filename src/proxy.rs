@@ -43,6 +43,7 @@ use crate::identify::Attributes;
 use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::signal::Signals;
+use crate::listener::socket::Socket;
 use crate::listener::{self, Accepted};
 use crate::policy::Policy;
 use crate::response::Visibility;
@@ -128,10 +129,7 @@ struct View {
 /// # Errors
 /// If it has to stop before that. A panic of what keeps time or accepts goes on here: without either, the
 /// thread would look alive and serve nobody.
-pub async fn run(
-    shared: Arc<Shared>,
-    sockets: Vec<(listener::Settings, std::net::TcpListener)>,
-) -> Result<(), Unfinished> {
+pub async fn run(shared: Arc<Shared>, sockets: Vec<(listener::Settings, Socket)>) -> Result<(), Unfinished> {
     let worker = Rc::new(Worker::new(Arc::clone(&shared)));
     let mut ticking = tokio::task::spawn_local(keep_time(Rc::clone(&worker)));
     let served = tokio::select! {
@@ -142,10 +140,7 @@ pub async fn run(
     served
 }
 
-async fn serve(
-    worker: &Rc<Worker>,
-    sockets: Vec<(listener::Settings, std::net::TcpListener)>,
-) -> Result<(), Unfinished> {
+async fn serve(worker: &Rc<Worker>, sockets: Vec<(listener::Settings, Socket)>) -> Result<(), Unfinished> {
     let shared = &worker.shared;
     let mut accepting = JoinSet::new();
     for (index, (settings, socket)) in sockets.into_iter().enumerate() {

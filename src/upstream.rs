@@ -16,6 +16,7 @@ mod echo;
 mod endpoints;
 mod health;
 mod http1;
+mod http2;
 mod outliers;
 mod pool;
 mod resolve;

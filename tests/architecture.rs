@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 19] = [
+const TABLE: [(&str, &[&str]); 20] = [
     ("main", &["app", "cli", "config", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
-    ("admin", &["config", "policy", "rules", "limiter", "snapshot", "telemetry", "drain", "clock"]),
+    ("admin", &["config", "policy", "rules", "limiter", "snapshot", "telemetry", "drain", "clock", "tls"]),
     // Of the modules below only their settings: see `the_configuration_takes_only_settings_from_the_shell`.
     (
         "config",
@@ -30,6 +30,8 @@ const TABLE: [(&str, &[&str]); 19] = [
             "snapshot",
             "drain",
             "telemetry",
+            // Certificates and keys are data files.
+            "tls",
             // Keys say how long they hold.
             "clock",
         ],
@@ -49,14 +51,16 @@ const TABLE: [(&str, &[&str]); 19] = [
             "drain",
             "listener",
             "worker",
+            "tls",
         ],
     ),
     ("worker", &["listener", "drain"]),
-    ("listener", &["telemetry", "drain"]),
-    ("upstream", &["telemetry"]),
+    ("listener", &["tls", "telemetry", "drain"]),
+    ("upstream", &["tls", "telemetry"]),
     ("snapshot", &["limiter"]),
-    ("telemetry", &["policy", "response", "throttle", "rules", "identify", "limiter"]),
+    ("telemetry", &["tls", "policy", "response", "throttle", "rules", "identify", "limiter"]),
     ("clock", &["limiter"]),
+    ("tls", &[]),
     ("drain", &[]),
     ("policy", &["response", "throttle", "rules", "identify"]),
     ("response", &["throttle", "limiter"]),
@@ -78,6 +82,7 @@ const EVERYTHING: &[&str] = &[
     "snapshot",
     "telemetry",
     "clock",
+    "tls",
     "drain",
     "policy",
     "response",
@@ -153,7 +158,7 @@ fn impurities(source: &Source) -> Vec<String> {
 /// What a file of the configuration takes from the shell beside its settings.
 fn more_than_settings(source: &Source) -> Vec<String> {
     const SETTINGS: [(&str, &[&str]); 6] = [
-        ("listener", &["Settings"]),
+        ("listener", &["Settings", "Address"]),
         ("upstream", &["settings", "Settings", "Address"]),
         ("drain", &["Settings"]),
         ("snapshot", &["Settings"]),

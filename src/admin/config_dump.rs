@@ -13,7 +13,7 @@ pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
     let listeners: Vec<Value> = state
         .listeners
         .iter()
-        .map(|(name, address)| json!({ "name": name, "address": address.to_string() }))
+        .map(|listener| json!({ "name": listener.name, "address": listener.place.to_string() }))
         .collect();
     let upstreams: Vec<_> = (state.upstreams)()
         .iter()

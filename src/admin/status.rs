@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::reply::{self, Reply};
 use super::router::Query;
 use super::scrape::server_state;
-use super::{ReloadView, State};
+use super::{Place, ReloadView, State};
 use crate::telemetry::metrics::{ServerState, VERSION};
 use crate::telemetry::rfc3339;
 
@@ -63,14 +63,20 @@ pub(super) fn listeners(state: &State, query: &Query<'_>) -> Reply {
         let statuses: Vec<_> = state
             .listeners
             .iter()
-            .map(|(name, address)| {
-                let socket = json!({ "address": address.ip(), "port_value": address.port() });
-                json!({ "name": name, "local_address": { "socket_address": socket } })
+            .map(|listener| {
+                let address = match &listener.place {
+                    Place::Port(address) => {
+                        let socket = json!({ "address": address.ip(), "port_value": address.port() });
+                        json!({ "socket_address": socket })
+                    }
+                    Place::Pipe(path) => json!({ "pipe": { "path": path } }),
+                };
+                json!({ "name": listener.name, "local_address": address })
             })
             .collect();
         return reply::json(&json!({ "listener_statuses": statuses }));
     }
-    let lines = state.listeners.iter().map(|(name, address)| format!("{name}::{address}\n"));
+    let lines = state.listeners.iter().map(|listener| format!("{}::{}\n", listener.name, listener.place));
     reply::text(StatusCode::OK, lines.collect::<String>())
 }
 

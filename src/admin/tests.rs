@@ -106,7 +106,10 @@ fn state() -> State {
         state_file: Box::new(|| Some(snapshot::Status { saved: 3, ..snapshot::Status::default() })),
         started: Timestamp::from_secs(NOW.as_secs() - 71),
         workers: 2,
-        listeners: vec![("inbound".into(), ([127, 0, 0, 1], 8080).into())],
+        listeners: vec![Listener {
+            name: "inbound".into(),
+            place: Place::Port(([127, 0, 0, 1], 8080).into()),
+        }],
         upstreams: Box::new(|| {
             let host = HostView {
                 address: "127.0.0.1:3000".into(),

@@ -8,7 +8,7 @@ use super::{Error, Running};
 use crate::admin::{self, KeyCounts, ReloadView, State, Surface};
 use crate::config::reload::Status;
 use crate::config::{AdminSettings, Config};
-use crate::listener;
+use crate::listener::socket;
 use crate::telemetry::logging::LevelHandle;
 use crate::worker::Crew;
 
@@ -22,7 +22,7 @@ impl AdminPort {
     /// another one should not fail for a default it did not choose.
     pub(super) fn bind(settings: &AdminSettings) -> Result<Self, Error> {
         let mut sockets = Vec::new();
-        let mut bind = |address: SocketAddr, surface| match listener::bind(address, 1) {
+        let mut bind = |address: SocketAddr, surface| match socket::bind_tcp(address, 1) {
             Ok(bound) => {
                 sockets.extend(bound.into_iter().map(|socket| (socket, surface)));
                 Ok(())
@@ -42,7 +42,7 @@ impl AdminPort {
     pub(super) fn serve(
         self,
         config: &Config,
-        listeners: Vec<(Box<str>, SocketAddr)>,
+        listeners: Vec<admin::Listener>,
         levels: LevelHandle,
         running: &Running,
     ) -> Result<Arc<Crew>, Error> {

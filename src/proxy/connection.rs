@@ -61,15 +61,14 @@ impl Drop for Connection {
 
 /// Serves a connection to its end.
 pub(super) async fn serve(worker: Rc<Worker>, listener: usize, activity: Rc<Activity>, accepted: Accepted) {
-    // Small answers must not wait for the client's acknowledgement of earlier ones.
-    let _ = accepted.stream.set_nodelay(true);
+    accepted.stream.set_nodelay();
     let peer = accepted.peer.ip().to_canonical();
     let connection = Rc::new(Connection::new(worker, listener, Rc::clone(&activity), peer));
     let mut stream = Downstream::new(accepted.stream, Rc::clone(&activity));
     match opening::read(&mut stream, &activity).await {
         Opening::Http1 => http1::serve(connection, TokioIo::new(stream)).await,
         Opening::Http2 => http2::serve(connection, TokioIo::new(stream)).await,
-        Opening::TimedOut => http1::time_out(&connection, &stream),
+        Opening::TimedOut => http1::time_out(&connection, &mut stream),
         Opening::Unused => {}
     }
 }

@@ -93,7 +93,7 @@ pub(super) async fn once(
         endpoint.metrics().retried();
     }
     let attempt = Attempt::begin(endpoint, exchange);
-    let (attempt, line) = match attempt.endpoint.kept() {
+    let (attempt, line) = match attempt.endpoint.kept(exchange.is_grpc()) {
         Ok(Some(line)) => (attempt, line),
         // Connecting is rare and its future large: it does not burden the requests that need none.
         Ok(None) => Box::pin(connect(upstream, exchange, plan, tried, attempt)).await?,
@@ -138,7 +138,7 @@ async fn connect(
 ) -> Result<(Attempt, Line), Failure> {
     let mut left = plan.retries;
     loop {
-        let connecting = or_overdue(exchange.activity(), attempt.endpoint.connect()).await;
+        let connecting = or_overdue(exchange.activity(), attempt.endpoint.connect(exchange.is_grpc())).await;
         let failure = match connecting {
             Ok(Ok(line)) => return Ok((attempt, line)),
             Ok(Err(error)) => Failure::Upstream(error),

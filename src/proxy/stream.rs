@@ -7,12 +7,12 @@
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::activity::{Activity, Overdue};
+use crate::listener::transport::Transport;
 use crate::upstream::stream::poll_write_together;
 
 /// How much of an unread request is thrown away before closing.
@@ -24,7 +24,7 @@ const LONGEST_OPENING: usize = 2048;
 /// A client's connection.
 #[derive(Debug)]
 pub(super) struct Downstream {
-    tcp: TcpStream,
+    transport: Transport,
     activity: Rc<Activity>,
     /// Read to see what the client speaks, for whoever reads next.
     opening: Vec<u8>,
@@ -33,15 +33,15 @@ pub(super) struct Downstream {
 }
 
 impl Downstream {
-    pub(super) fn new(tcp: TcpStream, activity: Rc<Activity>) -> Self {
-        Self { tcp, activity, opening: Vec::new(), closed_for_writing: false, discarded: 0 }
+    pub(super) fn new(transport: Transport, activity: Rc<Activity>) -> Self {
+        Self { transport, activity, opening: Vec::new(), closed_for_writing: false, discarded: 0 }
     }
 
     /// Reads some of a connection's first bytes, which are read again by whoever serves it; how many.
     pub(super) fn poll_opening(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut scratch = [0; LONGEST_OPENING];
         let mut buffer = ReadBuf::new(&mut scratch);
-        ready!(Pin::new(&mut self.tcp).poll_read(cx, &mut buffer))?;
+        ready!(Pin::new(&mut self.transport).poll_read(cx, &mut buffer))?;
         self.opening.extend_from_slice(buffer.filled());
         self.note_read(buffer.filled().len());
         Poll::Ready(Ok(buffer.filled().len()))
@@ -53,8 +53,10 @@ impl Downstream {
     }
 
     /// A last word to a client whose request never became whole; lost if the socket cannot take it now.
-    pub(super) fn say(&self, answer: &[u8]) {
-        let _ = self.tcp.try_write(answer);
+    pub(super) fn say(&mut self, answer: &[u8]) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let _ = Pin::new(&mut self.transport).poll_write(&mut cx, answer);
+        let _ = Pin::new(&mut self.transport).poll_flush(&mut cx);
     }
 
     fn note_read(&self, moved: usize) {
@@ -74,7 +76,7 @@ impl Downstream {
         let mut scratch = [0; 4096];
         while self.discarded < MOST_DISCARDED && self.activity.overdue() != Some(Overdue::Linger) {
             let mut buffer = ReadBuf::new(&mut scratch);
-            match ready!(Pin::new(&mut self.tcp).poll_read(cx, &mut buffer)) {
+            match ready!(Pin::new(&mut self.transport).poll_read(cx, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => self.discarded += buffer.filled().len(),
                 _ => break,
             }
@@ -99,7 +101,7 @@ impl AsyncRead for Downstream {
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.tcp).poll_read(cx, buffer);
+        let polled = Pin::new(&mut self.transport).poll_read(cx, buffer);
         self.note_read(buffer.filled().len() - before);
         polled
     }
@@ -107,7 +109,7 @@ impl AsyncRead for Downstream {
 
 impl AsyncWrite for Downstream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.tcp).poll_write(cx, bytes))?;
+        let written = ready!(Pin::new(&mut self.transport).poll_write(cx, bytes))?;
         self.note_written(written);
         Poll::Ready(Ok(written))
     }
@@ -117,24 +119,24 @@ impl AsyncWrite for Downstream {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(poll_write_together(Pin::new(&mut self.tcp), cx, bytes))?;
+        let written = ready!(poll_write_together(Pin::new(&mut self.transport), cx, bytes))?;
         self.note_written(written);
         Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
+        self.transport.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.tcp).poll_flush(cx))?;
+        ready!(Pin::new(&mut self.transport).poll_flush(cx))?;
         self.activity.flushed();
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.closed_for_writing {
-            ready!(Pin::new(&mut self.tcp).poll_shutdown(cx))?;
+            ready!(Pin::new(&mut self.transport).poll_shutdown(cx))?;
             self.closed_for_writing = true;
         }
         if self.activity.begin_linger() {

@@ -9,6 +9,7 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use super::endpoint::UnderWay;
 use super::http1::streaming::Streaming;
+use super::http2;
 
 /// A streamed answer.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ enum Source<B> {
     Whole(Option<Bytes>),
     /// Dropped before the answer has ended, it closes its connection.
     Streaming(Box<Streaming>),
+    /// Dropped before the answer has ended, it resets its stream.
+    Http2(Box<http2::streaming::Streaming>),
     Echo {
         head: Option<Bytes>,
         body: B,
@@ -37,6 +40,10 @@ impl<B> Answer<B> {
 
     pub(super) fn streaming(streaming: Streaming) -> Self {
         Self::of(Source::Streaming(Box::new(streaming)))
+    }
+
+    pub(super) fn http2(streaming: http2::streaming::Streaming) -> Self {
+        Self::of(Source::Http2(Box::new(streaming)))
     }
 
     pub(super) fn echo(head: Bytes, body: B) -> Self {
@@ -80,6 +87,7 @@ where
         match &mut self.source {
             Source::Whole(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
             Source::Streaming(streaming) => streaming.poll_frame(cx).map_err(AnswerError::Upstream),
+            Source::Http2(streaming) => streaming.poll_frame(cx).map_err(AnswerError::Upstream),
             Source::Echo { head, body } => match head.take() {
                 Some(head) => Poll::Ready(Some(Ok(Frame::data(head)))),
                 None => Pin::new(body).poll_frame(cx).map_err(|_| AnswerError::Request),
@@ -91,6 +99,7 @@ where
         match &self.source {
             Source::Whole(content) => content.is_none(),
             Source::Streaming(streaming) => streaming.length().is_over(),
+            Source::Http2(streaming) => streaming.is_over(),
             Source::Echo { head, body } => head.is_none() && body.is_end_stream(),
         }
     }
@@ -99,6 +108,7 @@ where
         match &self.source {
             Source::Whole(content) => exactly(content.as_ref().map_or(0, |content| content.len() as u64)),
             Source::Streaming(streaming) => streaming.length().left().map_or_else(SizeHint::default, exactly),
+            Source::Http2(streaming) => streaming.left().map_or_else(SizeHint::default, exactly),
             Source::Echo { head, body } => {
                 let head = head.as_ref().map_or(0, |head| head.len() as u64);
                 let rest = body.size_hint().exact();

@@ -8,10 +8,13 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
+use http::uri::Scheme;
 use http::{Method, Request, Response};
 use hyper::body::Body;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::Answer;
 use super::breaker::{Place, Taken};
@@ -24,9 +27,10 @@ use super::http1::head::Head;
 use super::http1::length::Length;
 use super::http1::streaming::Streaming;
 use super::http1::upload::Upload;
+use super::http2::{self, lines::Lines};
 use super::pool::{Pool, Room};
 use super::settings::Balance;
-use super::transport;
+use super::transport::{self, Transport};
 use crate::telemetry::metrics::{EndpointMetrics, Overflow};
 
 /// One worker's way to one endpoint.
@@ -35,17 +39,21 @@ pub struct Endpoint {
     cluster: Arc<Cluster>,
     host: Arc<Host>,
     pool: Rc<Pool>,
+    lines: Lines,
     metrics: Rc<EndpointMetrics>,
 }
 
 impl Endpoint {
     /// A way to `host` without connections yet.
     pub(super) fn new(cluster: &Arc<Cluster>, host: &Arc<Host>, metrics: EndpointMetrics) -> Self {
+        let keep_for = cluster.settings().idle_timeout.as_secs().max(1);
+        let metrics = Rc::new(metrics);
         Self {
-            pool: Rc::new(Pool::new(cluster.settings().idle_timeout.as_secs().max(1), &cluster.breaker)),
+            pool: Rc::new(Pool::new(keep_for, &cluster.breaker)),
+            lines: Lines::new(keep_for, &metrics),
             cluster: Arc::clone(cluster),
             host: Arc::clone(host),
-            metrics: Rc::new(metrics),
+            metrics,
         }
     }
 
@@ -72,24 +80,30 @@ impl Endpoint {
     /// Closes every connection that has no request.
     pub(super) fn close_unused(&self) {
         self.pool.close_unused();
+        self.lines.close_unused();
     }
 
     /// A second has passed.
     pub(super) fn age(&self) {
         self.pool.age();
+        self.lines.age();
     }
 
-    /// A way for one request at once; `None` if a connection has to be made first.
+    /// A way for one request at once; `None` if a connection has to be made first. A `call` of gRPC always goes over
+    /// HTTP/2.
     ///
     /// # Errors
     /// [`Error::Overflow`] where as many requests are under way as may be.
-    pub fn kept(&self) -> Result<Option<Line>, Error> {
+    pub fn kept(&self, call: bool) -> Result<Option<Line>, Error> {
         if self.host.target == Target::Echo {
             return Ok(Some(Line { under_way: None, kind: Kind::Echo }));
         }
-        let Some(connection) = self.pool.checkout() else { return Ok(None) };
-        let kind = Kind::Http1 { connection, is_kept: true };
-        Ok(Some(Line { under_way: self.begin()?, kind }))
+        let kind = match self.speaks_http2(call) {
+            true => self.lines.free().map(Kind::Http2),
+            false => self.pool.checkout().map(|connection| Kind::Http1 { connection, is_kept: true }),
+        };
+        let Some(kind) = kind else { return Ok(None) };
+        Ok(Some(Line { under_way: self.begin(call)?, kind }))
     }
 
     /// A way for one request by a connection that is made for it, or, where there are as many as may be, by the first
@@ -97,14 +111,19 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Error`] if no connection can be made, or as much is under way as may be.
-    pub async fn connect(&self) -> Result<Line, Error> {
-        let under_way = self.begin()?;
-        let (connection, is_kept) = self.open().await?;
-        Ok(Line { under_way, kind: Kind::Http1 { connection, is_kept } })
+    pub async fn connect(&self, call: bool) -> Result<Line, Error> {
+        let under_way = self.begin(call)?;
+        let kind = if self.speaks_http2(call) {
+            Kind::Http2(self.lines.take(&async || self.open_shared().await).await?)
+        } else {
+            let (connection, is_kept) = self.open().await?;
+            Kind::Http1 { connection, is_kept }
+        };
+        Ok(Line { under_way, kind })
     }
 
     /// Sends a request and answers with the head of the answer, its body still to come. Dropped before, it
-    /// closes the connection.
+    /// closes the connection or, over HTTP/2, resets the stream.
     ///
     /// # Errors
     /// [`Error`] if none of the answer came or it was not HTTP.
@@ -114,10 +133,40 @@ impl Endpoint {
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let Line { under_way, kind } = line;
-        let (mut connection, is_kept) = match kind {
-            Kind::Echo => return Ok(echo::answer(request)),
-            Kind::Http1 { connection, is_kept } => (connection, is_kept),
+        let mut response = match kind {
+            Kind::Echo => echo::answer(request),
+            Kind::Http1 { connection, is_kept } => self.send_by_http1(connection, is_kept, request).await?,
+            // Its future is large: it does not burden the requests of HTTP/1.1.
+            Kind::Http2(taken) => Box::pin(self.send_by_http2(taken, request)).await?,
         };
+        response.body_mut().hold(under_way);
+        Ok(response)
+    }
+
+    async fn send_by_http2<B>(
+        &self,
+        taken: http2::lines::Taken,
+        request: Request<B>,
+    ) -> Result<Response<Answer<B>>, Error>
+    where
+        B: Body<Data = Bytes> + Unpin + 'static,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
+        let (parts, body) = request.into_parts();
+        let head = http2::head::for_http2(parts, Scheme::HTTP, &self.host.name);
+        http2::send(taken, &self.lines, async || self.open_shared().await, head, body).await
+    }
+
+    async fn send_by_http1<B>(
+        &self,
+        mut connection: Connection,
+        is_kept: bool,
+        request: Request<B>,
+    ) -> Result<Response<Answer<B>>, Error>
+    where
+        B: Body<Data = Bytes> + Unpin + 'static,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
         let (parts, body) = request.into_parts();
         let mut upload = Upload::new(&parts, body, std::mem::take(&mut connection.buffer));
         let mut waiting = Waiting::new(parts.method == Method::HEAD);
@@ -135,9 +184,7 @@ impl Endpoint {
             }
             answered => answered?,
         };
-        let mut response = self.answer(head, connection, upload);
-        response.body_mut().hold(under_way);
-        Ok(response)
+        Ok(self.answer(head, connection, upload))
     }
 
     fn answer<B>(&self, head: Head, mut connection: Connection, upload: Upload<B>) -> Response<Answer<B>>
@@ -164,13 +211,15 @@ impl Endpoint {
     }
 
     /// A request begins: it has a place, if places are counted.
-    fn begin(&self) -> Result<Option<UnderWay>, Error> {
+    fn begin(&self, call: bool) -> Result<Option<UnderWay>, Error> {
         let breaker = &self.cluster.breaker;
         let is_balanced = self.cluster.settings().balance == Balance::LeastRequest;
-        if !is_balanced && !breaker.counts_requests() {
+        // Those that share connections are bounded by nothing else.
+        let is_counted = breaker.counts_requests() || self.speaks_http2(call);
+        if !is_balanced && !is_counted {
             return Ok(None);
         }
-        let taken = match breaker.counts_requests().then(|| breaker.take(Place::Request)) {
+        let taken = match is_counted.then(|| breaker.take(Place::Request)) {
             Some(None) => return Err(self.overflow(Overflow::Requests)),
             Some(taken) => taken,
             None => None,
@@ -179,24 +228,44 @@ impl Endpoint {
         Ok(Some(UnderWay { host: Arc::clone(&self.host), _taken: taken }))
     }
 
-    /// A connection, and whether it was used before.
+    fn speaks_http2(&self, call: bool) -> bool {
+        call || self.cluster.settings().http2
+    }
+
+    /// A connection of its own for a request, and whether it was used before.
     async fn open(&self) -> Result<(Connection, bool), Error> {
-        let settings = self.cluster.settings();
-        // The answer's time runs meanwhile: an upstream that is away is to be told from one that is slow.
-        let most = settings.connect_timeout.min(settings.timeout);
-        let permit = match tokio::time::timeout(most, self.pool.room()).await {
+        let permit = match tokio::time::timeout(self.patience(), self.pool.room()).await {
             Ok(Ok(Room::Fresh(permit))) => permit,
             Ok(Ok(Room::Kept(kept))) => return Ok((kept, true)),
             Ok(Err(_)) => return Err(self.overflow(Overflow::Pending)),
             Err(_) => return Err(self.overflow(Overflow::Connections)),
         };
-        let opened = match tokio::time::timeout(most, transport::open(&self.host.target)).await {
+        let transport = self.open_transport().await?;
+        Ok((Connection::new(transport, &self.metrics, permit), false))
+    }
+
+    /// A connection that requests share.
+    async fn open_shared(&self) -> Result<(Transport, OwnedSemaphorePermit), Error> {
+        let permit = match tokio::time::timeout(self.patience(), self.pool.permit()).await {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(_)) => return Err(self.overflow(Overflow::Pending)),
+            Err(_) => return Err(self.overflow(Overflow::Connections)),
+        };
+        Ok((self.open_transport().await?, permit))
+    }
+
+    async fn open_transport(&self) -> Result<Transport, Error> {
+        let opened = match tokio::time::timeout(self.patience(), transport::open(&self.host.target)).await {
             Ok(opened) => opened.map_err(Error::Connect),
             Err(_) => Err(Error::ConnectTimeout),
         };
-        opened
-            .map(|transport| (Connection::new(transport, &self.metrics, permit), false))
-            .inspect_err(|_| self.metrics.connection_failed())
+        opened.inspect_err(|_| self.metrics.connection_failed())
+    }
+
+    /// The answer's time runs meanwhile: an upstream that is away is to be told from one that is slow.
+    fn patience(&self) -> Duration {
+        let settings = self.cluster.settings();
+        settings.connect_timeout.min(settings.timeout)
     }
 
     fn overflow(&self, limit: Overflow) -> Error {
@@ -219,6 +288,7 @@ enum Kind {
         /// It was used before, so the upstream may be about to close it.
         is_kept: bool,
     },
+    Http2(http2::lines::Taken),
     Echo,
 }
 

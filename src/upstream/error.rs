@@ -46,6 +46,9 @@ pub enum Malformed {
     /// The grammar of a chunk is broken.
     #[error("not a chunk")]
     Chunk,
+    /// What came is not HTTP/2, for this reason (RFC 9113 section 7).
+    #[error("not HTTP/2: {0}")]
+    Http2(h2::Reason),
 }
 
 impl From<Malformed> for io::Error {

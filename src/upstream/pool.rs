@@ -85,6 +85,19 @@ impl Pool {
         }
     }
 
+    /// Room for one more connection, and nothing else.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`] where as many wait already as may.
+    pub(super) async fn permit(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let connections = &self.breaker.connections;
+        if let Ok(permit) = Arc::clone(connections).try_acquire_owned() {
+            return Ok(permit);
+        }
+        let _pending = self.breaker.take(Place::Pending).ok_or(Error::Overflow)?;
+        Arc::clone(connections).acquire_owned().await.map_err(|_| Error::Overflow)
+    }
+
     /// Closes all that have no request.
     pub(super) fn close_unused(&self) {
         self.idle.borrow_mut().clear();

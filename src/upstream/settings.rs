@@ -10,6 +10,8 @@ pub struct Settings {
     pub name: Box<str>,
     /// Where; at least one.
     pub addresses: Box<[Address]>,
+    /// Whether all requests go over HTTP/2, with prior knowledge.
+    pub http2: bool,
     /// Until a connection stands, or one is free.
     pub connect_timeout: Duration,
     /// From the request's last byte to the answer's headers.

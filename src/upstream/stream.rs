@@ -8,23 +8,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
 
 /// What is copied together rather than gathered.
 const SMALL: usize = 1024;
 
 /// Writes what `parts` hold, or the beginning of it, with the cheaper of the two calls.
 pub fn poll_write_together(
-    tcp: Pin<&mut TcpStream>,
+    stream: Pin<&mut impl AsyncWrite>,
     cx: &mut Context<'_>,
     parts: &[IoSlice<'_>],
 ) -> Poll<io::Result<usize>> {
     if let [only] = parts {
-        return tcp.poll_write(cx, only);
+        return stream.poll_write(cx, only);
     }
     let total: usize = parts.iter().map(|part| part.len()).sum();
     if total > SMALL {
-        return tcp.poll_write_vectored(cx, parts);
+        return stream.poll_write_vectored(cx, parts);
     }
     let mut together = [0; SMALL];
     let mut filled = 0;
@@ -32,5 +31,5 @@ pub fn poll_write_together(
         together[filled..filled + part.len()].copy_from_slice(part);
         filled += part.len();
     }
-    tcp.poll_write(cx, &together[..filled])
+    stream.poll_write(cx, &together[..filled])
 }

@@ -17,6 +17,7 @@ fn settings(addresses: &[(&str, u16)]) -> Settings {
     Settings {
         name: "api".into(),
         addresses: addresses.iter().map(address).collect(),
+        http2: false,
         connect_timeout: Duration::from_secs(1),
         timeout: Duration::from_secs(1),
         idle_timeout: Duration::from_secs(1),

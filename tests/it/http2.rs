@@ -2,6 +2,7 @@
 
 mod floods;
 mod grpc;
+mod upstream;
 
 use std::thread;
 use std::time::Duration;

@@ -28,4 +28,5 @@ mod state;
 mod support;
 mod throttling;
 mod timeouts;
+mod unix_sockets;
 mod upstreams;

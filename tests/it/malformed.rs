@@ -197,13 +197,15 @@ fn garbage_after_a_good_request_leaves_its_answer_alone() {
 }
 
 #[test]
-fn an_http_2_preface_is_turned_away() {
+fn what_only_looks_like_http_2_is_turned_away() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
-    let mut client = Client::connect(weir.address());
-    client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-    client.wire.drain();
-    assert!(client.is_closed());
+    for rest in ["SM\r\n\r\nGET / HTTP/1.1\r\nhost: a.test\r\n\r\n", "XX\r\n\r\n", "\r\n"] {
+        let mut client = Client::connect(weir.address());
+        client.send(format!("PRI * HTTP/2.0\r\n\r\n{rest}"));
+        client.wire.drain();
+        assert!(client.is_closed(), "{rest:?}");
+    }
     assert_eq!(origin.seen().len(), 0);
 }
 

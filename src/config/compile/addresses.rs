@@ -1,6 +1,6 @@
 //! Listeners and the admin port: who sits where, and that nobody sits on another's place.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use super::{each, rules, timeout};
 use crate::config::at::At;
@@ -18,7 +18,7 @@ pub(super) struct Addresses {
 
 /// The addresses that are taken, and by which path.
 #[derive(Debug, Default)]
-pub(super) struct Taken(Vec<(SocketAddr, String)>);
+pub(super) struct Taken(Vec<(listener::Address, String)>);
 
 pub(super) fn compile(raw: &raw::Root, report: &mut Report<'_>) -> Addresses {
     let root = At::ROOT;
@@ -58,8 +58,8 @@ fn listener(
     };
     let header = timeout(header, at.key("header_timeout"), report);
     let idle = timeout(idle, at.key("idle_timeout"), report);
-    let address = report.take(address_at, parse::listen_address(&address?.0))?;
-    taken.claim(address, address_at, report);
+    let address = report.take(address_at, parse::listener_address(&address?.0))?;
+    taken.claim(address.clone(), address_at, report);
     Some(listener::Settings {
         name: name.map_or_else(|| address.to_string(), Clone::clone).into(),
         address,
@@ -73,13 +73,13 @@ fn admin(raw: Option<&raw::Admin>, taken: &mut Taken, report: &mut Report<'_>) -
     let at = root.key("admin");
     let mut read = |raw: Option<&raw::Address>, at: At<'_>| {
         let address = report.take(at, parse::listen_address(&raw?.0))?;
-        taken.claim(address, at, report);
+        taken.claim(listener::Address::Tcp(address), at, report);
         Some(address)
     };
     let address = read(raw.and_then(|raw| raw.address.as_ref()), at.key("address"));
     let probes = read(raw.and_then(|raw| raw.probes.as_ref()), at.key("probes"));
     let explicit = raw.is_some_and(|raw| raw.address.is_some());
-    if !explicit && let Some(path) = taken.by(defaults::ADMIN_ADDRESS) {
+    if !explicit && let Some(path) = taken.by(&listener::Address::Tcp(defaults::ADMIN_ADDRESS)) {
         let path = path.to_owned();
         report.note(
             at,
@@ -98,8 +98,8 @@ fn admin(raw: Option<&raw::Admin>, taken: &mut Taken, report: &mut Report<'_>) -
 
 impl Taken {
     /// Takes `address`. Two listeners on one address would both be bound, and share what arrives at random.
-    fn claim(&mut self, address: SocketAddr, at: At<'_>, report: &mut Report<'_>) {
-        match self.by(address) {
+    fn claim(&mut self, address: listener::Address, at: At<'_>, report: &mut Report<'_>) {
+        match self.by(&address) {
             Some(path) => report.value(at, format!("address is taken by `{path}`, got {address}")),
             None => self.0.push((address, at.to_string())),
         }
@@ -107,26 +107,38 @@ impl Taken {
 
     /// The path of the address of ours that `upstream` leads to, as far as the text tells.
     pub(super) fn reached_by(&self, upstream: &upstream::Address) -> Option<&str> {
-        let upstream::Address::Tcp { host, port } = upstream else { return None };
-        let ip = match &**host {
-            "localhost" => IpAddr::from([127, 0, 0, 1]),
-            host => host.parse().ok()?,
-        };
-        let reached = |taken: &SocketAddr| {
-            let everywhere = taken.ip().is_unspecified() && (ip.is_loopback() || ip.is_unspecified());
-            taken.port() == *port && (taken.ip() == ip || everywhere)
-        };
-        self.0.iter().find(|(taken, _)| reached(taken)).map(|(_, path)| path.as_str())
+        self.0.iter().find(|(taken, _)| is_reached(taken, upstream)).map(|(_, path)| path.as_str())
     }
 
-    fn by(&self, address: SocketAddr) -> Option<&str> {
-        self.0.iter().find(|(taken, _)| overlap(*taken, address)).map(|(_, path)| path.as_str())
+    fn by(&self, address: &listener::Address) -> Option<&str> {
+        self.0.iter().find(|(taken, _)| overlap(taken, address)).map(|(_, path)| path.as_str())
     }
 }
 
 /// Whether both cannot be bound. Port 0 is a new port each time.
-fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+fn overlap(one: &listener::Address, other: &listener::Address) -> bool {
+    let (listener::Address::Tcp(one), listener::Address::Tcp(other)) = (one, other) else {
+        return one == other;
+    };
     let same_family = one.is_ipv4() == other.is_ipv4();
     let unspecified = one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() != 0 && one.port() == other.port() && (one.ip() == other.ip() || (same_family && unspecified))
+}
+
+fn is_reached(taken: &listener::Address, upstream: &upstream::Address) -> bool {
+    match (taken, upstream) {
+        (listener::Address::Tcp(taken), upstream::Address::Tcp { host, port }) => {
+            let ip = match &**host {
+                "localhost" => Some(IpAddr::from([127, 0, 0, 1])),
+                host => host.parse::<IpAddr>().ok(),
+            };
+            let reached = |ip: IpAddr| {
+                let everywhere = taken.ip().is_unspecified() && (ip.is_loopback() || ip.is_unspecified());
+                taken.port() == *port && (taken.ip() == ip || everywhere)
+            };
+            ip.is_some_and(reached)
+        }
+        (listener::Address::Unix(taken), upstream::Address::Unix(path)) => taken == path,
+        _ => false,
+    }
 }

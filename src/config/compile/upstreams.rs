@@ -138,6 +138,7 @@ fn settings(
         limits: endpoints::limits(raw.and_then(|raw| raw.limits.as_ref())),
         name: name.unwrap_or_else(|| first.to_string().into()),
         addresses: addresses.into(),
+        http2: raw.and_then(|raw| raw.http2).unwrap_or(false),
         connect_timeout: connect.unwrap_or(defaults::CONNECT_TIMEOUT),
         timeout: answer.unwrap_or(defaults::UPSTREAM_TIMEOUT),
         idle_timeout: idle.unwrap_or(defaults::UPSTREAM_IDLE_TIMEOUT),

@@ -4,10 +4,22 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use crate::config::problem::{Fault, quoted};
+use crate::listener;
 use crate::upstream::Address;
 
 /// Room for a path in a socket's address on Linux, its final NUL apart.
 const LONGEST_SOCKET_PATH: usize = 107;
+
+/// Reads where clients connect: an address to listen on, or `unix:/path`.
+///
+/// # Errors
+/// As [`listen_address`]; or the path is none of a socket.
+pub fn listener_address(text: &str) -> Result<listener::Address, Fault> {
+    match text.strip_prefix("unix:") {
+        Some(path) => socket_path(path).map(listener::Address::Unix),
+        None => listen_address(text).map(listener::Address::Tcp),
+    }
+}
 
 /// Reads an address to listen on, e.g. `0.0.0.0:8080`, `[::]:8080` or `localhost:8080`.
 ///
@@ -18,7 +30,8 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, Fault> {
         return Ok(address);
     }
     if text.starts_with("unix:") {
-        return Err(not_yet("unix:", text));
+        return Err(Fault::new(format!("expected a port, got {}", quoted(text)))
+            .hint("only listeners and upstreams may be sockets in the file system"));
     }
     if let Some(port) = text.strip_prefix(':').or_else(|| text.strip_prefix("*:"))
         && !port.contains(':')
@@ -145,6 +158,16 @@ mod tests {
         ];
         for bad in bad {
             assert!(listen_address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_listener_may_be_a_file() {
+        let unix = |path: &str| Ok(listener::Address::Unix(Path::new(path).into()));
+        assert_eq!(listener_address("unix:/run/weir.sock"), unix("/run/weir.sock"));
+        assert_eq!(listener_address("[::]:80"), Ok(listener::Address::Tcp("[::]:80".parse().unwrap())));
+        for bad in ["unix:".to_owned(), "unix:weir.sock".to_owned(), format!("unix:/{}", "a".repeat(107))] {
+            assert!(listener_address(&bad).is_err(), "{bad}");
         }
     }
 

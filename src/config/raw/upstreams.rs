@@ -31,6 +31,9 @@ pub struct UpstreamMap {
     /// Where it is: one place or several.
     #[schemars(required)]
     pub address: Option<OneOrMany<UpstreamAddress>>,
+    /// Whether all requests go over HTTP/2, with prior knowledge; calls of gRPC always do.
+    #[schemars(extend("default" = false))]
+    pub http2: Option<bool>,
     /// Until a connection stands.
     #[schemars(extend("default" = shown(defaults::CONNECT_TIMEOUT)))]
     pub connect_timeout: Option<Duration>,

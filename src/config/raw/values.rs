@@ -101,7 +101,7 @@ pub struct Factor(pub String);
 #[schemars(extend("title" = "throttle", "examples" = ["hard", "shadow", "soft 10%", "delay 500ms", "elastic 3x"]))]
 pub struct ThrottleWords(pub String);
 
-/// An IP address, or `localhost`, and a port.
+/// An IP address, or `localhost`, and a port; for a listener also `unix:` and the path of a socket.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("title" = "address", "examples" = ["0.0.0.0:8080", "[::]:8080"]))]

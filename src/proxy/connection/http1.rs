@@ -46,12 +46,12 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
             }
             tracing::debug!(%error, "connection ended");
         }
-        Ended::HeadTimeout => time_out(&connection, serving.into_parts().io.inner()),
+        Ended::HeadTimeout => time_out(&connection, serving.into_parts().io.inner_mut()),
     }
 }
 
 /// Says good-bye to a client whose request's head does not come to its end.
-pub(super) fn time_out(connection: &Connection, stream: &Downstream) {
+pub(super) fn time_out(connection: &Connection, stream: &mut Downstream) {
     stream.say(TIMED_OUT);
     connection.worker.metrics.malformed_request();
 }

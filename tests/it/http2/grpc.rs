@@ -5,11 +5,12 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::support::h2::H2;
+use crate::support::h2_origin::H2Origin;
 use crate::support::{Origin, Then, Weir, config, config_with, origin, wait};
 
 #[test]
 fn a_refused_call_is_trailers_only_and_exhausted() {
-    let origin = Origin::hello();
+    let origin = H2Origin::hello();
     let weir = Weir::start(&config(origin.address(), "rules: [{ name: all, key: [], limit: 1/d }]"));
     let mut client = H2::connect(weir.address());
     client.ask(client.call());
@@ -21,7 +22,7 @@ fn a_refused_call_is_trailers_only_and_exhausted() {
     assert_eq!(answer.header("grpc-message"), "too many requests");
     assert_eq!(answer.header("x-envoy-ratelimited"), "true");
     assert_eq!(answer.header("x-ratelimit-remaining"), "0");
-    assert_eq!(origin.seen().len(), 1);
+    assert_eq!(origin.streams(), 1);
     // Who asks by plain HTTP is told by plain HTTP.
     assert_eq!(client.ask(client.request("POST", "/")).status, StatusCode::TOO_MANY_REQUESTS);
 }

@@ -192,9 +192,10 @@ impl Weir {
         let events = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         events
             .filter(|event| event["message"] == message)
-            .map(|event| {
+            .filter_map(|event| {
                 let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
-                (text(field), text("address").parse().expect("no address in the event"))
+                // Sockets in the file system are where the test put them.
+                Some((text(field), text("address").parse().ok()?))
             })
             .collect()
     }

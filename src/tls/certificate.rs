@@ -1,0 +1,143 @@
+//! What a certificate says (RFC 5280).
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use x509_cert::certificate::{CertificateInner, Raw};
+use x509_cert::der::Decode;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+
+/// What operators and rules want to know of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The serial number in lower-case hexadecimal digits.
+    pub serial: Box<str>,
+    /// Whom it was made out to, as RFC 4514 writes it; may be empty.
+    pub subject: Box<str>,
+    /// Other names of the same.
+    pub names: Vec<AltName>,
+    /// It holds from then on, in seconds since 1970.
+    pub valid_from: u64,
+    /// Its last second, in seconds since 1970.
+    pub expires: u64,
+}
+
+/// A subject's alternative name (RFC 5280 section 4.2.1.6), as far as anybody uses them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AltName {
+    /// A host's name, in lower case; perhaps with `*` for its first label.
+    Dns(Box<str>),
+    /// A URI, such as a SPIFFE identity.
+    Uri(Box<str>),
+    /// An address.
+    Ip(IpAddr),
+    /// A mailbox.
+    Email(Box<str>),
+}
+
+/// Not a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a certificate in DER")]
+pub struct NotACertificate;
+
+impl Facts {
+    /// What the certificate in `der` says. Its signature is not looked at.
+    ///
+    /// # Errors
+    /// [`NotACertificate`] if it cannot be read.
+    pub fn of(der: &[u8]) -> Result<Self, NotACertificate> {
+        // Raw: serial numbers longer than RFC 5280 allows are in use.
+        let certificate = CertificateInner::<Raw>::from_der(der).map_err(|_| NotACertificate)?;
+        let certificate = certificate.tbs_certificate();
+        let names = certificate.get_extension::<SubjectAltName>().map_err(|_| NotACertificate)?;
+        let names = names.map_or_else(Vec::new, |(_, names)| names.0.iter().filter_map(alt_name).collect());
+        let validity = certificate.validity();
+        Ok(Self {
+            serial: hexadecimal(certificate.serial_number().as_bytes()),
+            subject: certificate.subject().to_string().into(),
+            names,
+            valid_from: validity.not_before.to_unix_duration().as_secs(),
+            expires: validity.not_after.to_unix_duration().as_secs(),
+        })
+    }
+
+    /// The hosts it was made out to.
+    pub fn hosts(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().filter_map(|name| match name {
+            AltName::Dns(host) => Some(&**host),
+            AltName::Uri(_) | AltName::Ip(_) | AltName::Email(_) => None,
+        })
+    }
+
+    /// Its URIs.
+    pub fn uris(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().filter_map(|name| match name {
+            AltName::Uri(uri) => Some(&**uri),
+            AltName::Dns(_) | AltName::Ip(_) | AltName::Email(_) => None,
+        })
+    }
+}
+
+fn alt_name(name: &GeneralName) -> Option<AltName> {
+    match name {
+        GeneralName::DnsName(host) => Some(AltName::Dns(host.as_str().to_ascii_lowercase().into())),
+        GeneralName::UniformResourceIdentifier(uri) => Some(AltName::Uri(uri.as_str().into())),
+        GeneralName::Rfc822Name(email) => Some(AltName::Email(email.as_str().into())),
+        GeneralName::IpAddress(octets) => {
+            let v4 = <[u8; 4]>::try_from(octets.as_bytes()).map(IpAddr::from);
+            let v6 = <[u8; 16]>::try_from(octets.as_bytes()).map(IpAddr::from);
+            v4.or(v6).ok().map(AltName::Ip)
+        }
+        _ => None,
+    }
+}
+
+/// Octets in lower-case hexadecimal digits.
+pub(super) fn hexadecimal(octets: &[u8]) -> Box<str> {
+    let mut text = String::with_capacity(octets.len().saturating_mul(2));
+    for octet in octets {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{octet:02x}");
+    }
+    text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType, SerialNumber};
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_tells_whom_it_is_for_and_until_when() {
+        let mut params = CertificateParams::new(["A.example".to_owned(), "192.0.2.7".to_owned()]).unwrap();
+        params.subject_alt_names.push(SanType::URI("spiffe://a/b".try_into().unwrap()));
+        params.serial_number = Some(SerialNumber::from_slice(&[1, 0xab]));
+        params.distinguished_name.push(DnType::OrganizationName, "Weirs, Inc");
+        params.not_before = rcgen::date_time_ymd(2026, 1, 2);
+        params.not_after = rcgen::date_time_ymd(2036, 1, 2);
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        let facts = Facts::of(certificate.der()).unwrap();
+        assert_eq!((&*facts.serial, facts.valid_from, facts.expires), ("01ab", 1_767_312_000, 2_082_844_800));
+        assert!(facts.subject.contains("O=Weirs\\, Inc"), "{}", facts.subject);
+        let names = [
+            AltName::Dns("a.example".into()),
+            AltName::Ip([192, 0, 2, 7].into()),
+            AltName::Uri("spiffe://a/b".into()),
+        ];
+        assert_eq!(facts.names, names);
+        assert_eq!(facts.hosts().collect::<Vec<_>>(), ["a.example"]);
+        assert_eq!(facts.uris().collect::<Vec<_>>(), ["spiffe://a/b"]);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_no_certificate() {
+        let key = KeyPair::generate().unwrap();
+        let certificate =
+            CertificateParams::new(["a.example".to_owned()]).unwrap().self_signed(&key).unwrap();
+        for end in 0..certificate.der().len() {
+            assert_eq!(Facts::of(&certificate.der()[..end]), Err(NotACertificate), "{end}");
+        }
+    }
+}

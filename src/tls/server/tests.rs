@@ -1,0 +1,168 @@
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
+};
+use rustls::client::Resumption;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio_rustls::TlsConnector;
+
+use super::*;
+
+/// An authority and what it issues.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn issue(
+        &self,
+        name: &str,
+        purpose: ExtendedKeyUsagePurpose,
+    ) -> (CertificateDer<'static>, String, KeyPair) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        params.subject_alt_names.push(SanType::URI(format!("spiffe://test/{name}").try_into().unwrap()));
+        params.extended_key_usages.push(purpose);
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        (certificate.der().clone(), certificate.pem(), key)
+    }
+
+    fn pair(&self, name: &str) -> Pair {
+        let (_, pem, key) = self.issue(name, ExtendedKeyUsagePurpose::ServerAuth);
+        let chain = Chain::from_pem(pem.as_bytes()).unwrap();
+        Pair::new(Arc::new(chain), &Key::from_pem(key.serialize_pem().as_bytes()).unwrap(), name.into())
+            .unwrap()
+    }
+
+    fn verified(&self, required: bool) -> Clients {
+        let authorities = Authorities::from_pem(self.0.pem().as_bytes()).unwrap();
+        Clients::Verified { authorities: Arc::new(authorities), file: "ca.pem".into(), required }
+    }
+
+    /// A client that believes this authority, and shows a certificate of `shown`.
+    fn client(&self, shown: Option<&Self>) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).unwrap();
+        let builder =
+            ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
+        let builder = builder.with_root_certificates(roots);
+        match shown {
+            Some(issuer) => {
+                let (certificate, _, key) = issuer.issue("client", ExtendedKeyUsagePurpose::ClientAuth);
+                let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+                builder.with_client_auth_cert(vec![certificate], key).unwrap()
+            }
+            None => builder.with_no_client_auth(),
+        }
+    }
+}
+
+/// A handshake, and whether the client has read an answer.
+async fn shake(server: &Server, client: &Arc<ClientConfig>) -> (Result<Session, Failure>, bool) {
+    let (ours, theirs) = tokio::io::duplex(64 * 1024);
+    let connector = TlsConnector::from(Arc::clone(client));
+    let speaking = async move {
+        let name = ServerName::try_from("a.example").unwrap();
+        let mut stream = connector.connect(name, theirs).await.ok()?;
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer).await.ok()
+    };
+    let serving = async move {
+        let (mut stream, session): (TlsStream<DuplexStream>, _) = server.accept(ours).await?;
+        stream.write_all(b"hello").await.map_err(|_| Failure::Other)?;
+        stream.flush().await.map_err(|_| Failure::Other)?;
+        Ok(session)
+    };
+    let (served, answer) = tokio::join!(serving, speaking);
+    (served, answer.is_some())
+}
+
+fn server(authority: &Authority, clients: Clients) -> Server {
+    Server::new(Settings { pairs: vec![authority.pair("a.example")], clients }, None).unwrap()
+}
+
+#[tokio::test]
+async fn a_session_is_resumed_by_a_ticket_after_the_certificate_has_changed() {
+    let authority = Authority::new();
+    let client = Arc::new(authority.client(None));
+    let first = server(&authority, Clients::Anybody);
+    let (session, answered) = shake(&first, &client).await;
+    assert!(answered && !session.unwrap().is_resumed);
+    assert!(shake(&first, &client).await.0.unwrap().is_resumed);
+    let settings = Settings { pairs: vec![authority.pair("a.example")], clients: Clients::Anybody };
+    let second = Server::new(settings.clone(), Some(&first)).unwrap();
+    assert!(shake(&second, &client).await.0.unwrap().is_resumed);
+    let stranger = Server::new(settings, None).unwrap();
+    let (session, answered) = shake(&stranger, &client).await;
+    assert!(answered && !session.unwrap().is_resumed);
+}
+
+#[tokio::test]
+async fn a_client_is_known_by_its_certificate_and_stays_known_when_it_resumes() {
+    let authority = Authority::new();
+    let client = Arc::new(authority.client(Some(&authority)));
+    let server = server(&authority, authority.verified(true));
+    for is_resumed in [false, true] {
+        let session = shake(&server, &client).await.0.unwrap();
+        assert_eq!(session.is_resumed, is_resumed);
+        assert_eq!(session.identity.unwrap().spiffe(), Some("spiffe://test/client"));
+    }
+}
+
+#[tokio::test]
+async fn only_clients_of_the_authority_get_in() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (required, optional) =
+        (server(&authority, authority.verified(true)), server(&authority, authority.verified(false)));
+    let nobody = Arc::new(authority.client(None));
+    let stranger = Arc::new(authority.client(Some(&other)));
+    for (server, client) in [(&required, &nobody), (&required, &stranger), (&optional, &stranger)] {
+        let (session, answered) = shake(server, client).await;
+        assert_eq!((session, answered), (Err(Failure::ClientCertificate), false));
+    }
+    let (session, answered) = shake(&optional, &nobody).await;
+    assert!(answered && session.unwrap().identity.is_none());
+}
+
+#[tokio::test]
+async fn a_ticket_does_not_outlive_the_authority_behind_it() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let client = Arc::new(authority.client(Some(&authority)));
+    let before = server(&authority, authority.verified(true));
+    assert!(shake(&before, &client).await.1);
+    let settings = Settings { clients: other.verified(true), ..before.settings().clone() };
+    let after = Server::new(settings, Some(&before)).unwrap();
+    assert_eq!(shake(&after, &client).await, (Err(Failure::ClientCertificate), false));
+}
+
+#[tokio::test]
+async fn failures_are_told_apart() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let server = server(&authority, Clients::Anybody);
+    let distrusting = Arc::new(other.client(None));
+    assert_eq!(shake(&server, &distrusting).await, (Err(Failure::Refused), false));
+    let mut alien = authority.client(None);
+    alien.alpn_protocols = vec![b"smtp".to_vec()];
+    alien.resumption = Resumption::disabled();
+    assert_eq!(shake(&server, &Arc::new(alien)).await, (Err(Failure::Incompatible), false));
+    for (said, failure) in [(&b"GET / HTTP/1.1\r\n\r\n"[..], Failure::NotTls), (b"", Failure::Closed)] {
+        let (ours, mut theirs) = tokio::io::duplex(1024);
+        theirs.write_all(said).await.unwrap();
+        theirs.shutdown().await.unwrap();
+        assert_eq!(server.accept(ours).await.map(|(_, session)| session).unwrap_err(), failure);
+    }
+}
+
+#[test]
+fn a_key_belongs_to_its_certificate() {
+    let authority = Authority::new();
+    let (_, pem, _) = authority.issue("a.example", ExtendedKeyUsagePurpose::ServerAuth);
+    let chain = Arc::new(Chain::from_pem(pem.as_bytes()).unwrap());
+    let key = Key::from_pem(KeyPair::generate().unwrap().serialize_pem().as_bytes()).unwrap();
+    assert_eq!(Pair::new(chain, &key, "a".into()).unwrap_err(), Mismatch);
+}

@@ -1,0 +1,143 @@
+//! HTTP/2 as its client speaks it (RFC 9113): many requests side by side over few connections.
+//!
+//! A connection is a task of its worker; a request is a stream of it, written and read by the request's own
+//! future, so that neither side of a body is read faster than the other side takes it.
+
+pub(in crate::upstream) mod head;
+pub(in crate::upstream) mod lines;
+pub(in crate::upstream) mod streaming;
+
+mod upload;
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::Poll;
+
+use bytes::Bytes;
+use h2::{Reason, RecvStream};
+use http::{Request, Response};
+use hyper::body::Body;
+use tokio::sync::OwnedSemaphorePermit;
+
+use self::lines::{Lines, Taken};
+use self::streaming::Streaming;
+use self::upload::Upload;
+use super::answer::Answer;
+use super::error::{Error, Malformed};
+use super::transport::Transport;
+
+/// Why a stream came to nothing.
+#[derive(Debug)]
+enum Failure {
+    /// The connection takes no more streams.
+    Unsent(h2::Error),
+    /// The connection or the stream ended.
+    Ended(h2::Error),
+    /// The request's body broke off.
+    Body(io::Error),
+}
+
+/// Sends a request over `line`, one of `lines`, and answers with the head of the
+/// answer, its body still to come. Dropped before, it resets the stream and leaves the connection to others.
+///
+/// What a connection has not taken up, as it says when it goes, is sent once more over another, which `connect` makes
+/// if need be (RFC 9113 section 8.7).
+///
+/// # Errors
+/// [`Error`] if no connection could be made, or none of the answer came or it was not HTTP/2.
+pub(in crate::upstream) async fn send<B>(
+    line: Taken,
+    lines: &Lines,
+    connect: impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
+    head: Request<()>,
+    body: B,
+) -> Result<Response<Answer<B>>, Error>
+where
+    B: Body<Data = Bytes> + Unpin + 'static,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    let mut upload = Upload::new(body);
+    match ask(&line, head.clone(), &mut upload).await {
+        Ok(response) => Ok(answered(response, upload, line)),
+        Err(failure) if upload.is_untouched() && failure.is_not_taken_up() => {
+            line.retire();
+            drop(line);
+            let line = lines.take(&connect).await?;
+            let response = ask(&line, head, &mut upload).await.map_err(Error::from)?;
+            Ok(answered(response, upload, line))
+        }
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+/// Opens a stream and waits for the head of the answer, sending what there is of the body meanwhile.
+async fn ask<B>(
+    line: &Taken,
+    head: Request<()>,
+    upload: &mut Upload<B>,
+) -> Result<Response<RecvStream>, Failure>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    let mut sender = line.sender();
+    poll_fn(|cx| sender.poll_ready(cx)).await.map_err(Failure::Unsent)?;
+    let (mut answer, stream) = sender.send_request(head, upload.is_empty()).map_err(Failure::Unsent)?;
+    upload.begin(stream);
+    let response = poll_fn(|cx| {
+        if let Poll::Ready(Err(error)) = upload.poll(cx) {
+            return Poll::Ready(Err(Failure::Body(error)));
+        }
+        Pin::new(&mut answer).poll(cx).map_err(Failure::Ended)
+    })
+    .await?;
+    line.answered();
+    Ok(response)
+}
+
+fn answered<B>(response: Response<RecvStream>, upload: Upload<B>, line: Taken) -> Response<Answer<B>>
+where
+    B: Body<Data = Bytes> + Unpin + 'static,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    let (head, stream) = response.into_parts();
+    let answer = match stream.is_end_stream() {
+        true => Answer::whole(Bytes::new()),
+        false => Answer::http2(Streaming::new(&head, stream, upload, line)),
+    };
+    Response::from_parts(head, answer)
+}
+
+impl Failure {
+    /// Whether the other side has not begun with the request, as far as it says, so that it may be sent again.
+    fn is_not_taken_up(&self) -> bool {
+        match self {
+            Self::Unsent(_) => true,
+            Self::Ended(error) => {
+                error.is_remote() && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM))
+            }
+            Self::Body(_) => false,
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Body(error) => Self::Reset(error),
+            Failure::Unsent(error) | Failure::Ended(error) if error.is_library() => {
+                Self::Malformed(Malformed::Http2(error.reason().unwrap_or(Reason::PROTOCOL_ERROR)))
+            }
+            Failure::Unsent(error) | Failure::Ended(error) => Self::Reset(into_io(error)),
+        }
+    }
+}
+
+/// A failure of HTTP/2 as one of the connection.
+fn into_io(error: h2::Error) -> io::Error {
+    match error.is_io() {
+        true => error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),
+        false => io::Error::other(error),
+    }
+}

@@ -1,0 +1,55 @@
+//! The head of a request as HTTP/2 has it: the host in a field of its own, nothing about the hop.
+
+use http::header::{CONNECTION, HOST};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Request, Uri, Version, request};
+
+/// Turns a request in origin-form into one of HTTP/2 (RFC 9113 section 8.3.1). Where it names no host, as HTTP/1.0
+/// may, `otherwise` stands for it.
+pub(in crate::upstream) fn for_http2(
+    mut parts: request::Parts,
+    scheme: Scheme,
+    otherwise: &str,
+) -> Request<()> {
+    let host = parts.headers.remove(HOST);
+    let named = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+    let authority = named.or_else(|| Authority::try_from(otherwise).ok());
+    let mut uri = http::uri::Parts::default();
+    uri.path_and_query = parts.uri.path_and_query().cloned().or(Some(PathAndQuery::from_static("/")));
+    uri.scheme = Some(scheme);
+    uri.authority = Some(authority.unwrap_or_else(|| Authority::from_static("localhost")));
+    parts.uri = Uri::from_parts(uri).unwrap_or_default();
+    // `te: trailers` stays; in HTTP/1.1 it had to be named here.
+    parts.headers.remove(CONNECTION);
+    parts.version = Version::HTTP_2;
+    Request::from_parts(parts, ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turned(request: request::Builder) -> Request<()> {
+        for_http2(request.body(()).unwrap().into_parts().0, Scheme::HTTP, "127.0.0.1:80")
+    }
+
+    #[test]
+    fn the_host_becomes_the_authority() {
+        let request = turned(Request::get("/a?b").header("host", "a.test:81").header("te", "trailers"));
+        assert_eq!(request.uri(), "http://a.test:81/a?b");
+        assert_eq!(request.headers().len(), 1, "only te is left");
+        assert_eq!(request.version(), Version::HTTP_2);
+    }
+
+    #[test]
+    fn where_no_host_is_named_the_upstreams_stands_for_it() {
+        assert_eq!(turned(Request::get("/")).uri(), "http://127.0.0.1:80/");
+        assert_eq!(turned(Request::get("/").header("host", "")).uri(), "http://127.0.0.1:80/");
+    }
+
+    #[test]
+    fn fields_of_the_hop_are_left_behind() {
+        let request = turned(Request::get("/").header("host", "a").header("connection", "te"));
+        assert!(request.headers().is_empty());
+    }
+}

@@ -1,0 +1,202 @@
+//! HTTP/2 to the upstream: converted either way, streamed both ways, and gone connections noticed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use h2::Reason;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+
+use crate::support::h2::H2;
+use crate::support::h2_origin::H2Origin;
+use crate::support::wire::Framing;
+use crate::support::{Client, LISTENER, Origin, Request, Weir, ask, at_once, config, config_with, get, wait};
+
+fn by_http2(origin: &H2Origin, rest: &str) -> Weir {
+    let upstream = format!("{{ address: \"{}\", http2: true }}", origin.address());
+    Weir::start(&config_with(LISTENER, &upstream, rest))
+}
+
+/// Sends back what it gets, as it comes, with the outcome of a call behind it.
+fn echo() -> H2Origin {
+    H2Origin::start(None, |request, mut respond| async move {
+        let mut body = request.into_body();
+        let response = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+        let mut answer = respond.send_response(response, false)?;
+        while let Some(data) = body.data().await {
+            let data = data?;
+            body.flow_control().release_capacity(data.len())?;
+            answer.send_data(data, false)?;
+        }
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from_static("0"));
+        answer.send_trailers(trailers)
+    })
+}
+
+#[test]
+fn a_request_by_http_1_is_answered_by_http_2() {
+    let origin = H2Origin::start(None, |request, mut respond| async move {
+        let seen = format!(
+            "{} {} {:?} {:?}",
+            request.method(),
+            request.uri(),
+            request.headers().get("x-forwarded-for"),
+            request.headers().get("connection")
+        );
+        let mut body = request.into_body();
+        let mut sum = seen.into_bytes();
+        while let Some(data) = body.data().await {
+            let data = data?;
+            body.flow_control().release_capacity(data.len())?;
+            sum.extend_from_slice(&data);
+        }
+        let response = Response::builder().status(201).header("x-own", "1").body(()).unwrap();
+        respond.send_response(response, false)?.send_data(sum.into(), true)
+    });
+    let weir = by_http2(&origin, "");
+    let request = Request::post("/a?b", "body")
+        .host("a.test")
+        .header("connection", "keep-alive, x-hop")
+        .header("x-hop", "1");
+    let answer = ask(weir.address(), &request);
+    assert_eq!((answer.status, answer.header("x-own")), (201, "1"));
+    assert_eq!(answer.body.text(), "POST http://a.test/a?b Some(\"127.0.0.1\") Nonebody");
+}
+
+#[test]
+fn many_requests_share_a_connection() {
+    let origin = H2Origin::hello();
+    let weir = by_http2(&origin, "");
+    let statuses = at_once(20, |_| (0..10).map(|_| get(weir.address(), "/").status).collect::<Vec<_>>());
+    assert_eq!(statuses, vec![vec![200; 10]; 20]);
+    assert_eq!((origin.streams(), origin.connections()), (200, 1));
+}
+
+#[test]
+fn a_call_streams_both_ways_at_once_and_ends_with_its_trailers() {
+    let origin = echo();
+    // Calls go by HTTP/2 without being told to.
+    let weir = Weir::start(&config(origin.address(), ""));
+    let mut client = H2::connect(weir.address());
+    let (response, mut requests) = client.begin(client.call(), false);
+    requests.send_data(Bytes::from_static(b"one"), false).unwrap();
+    let mut answers = client.head(response).unwrap().into_body();
+    for message in ["one", "two", "three"] {
+        if message != "one" {
+            requests.send_data(Bytes::from_static(message.as_bytes()), false).unwrap();
+        }
+        let heard = client.within(answers.data()).unwrap().unwrap();
+        assert_eq!(heard, message, "an answer comes before the next request");
+    }
+    requests.send_data(Bytes::new(), true).unwrap();
+    assert!(client.within(answers.data()).is_none());
+    let trailers = client.within(answers.trailers()).unwrap().unwrap();
+    assert_eq!(trailers["grpc-status"], "0");
+}
+
+#[test]
+fn calls_and_other_requests_reach_the_same_upstream_each_in_its_way() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), ""));
+    let mut client = H2::connect(weir.address());
+    assert_eq!(client.ask(client.request("GET", "/")).status, StatusCode::OK);
+    // This one speaks HTTP/1 only: to call it is to get an answer that is not HTTP/2.
+    let answer = client.ask(client.call());
+    assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, "14"));
+    assert_eq!(get(weir.address(), "/").status, 200);
+}
+
+#[test]
+fn large_bodies_pass_whole_both_ways() {
+    let origin = echo();
+    let weir = by_http2(&origin, "");
+    let body: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let answer = ask(weir.address(), &Request::post("/", body.clone()));
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.body.length, body.len() as u64);
+}
+
+#[test]
+fn no_request_is_lost_to_an_upstream_that_ends_its_connections() {
+    let origin = H2Origin::start(Some(50), |_, mut respond| async move {
+        let response = Response::builder().header("content-length", "5").body(()).unwrap();
+        respond.send_response(response, false)?.send_data(Bytes::from_static(b"hello"), true)
+    });
+    let weir = by_http2(&origin, "");
+    let statuses = at_once(8, |_| {
+        let mut client = Client::connect(weir.address());
+        (0..100).map(|_| client.get("/").status).filter(|status| *status != 200).collect::<Vec<_>>()
+    });
+    assert_eq!(statuses, vec![Vec::<u16>::new(); 8]);
+    assert!(origin.connections() >= 10, "only {} connections", origin.connections());
+}
+
+#[test]
+fn a_refused_stream_is_asked_for_once_more() {
+    let refused = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&refused);
+    let origin = H2Origin::start(None, move |_, mut respond| {
+        let is_first = counted.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            if is_first {
+                respond.send_reset(Reason::REFUSED_STREAM);
+                return Ok(());
+            }
+            respond.send_response(Response::new(()), true).map(drop)
+        }
+    });
+    let weir = by_http2(&origin, "");
+    assert_eq!(get(weir.address(), "/").status, 200);
+    assert_eq!(refused.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn what_the_upstream_resets_is_not_passed_off_as_whole() {
+    let origin = H2Origin::start(None, |_, mut respond| async move {
+        let mut answer = respond.send_response(Response::new(()), false)?;
+        answer.send_data(Bytes::from_static(b"the beginning"), false)?;
+        // At once it would overtake what was sent before.
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        answer.send_reset(Reason::INTERNAL_ERROR);
+        Ok(())
+    });
+    let weir = by_http2(&origin, "");
+    let mut client = H2::connect(weir.address());
+    let (response, _) = client.begin(client.request("GET", "/"), true);
+    assert!(client.whole(response).unwrap_err().is_reset());
+    let mut client = Client::connect(weir.address());
+    client.send(Request::get("/").bytes());
+    let head = client.wire.read_head().unwrap().unwrap();
+    assert_eq!(head.get("transfer-encoding"), Some("chunked"));
+    let framing = Framing::of_answer(&head, "GET");
+    assert!(client.wire.read_body(framing, |_| {}).is_err(), "it looks whole");
+}
+
+#[test]
+fn a_client_that_leaves_resets_its_stream_and_no_other() {
+    let origin = H2Origin::start(None, |request, mut respond| async move {
+        if request.uri().path() == "/wait" {
+            std::future::poll_fn(|cx| respond.poll_reset(cx)).await?;
+            return Err(Reason::CANCEL.into());
+        }
+        respond.send_response(Response::new(()), true).map(drop)
+    });
+    let weir = by_http2(&origin, "");
+    let leaving = Client::connect(weir.address());
+    leaving.send(Request::get("/wait").bytes());
+    wait::until_true("the request", || origin.streams() == 1);
+    assert_eq!(get(weir.address(), "/").status, 200);
+    drop(leaving);
+    wait::until_true("the reset", || origin.resets() == 1);
+    assert_eq!(get(weir.address(), "/").status, 200);
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn an_upstream_that_is_away_is_unavailable_to_all_who_wait() {
+    let (_socket, address) = crate::support::origin::refusing();
+    let upstream = format!("{{ address: \"{address}\", http2: true }}");
+    let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+    assert_eq!(at_once(8, |_| get(weir.address(), "/").status), [503; 8]);
+}

@@ -1,0 +1,106 @@
+//! An upstream that speaks HTTP/2 with prior knowledge, by the `h2` crate.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::Request;
+use tokio::net::TcpListener;
+
+/// What becomes of one stream.
+type Served = Pin<Box<dyn Future<Output = Result<(), h2::Error>> + Send>>;
+/// What is done with all of them.
+type Script = dyn Fn(Request<RecvStream>, SendResponse<Bytes>) -> Served + Send + Sync;
+
+/// The upstream, for as long as the test runs.
+#[derive(Debug)]
+pub(crate) struct H2Origin {
+    address: SocketAddr,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    connections: AtomicUsize,
+    streams: AtomicUsize,
+    resets: AtomicUsize,
+}
+
+impl H2Origin {
+    /// Serves every stream as `script` says. A connection that has had `last` streams is told to go.
+    pub(crate) fn start<F>(
+        last: Option<usize>,
+        script: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<(), h2::Error>> + Send + 'static,
+    {
+        let script: Arc<Script> = Arc::new(move |request, respond| Box::pin(script(request, respond)));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let counts = Arc::new(Counts::default());
+        let counted = Arc::clone(&counts);
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = TcpListener::from_std(listener).unwrap();
+                while let Ok((stream, _)) = listener.accept().await {
+                    counted.connections.fetch_add(1, Ordering::SeqCst);
+                    tokio::spawn(serve(stream, last, Arc::clone(&script), Arc::clone(&counted)));
+                }
+            });
+        });
+        Self { address, counts }
+    }
+
+    /// Answers each request with `hello`.
+    pub(crate) fn hello() -> Self {
+        Self::start(None, |_, mut respond| async move {
+            let response = http::Response::builder().header("content-length", "5").body(()).unwrap();
+            respond.send_response(response, false)?.send_data(Bytes::from_static(b"hello"), true)
+        })
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Connections so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.counts.connections.load(Ordering::SeqCst)
+    }
+
+    /// Streams so far.
+    pub(crate) fn streams(&self) -> usize {
+        self.counts.streams.load(Ordering::SeqCst)
+    }
+
+    /// Streams whose script ended in an error, as it does when they are reset.
+    pub(crate) fn resets(&self) -> usize {
+        self.counts.resets.load(Ordering::SeqCst)
+    }
+}
+
+async fn serve(stream: tokio::net::TcpStream, last: Option<usize>, script: Arc<Script>, counts: Arc<Counts>) {
+    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+    let mut served = 0;
+    while let Some(Ok((request, respond))) = connection.accept().await {
+        counts.streams.fetch_add(1, Ordering::SeqCst);
+        served += 1;
+        if last == Some(served) {
+            connection.graceful_shutdown();
+        }
+        let (serving, counts) = (script(request, respond), Arc::clone(&counts));
+        tokio::spawn(async move {
+            if serving.await.is_err() {
+                counts.resets.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    }
+}
