@@ -19,6 +19,7 @@ mod retry;
 mod service;
 mod settle;
 mod stream;
+mod tunnel;
 
 use std::borrow::Cow;
 use std::cell::RefCell;

@@ -10,6 +10,7 @@ pub mod error;
 pub mod host;
 pub mod settings;
 pub mod stream;
+pub mod tunnel;
 
 mod breaker;
 mod echo;

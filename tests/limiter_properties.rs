@@ -1,5 +1,4 @@
 //! What must hold for every algorithm, every quota and every order of events.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
 
 #[path = "limiter_properties/counter.rs"]
 mod counter;

@@ -101,6 +101,9 @@ pub(super) fn upstream(
     answered: Result<Response<Answer<RequestBody>>, Failure>,
 ) -> Response<ResponseBody> {
     match answered {
+        Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            switching(exchange, limits, response)
+        }
         Ok(response) => {
             let (mut head, body) = response.into_parts();
             exchange.settle(&settle::ending_by(head.status, &head.headers), limits);
@@ -120,6 +123,23 @@ pub(super) fn upstream(
         }
         Err(failure) => failed(exchange, upstream, limits, &failure),
     }
+}
+
+/// The upstream speaks from now on what the client would rather speak.
+fn switching(
+    mut exchange: Exchange,
+    limits: &mut Limits,
+    response: Response<Answer<RequestBody>>,
+) -> Response<ResponseBody> {
+    let (mut head, answer) = response.into_parts();
+    exchange.settle(&settle::ending_by(head.status, &head.headers), limits);
+    headers::prepare_switch(&mut head.headers);
+    exchange.answers(head.status, Flag::None);
+    if let Some(tunnel) = answer.into_tunnel() {
+        exchange.switch(tunnel);
+    }
+    head.version = Version::HTTP_11;
+    Response::from_parts(head, ResponseBody::none())
 }
 
 /// Whose fault it was decides what the client is told; nothing of our insides is.

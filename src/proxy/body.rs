@@ -125,7 +125,8 @@ impl Body for RequestBody {
 #[derive(Debug)]
 pub(super) struct ResponseBody {
     content: Content,
-    exchange: Exchange,
+    /// `None` where the exchange goes on without it.
+    exchange: Option<Exchange>,
 }
 
 #[derive(Debug)]
@@ -146,15 +147,22 @@ impl ResponseBody {
         Self::new(Content::Upstream(answer), exchange)
     }
 
+    /// The body of an answer that has none, and whose exchange goes on in another way.
+    pub(super) fn none() -> Self {
+        Self { content: Content::Ours(None), exchange: None }
+    }
+
     fn new(content: Content, exchange: Exchange) -> Self {
-        let mut body = Self { content, exchange };
+        let mut body = Self { content, exchange: Some(exchange) };
         body.note_end();
         body
     }
 
     fn note_end(&mut self) {
-        if self.is_end_stream() {
-            self.exchange.note_whole();
+        if self.is_end_stream()
+            && let Some(exchange) = &mut self.exchange
+        {
+            exchange.note_whole();
         }
     }
 }
@@ -171,14 +179,16 @@ impl Body for ResponseBody {
             Content::Ours(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
             Content::Upstream(answer) => Pin::new(answer).poll_frame(cx),
         };
-        match &polled {
-            Poll::Ready(Some(Ok(frame))) => {
-                self.exchange.sent(frame.data_ref());
-                self.exchange.activity().wrote();
+        if let Some(exchange) = &mut self.exchange {
+            match &polled {
+                Poll::Ready(Some(Ok(frame))) => {
+                    exchange.sent(frame.data_ref());
+                    exchange.activity().wrote();
+                }
+                Poll::Ready(Some(Err(_))) => exchange.broke_off(),
+                Poll::Ready(None) => exchange.note_whole(),
+                Poll::Pending => {}
             }
-            Poll::Ready(Some(Err(_))) => self.exchange.broke_off(),
-            Poll::Ready(None) => self.exchange.note_whole(),
-            Poll::Pending => {}
         }
         self.note_end();
         polled

@@ -16,6 +16,7 @@ use super::Worker;
 use super::activity::Activity;
 use super::headers;
 use super::stream::Downstream;
+use super::tunnel::Switched;
 use crate::listener::Accepted;
 
 /// A request's head may take this much (Envoy's default); above it the answer is 431.
@@ -33,13 +34,23 @@ pub(super) struct Connection {
     activity: Rc<Activity>,
     /// The notes of the stream opened last, until its task has them.
     newest: RefCell<Option<Rc<Activity>>>,
+    /// What the connection is to become when its last answer is out.
+    switched: RefCell<Option<Switched>>,
 }
 
 impl Connection {
     fn new(worker: Rc<Worker>, listener: usize, activity: Rc<Activity>, peer: IpAddr) -> Self {
         worker.metrics.downstream_connection_opened(listener);
         let peer_text = headers::address(peer);
-        Self { worker, listener, peer, peer_text, activity, newest: RefCell::default() }
+        Self {
+            worker,
+            listener,
+            peer,
+            peer_text,
+            activity,
+            newest: RefCell::default(),
+            switched: RefCell::default(),
+        }
     }
 
     /// The notes for another exchange: the connection's, or where several go on at once, those of its stream.
@@ -50,6 +61,13 @@ impl Connection {
         let stream = self.activity.open_stream();
         self.newest.replace(Some(Rc::clone(&stream)));
         stream
+    }
+}
+
+impl Connection {
+    /// The answer under way is the last of HTTP.
+    pub(super) fn switch(&self, switched: Switched) {
+        self.switched.replace(Some(switched));
     }
 }
 

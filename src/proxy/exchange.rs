@@ -18,14 +18,17 @@ use super::connection::Connection;
 use super::elastic::Load;
 use super::fallback::Capture;
 use super::grpc;
-use super::headers::{self, Hop, X_REQUEST_ID};
+use super::headers::envoy::Controls;
+use super::headers::{self, Hop, Wishes, X_REQUEST_ID};
 use super::limits::Limits;
 use super::settle::Settlement;
+use super::tunnel::Switched;
 use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::limiter::timestamp::Timestamp;
 use crate::policy::Policy;
 use crate::rules::tariff::Ending;
 use crate::telemetry::access_log::Entry;
+use crate::upstream::tunnel::Tunnel;
 
 /// Envoy's response flags: why an answer is what it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,6 +101,8 @@ pub(super) struct Exchange {
     connection: Rc<Connection>,
     activity: Rc<Activity>,
     grpc: bool,
+    /// What the client would rather speak.
+    upgrade: Option<HeaderValue>,
     started: Timestamp,
     /// When it was free to go to the upstream.
     forwarded: Timestamp,
@@ -158,6 +163,7 @@ impl Exchange {
             connection: Rc::clone(connection),
             activity,
             grpc: grpc::is_call(head),
+            upgrade: None,
             started,
             forwarded: started,
             status: None,
@@ -217,6 +223,30 @@ impl Exchange {
             self.note_headers(&head.headers);
             head.headers.extend(expect.map(|expect| (EXPECT, expect)));
         }
+    }
+
+    /// What the client asks of us; answers what concerns the way to the upstream.
+    pub(super) fn note_wishes(&mut self, wishes: Wishes) -> Option<Box<Controls>> {
+        self.upgrade = wishes.upgrade;
+        wishes.controls
+    }
+
+    /// Whether the client asks to speak another protocol, if the upstream does.
+    pub(super) fn asks_for_tunnel(&self) -> bool {
+        self.upgrade.is_some()
+    }
+
+    /// The upstream does: the connection is a tunnel from now on, and this its exchange.
+    pub(super) fn switch(self, upstream: Tunnel) {
+        let connection = Rc::clone(&self.connection);
+        connection.switch(Switched { upstream, exchange: self });
+    }
+
+    /// A tunnel has ended through which so much went.
+    pub(super) fn note_tunnelled(&mut self, received: u64, sent: u64) {
+        let upload = self.upload.get_or_insert_default();
+        upload.received.set(upload.received.get().saturating_add(received));
+        self.sent = self.sent.saturating_add(sent);
     }
 
     /// Copies what the log needs of the headers as they are now.

@@ -120,8 +120,12 @@ pub(super) async fn once(
     let answered = match answered.and_then(|answered| answered.map_err(Failure::Upstream)) {
         // A body that broke off breaks the upstream's connection too; the fault is the client's.
         Err(Failure::Upstream(_)) if exchange.request_is_broken() => Err(Failure::BrokenRequest),
-        // A 101 would end HTTP on a connection whose client has not been offered anything else.
-        Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => Err(Failure::Unreadable),
+        // A 101 would end HTTP on a connection whose client has not asked for anything else.
+        Ok(response)
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS && !exchange.asks_for_tunnel() =>
+        {
+            Err(Failure::Unreadable)
+        }
         answered => answered,
     };
     attempt.end(&answered, exchange);

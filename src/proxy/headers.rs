@@ -4,7 +4,7 @@ pub(super) mod envoy;
 
 use std::net::IpAddr;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
 use smallvec::SmallVec;
@@ -147,9 +147,18 @@ pub(super) fn join_cookies(head: &mut request::Parts) {
     }
 }
 
+/// What a request asks of us, and not of the upstream.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    /// The protocol the client would rather speak, if it is one that we pass on.
+    pub(super) upgrade: Option<HeaderValue>,
+    /// What somebody inside asks for.
+    pub(super) controls: Option<Box<Controls>>,
+}
+
 /// Turns a client's request into ours: its target in origin-form, its fields without those of the hop.
-/// Answers what somebody inside asks for it.
-pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) -> Option<Box<Controls>> {
+/// Answers what the client asks of us.
+pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) -> Wishes {
     if head.uri.authority().is_some() {
         to_origin_form(head);
     }
@@ -159,7 +168,9 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) -> Optio
         headers.insert(HOST, HeaderValue::from_static(""));
     }
     let given = Given::of(headers);
+    let mut upgrade = None;
     if given.of_the_hop {
+        upgrade = wanted_protocol(&head.method, head.version, headers);
         let wants_trailers = headers.get(TE).is_some_and(|te| lists(te, "trailers"));
         remove_hop_by_hop(headers);
         // The client has been, or will be, told to continue by us.
@@ -187,9 +198,24 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) -> Optio
     }
     let external = if hop.client.ip == hop.peer { hop.peer_text.clone() } else { address(hop.client.ip) };
     headers.insert(X_ENVOY_EXTERNAL_ADDRESS, external);
+    if let Some(upgrade) = &upgrade {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, upgrade.clone());
+    }
     head.version = Version::HTTP_11;
     head.extensions.clear();
-    controls
+    Wishes { upgrade, controls }
+}
+
+/// The protocol that a client asks for and that we pass on: WebSocket. Others, and `h2c` before all, would carry
+/// requests past us that nobody has looked at.
+fn wanted_protocol(method: &Method, version: Version, headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut protocols = headers.get_all(UPGRADE).iter();
+    let (protocol, others) = (protocols.next()?, protocols.next());
+    let asks = headers.get_all(CONNECTION).iter().any(|value| lists(value, "upgrade"));
+    let has_body = headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
+    let fits = *method == Method::GET && version == Version::HTTP_11 && asks && !has_body && others.is_none();
+    (fits && protocol.as_bytes().eq_ignore_ascii_case(b"websocket")).then(|| protocol.clone())
 }
 
 /// How many fields a request gets from us.
@@ -257,6 +283,14 @@ pub(super) fn prepare_response(headers: &mut HeaderMap) {
     if headers.keys().any(|name| is_of_the_hop(name.as_str())) {
         remove_hop_by_hop(headers);
     }
+}
+
+/// Turns an upstream's 101 into ours: the protocol stays, for it is agreed between the two ends.
+pub(super) fn prepare_switch(headers: &mut HeaderMap) {
+    let protocol = headers.get(UPGRADE).cloned();
+    prepare_response(headers);
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.extend(protocol.map(|protocol| (UPGRADE, protocol)));
 }
 
 /// RFC 9110 section 7.6.1, and what practice has added to it.

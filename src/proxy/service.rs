@@ -88,7 +88,7 @@ pub(super) fn handle(
         .bodies_may_rest(upstream.as_ref().map_or(view.stall, |upstream| upstream.settings().idle_timeout));
     exchange.reserve(&limits, policy);
     exchange.listen(view.fallbacks.listen(limits.rules(), &head, now));
-    let controls = headers::prepare_request(&mut head, &hop);
+    let controls = exchange.note_wishes(headers::prepare_request(&mut head, &hop));
     limits.write_marks(&mut head.headers, &view);
     exchange.note_headers(&head.headers);
     Handling::Forwarding(Box::pin(async move {

@@ -47,6 +47,11 @@ impl Downstream {
         Poll::Ready(Ok(buffer.filled().len()))
     }
 
+    /// What has been read by another is to be read again.
+    pub(super) fn unread(&mut self, bytes: &[u8]) {
+        self.opening.extend_from_slice(bytes);
+    }
+
     /// What has been read of it.
     pub(super) fn opening(&self) -> &[u8] {
         &self.opening

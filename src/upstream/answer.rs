@@ -8,8 +8,10 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::endpoint::UnderWay;
+use super::http1::connection::Connection;
 use super::http1::streaming::Streaming;
 use super::http2;
+use super::tunnel::Tunnel;
 
 /// A streamed answer.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ enum Source<B> {
     Whole(Option<Bytes>),
     /// Dropped before the answer has ended, it closes its connection.
     Streaming(Box<Streaming>),
+    /// The connection is no longer one of HTTP.
+    Switched(Box<Connection>),
     /// Dropped before the answer has ended, it resets its stream.
     Http2(Box<http2::streaming::Streaming>),
     Echo {
@@ -40,6 +44,18 @@ impl<B> Answer<B> {
 
     pub(super) fn streaming(streaming: Streaming) -> Self {
         Self::of(Source::Streaming(Box::new(streaming)))
+    }
+
+    pub(super) fn switched(connection: Connection) -> Self {
+        Self::of(Source::Switched(Box::new(connection)))
+    }
+
+    /// What is left of the connection after an answer of 101 (RFC 9110 section 15.2.2).
+    pub fn into_tunnel(self) -> Option<Tunnel> {
+        match self.source {
+            Source::Switched(connection) => Some(Tunnel::new(*connection, self.held)),
+            _ => None,
+        }
     }
 
     pub(super) fn http2(streaming: http2::streaming::Streaming) -> Self {
@@ -85,6 +101,7 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
         match &mut self.source {
+            Source::Switched(_) => Poll::Ready(None),
             Source::Whole(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
             Source::Streaming(streaming) => streaming.poll_frame(cx).map_err(AnswerError::Upstream),
             Source::Http2(streaming) => streaming.poll_frame(cx).map_err(AnswerError::Upstream),
@@ -97,6 +114,7 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
+            Source::Switched(_) => true,
             Source::Whole(content) => content.is_none(),
             Source::Streaming(streaming) => streaming.length().is_over(),
             Source::Http2(streaming) => streaming.is_over(),
@@ -106,6 +124,7 @@ where
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
+            Source::Switched(_) => exactly(0),
             Source::Whole(content) => exactly(content.as_ref().map_or(0, |content| content.len() as u64)),
             Source::Streaming(streaming) => streaming.length().left().map_or_else(SizeHint::default, exactly),
             Source::Http2(streaming) => streaming.left().map_or_else(SizeHint::default, exactly),

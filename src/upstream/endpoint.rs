@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::Scheme;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -194,6 +194,7 @@ impl Endpoint {
     {
         let Head { status, headers, length, keeps } = head;
         let answer = match length {
+            _ if status == StatusCode::SWITCHING_PROTOCOLS => Answer::switched(connection),
             Length::Octets(octets) if connection.has_read(octets) && upload.is_over() => {
                 let content = connection.take(octets);
                 if keeps {

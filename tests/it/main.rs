@@ -29,4 +29,5 @@ mod support;
 mod throttling;
 mod timeouts;
 mod unix_sockets;
+mod upgrades;
 mod upstreams;

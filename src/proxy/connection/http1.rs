@@ -13,6 +13,7 @@ use super::{BUFFER, Connection, LARGEST_HEAD};
 use crate::proxy::activity::Overdue;
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
+use crate::proxy::tunnel;
 
 /// The answer to a head that never ended (RFC 9110 section 15.5.9).
 const TIMED_OUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
@@ -38,8 +39,18 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
         }
         Pin::new(&mut serving).poll(cx).map(Ended::Served)
     });
-    match ended.await {
-        Ended::Served(Ok(())) | Ended::Stalled => {}
+    let ended = ended.await;
+    // Taken in any case: it knows the connection that holds it.
+    let switched = connection.switched.take();
+    match ended {
+        Ended::Served(Ok(())) => {
+            if let Some(switched) = switched {
+                let parts = serving.into_parts();
+                // A tunnel is rare and its future large.
+                Box::pin(tunnel::carry(switched, parts.io.into_inner(), parts.read_buf)).await;
+            }
+        }
+        Ended::Stalled => {}
         Ended::Served(Err(error)) => {
             if error.is_parse() || error.is_parse_too_large() {
                 connection.worker.metrics.malformed_request();

@@ -19,7 +19,7 @@ use crate::upstream::transport::Transport;
 /// An open connection. Dropped, it is closed.
 #[derive(Debug)]
 pub(in crate::upstream) struct Connection {
-    pub(super) stream: Transport,
+    pub(in crate::upstream) stream: Transport,
     pub(super) inbox: Inbox,
     /// Memory for the next request.
     pub(in crate::upstream) buffer: Vec<u8>,

@@ -1,0 +1,169 @@
+//! WebSocket and what else asks to leave HTTP: passed through where it is safe, by the limits of every request.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use tungstenite::{Message, WebSocket};
+
+use crate::support::wire::Framing;
+use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config, config_with, get, wait};
+
+/// A WebSocket server that sends back what it gets, and closes when the client does.
+fn echo_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let Ok(mut socket) = tungstenite::accept(stream) else { return };
+                while let Ok(message) = socket.read() {
+                    if (message.is_text() || message.is_binary()) && socket.send(message).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn connect(address: SocketAddr) -> Result<WebSocket<TcpStream>, u16> {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(wait::DEADLINE)).unwrap();
+    match tungstenite::client(format!("ws://{address}/chat"), stream) {
+        Ok((socket, response)) => {
+            assert_eq!(response.status(), 101);
+            Ok(socket)
+        }
+        Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(response))) => {
+            Err(response.status().as_u16())
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn says(socket: &mut WebSocket<TcpStream>, text: &str) {
+    socket.send(Message::text(text)).unwrap();
+    assert_eq!(socket.read().unwrap(), Message::text(text));
+}
+
+#[test]
+fn messages_pass_both_ways_until_either_side_closes() {
+    let weir = Weir::start(&config(echo_server(), ""));
+    let mut socket = connect(weir.address()).unwrap();
+    for text in ["one", "two", &"three".repeat(100_000)] {
+        says(&mut socket, text);
+    }
+    socket.close(None).unwrap();
+    while socket.read().is_ok() {}
+    drop(socket);
+    wait::until_true("the connections to be closed", || weir.metric("weir_upstream_connections", &[]) == 0.0);
+}
+
+#[test]
+fn a_tunnel_is_a_request_like_any_other_to_its_limits() {
+    let rules = "rules:\n- { name: few, key: [client_ip], limit: 100/d, in_flight: 1 }\n";
+    let weir = Weir::start(&config(echo_server(), rules));
+    let mut socket = connect(weir.address()).unwrap();
+    says(&mut socket, "hello");
+    assert_eq!(connect(weir.address()).unwrap_err(), 429, "the permit is held as long as the tunnel");
+    drop(socket);
+    wait::until("the permit", || connect(weir.address()).ok());
+}
+
+#[test]
+fn a_refused_upgrade_is_refused_in_http() {
+    let weir = Weir::start(&config(echo_server(), "rules: [{ name: no, action: deny }]"));
+    assert_eq!(connect(weir.address()).unwrap_err(), 403);
+}
+
+#[test]
+fn what_is_sent_behind_the_heads_is_not_lost() {
+    let origin = Origin::start(|turn| {
+        assert_eq!(turn.head.get("upgrade"), Some("WebSocket"));
+        assert!(turn.head.lists("connection", "upgrade"));
+        assert_eq!(turn.head.get("x-hop"), None);
+        turn.send(
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nfrom afar",
+        )?;
+        let heard = turn.wire.read_body(Framing::Length(8), |_| {})?;
+        assert_eq!(heard.text(), "at once!");
+        turn.send(" and back")?;
+        Ok(Then::Close)
+    });
+    let weir = Weir::start(&config(origin.address(), ""));
+    let mut client = TcpStream::connect(weir.address()).unwrap();
+    let head = "GET /chat HTTP/1.1\r\nhost: a.test\r\nconnection: x-hop, Upgrade\r\nx-hop: 1\r\nupgrade: WebSocket\r\n\r\n";
+    client.write_all(format!("{head}at once!").as_bytes()).unwrap();
+    let mut heard = String::new();
+    client.set_read_timeout(Some(wait::DEADLINE)).unwrap();
+    client.read_to_string(&mut heard).unwrap();
+    assert!(heard.starts_with("HTTP/1.1 101 "), "{heard}");
+    assert!(
+        heard.contains("\r\nconnection: upgrade\r\n") && heard.contains("\r\nupgrade: websocket\r\n"),
+        "{heard}"
+    );
+    assert!(heard.ends_with("\r\n\r\nfrom afar and back"), "{heard}");
+}
+
+#[test]
+fn only_web_sockets_leave_http() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), ""));
+    for protocol in ["h2c", "TLS/1.0", "websocket, h2c", "foo"] {
+        let request =
+            Request::get("/").header("connection", "upgrade, http2-settings").header("upgrade", protocol);
+        let mut client = Client::connect(weir.address());
+        assert_eq!(client.ask(&request.header("http2-settings", "AAMAAABk")).status, 200, "{protocol}");
+        let seen = origin.last().head;
+        assert_eq!(
+            (seen.get("upgrade"), seen.get("connection"), seen.get("http2-settings")),
+            (None, None, None)
+        );
+    }
+    let bodied = Request::post("/", "x").header("connection", "upgrade").header("upgrade", "websocket");
+    assert_eq!(crate::support::ask(weir.address(), &bodied).status, 200);
+    assert_eq!(origin.last().head.get("upgrade"), None);
+}
+
+#[test]
+fn an_upstream_that_switches_unasked_is_not_followed() {
+    let origin = Origin::start(|turn| {
+        turn.send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")?;
+        Ok(Then::Close)
+    });
+    let weir = Weir::start(&config(origin.address(), ""));
+    assert_eq!(get(weir.address(), "/").status, 502);
+}
+
+#[test]
+fn an_upstream_that_stays_with_http_is_answered_for_in_http() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), ""));
+    assert_eq!(connect(weir.address()).unwrap_err(), 200);
+}
+
+#[test]
+fn a_tunnel_in_which_nothing_moves_is_closed() {
+    let upstream = format!("{{ address: \"{}\", idle_timeout: 500ms }}", echo_server());
+    let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+    let mut socket = connect(weir.address()).unwrap();
+    for _ in 0..4 {
+        wait::pause(Duration::from_millis(250));
+        says(&mut socket, "still here");
+    }
+    assert!(socket.read().is_err(), "it is kept open for ever");
+}
+
+#[test]
+fn a_drain_leaves_tunnels_until_its_deadline() {
+    let mut weir = Weir::start(&config(echo_server(), "drain: { timeout: 1500ms }"));
+    let mut socket = connect(weir.address()).unwrap();
+    weir.terminate();
+    wait::until_true("the listener to be closed", || TcpStream::connect(weir.address()).is_err());
+    says(&mut socket, "goodbye");
+    assert!(socket.read().is_err(), "it outlives the process");
+    assert_eq!(weir.wait_exit().code(), Some(0));
+}
