@@ -15,6 +15,7 @@ mod forward;
 mod grpc;
 mod headers;
 mod limits;
+mod retry;
 mod service;
 mod settle;
 mod stream;
@@ -194,6 +195,7 @@ async fn keep_time(worker: Rc<Worker>) {
     for tick in 0_u32.. {
         interval.tick().await;
         worker.slow_clock.tick();
+        worker.view().upstreams.iter().for_each(|upstream| upstream.tick());
         if tick % TICKS_PER_SECOND == 0 {
             worker.view().upstreams.iter().for_each(|upstream| upstream.age());
         }

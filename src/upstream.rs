@@ -12,6 +12,7 @@ pub mod settings;
 pub mod stream;
 pub mod tunnel;
 
+mod breaker;
 mod echo;
 mod endpoints;
 mod health;
@@ -26,19 +27,28 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use http::HeaderValue;
+
+use self::breaker::{Place, Taken};
 use self::cluster::Cluster;
 use self::endpoint::Endpoint;
 use self::endpoints::Endpoints;
 use self::error::Error;
 use self::host::Host;
 pub use self::settings::{Address, Settings};
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, Overflow};
+
+/// A retry under way, until this is dropped.
+#[derive(Debug)]
+pub struct Retrying(#[expect(dead_code, reason = "held")] Taken);
 
 /// One worker's way to an upstream.
 #[derive(Debug)]
 pub struct Upstream {
     cluster: Arc<Cluster>,
     endpoints: Endpoints,
+    /// The timeout in milliseconds.
+    expected: HeaderValue,
     /// Whether it has failed since it last answered: its failure is logged once.
     fails: Cell<bool>,
 }
@@ -47,7 +57,13 @@ impl Upstream {
     /// A way to `cluster` without connections yet.
     pub fn new(cluster: &Arc<Cluster>, metrics: &Arc<Metrics>) -> Self {
         let endpoints = Endpoints::new(cluster, metrics);
-        Self { cluster: Arc::clone(cluster), endpoints, fails: Cell::new(false) }
+        let expected = u64::try_from(cluster.settings().timeout.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            cluster: Arc::clone(cluster),
+            endpoints,
+            expected: HeaderValue::from(expected),
+            fails: Cell::new(false),
+        }
     }
 
     /// What all workers share of it.
@@ -65,9 +81,33 @@ impl Upstream {
         self.endpoints.age(&self.cluster);
     }
 
+    /// A tick has passed: where somebody waits for a connection, unused ones are closed for them.
+    pub fn tick(&self) {
+        if self.cluster.breaker.used(Place::Pending) > 0 {
+            self.endpoints.close_unused();
+        }
+    }
+
     /// The endpoint for the next request; another one than those at `tried`, if there is one.
     pub fn pick(&self, tried: &[Arc<Host>]) -> Option<Rc<Endpoint>> {
         self.endpoints.pick(&self.cluster, tried)
+    }
+
+    /// How long it has for an answer, in milliseconds.
+    pub fn expected_timeout(&self) -> &HeaderValue {
+        &self.expected
+    }
+
+    /// A place for a retry, if there is one: so many at once, or a share of the requests under way.
+    pub fn retry(&self) -> Option<Retrying> {
+        let Cluster { breaker, .. } = &*self.cluster;
+        let budget = u64::from(self.settings().retries.budget);
+        let share = u64::from(breaker.used(Place::Request)).saturating_mul(budget) / 100;
+        let place = breaker.take_retry(u32::try_from(share).unwrap_or(u32::MAX));
+        if place.is_none() {
+            self.cluster.metrics.overflowed(Overflow::Retries);
+        }
+        place.map(Retrying)
     }
 
     /// Whether a request has somewhere else to go than to those at `tried`.

@@ -14,6 +14,7 @@ mod networks;
 mod patterns;
 mod plans;
 mod refusal;
+mod retries;
 mod rules;
 mod scope;
 mod state;

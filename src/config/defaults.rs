@@ -51,6 +51,15 @@ pub const MOST_UNDER_WAY: u32 = 1024;
 /// Retries under way at once; Envoy's default.
 pub const MOST_RETRIES: u32 = 3;
 
+/// Where nothing is said of retries, a request whose connection cannot be made asks another endpoint this often.
+pub const MOVES: u32 = 1;
+/// Attempts after the first, where something is.
+pub const RETRIES: u32 = 2;
+/// The longest pause before the first retry, and before any; Envoy's defaults.
+pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(250));
+/// Percent of the requests under way that may be retries; Envoy's default.
+pub const RETRY_BUDGET: u8 = 20;
+
 /// The admin port: Envoy sidecars use the same neighbourhood. On loopback, because its POSTs act.
 pub const ADMIN_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9901);
 

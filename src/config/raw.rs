@@ -26,7 +26,9 @@ pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
 pub use self::tls::{
     Certificate, CertificateName, CertificateNames, ClientAuth, ProxyMode, ProxyProtocol, Tls,
 };
-pub use self::upstreams::{Balance, HealthCheck, OutlierMap, Outliers, Upstream, UpstreamMap};
+pub use self::upstreams::{
+    Balance, HealthCheck, OutlierMap, Outliers, Retries, Upstream, UpstreamLimits, UpstreamMap,
+};
 pub use self::values::{
     Address, Algorithm, Asn, Continent, Country, Duration, Factor, FileName, HeaderPattern, HeaderValues,
     HostPattern, Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage, PlanName, Rate,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version, request};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 
@@ -30,6 +30,7 @@ use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
 
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const X_ENVOY_OVERLOADED: HeaderName = HeaderName::from_static("x-envoy-overloaded");
 /// How many fields an answer gets from us, at the most.
 const ADDED: usize = 6;
 /// How long the rest of a refused request is read.
@@ -166,10 +167,13 @@ fn failed(
         Failure::NoEndpoint => {
             (StatusCode::SERVICE_UNAVAILABLE, Flag::NoHealthyUpstream, "upstream unavailable\n")
         }
+        Failure::Upstream(UpstreamError::Overflow) => {
+            (StatusCode::SERVICE_UNAVAILABLE, Flag::UpstreamOverflow, "upstream overloaded\n")
+        }
         Failure::Upstream(error) => {
             upstream.inspect(|upstream| upstream.note_failure(error));
             match error {
-                UpstreamError::Connect(_) | UpstreamError::ConnectTimeout => {
+                UpstreamError::Connect(_) | UpstreamError::ConnectTimeout | UpstreamError::Overflow => {
                     (StatusCode::SERVICE_UNAVAILABLE, Flag::UpstreamFailure, "upstream unavailable\n")
                 }
                 UpstreamError::Reset(_) => {
@@ -181,7 +185,9 @@ fn failed(
             }
         }
         Failure::Unreadable => (StatusCode::BAD_GATEWAY, Flag::UpstreamProtocol, "bad gateway\n"),
-        Failure::Late => (StatusCode::GATEWAY_TIMEOUT, Flag::UpstreamTimeout, "upstream timed out\n"),
+        Failure::Late | Failure::TryLate => {
+            (StatusCode::GATEWAY_TIMEOUT, Flag::UpstreamTimeout, "upstream timed out\n")
+        }
         Failure::Stalled => (StatusCode::REQUEST_TIMEOUT, Flag::IdleTimeout, "request timed out\n"),
         Failure::BrokenRequest => (StatusCode::BAD_REQUEST, Flag::DownstreamProtocol, "bad request\n"),
     };
@@ -193,7 +199,11 @@ fn failed(
         exchange.activity().must_linger();
     }
     let close = exchange.is_last() || (exchange.is_alone() && !whole);
-    closing_if(close, ours(exchange, status, text))
+    let mut response = ours(exchange, status, text);
+    if flag == Flag::UpstreamOverflow {
+        response.headers_mut().insert(X_ENVOY_OVERLOADED, HeaderValue::from_static("true"));
+    }
+    closing_if(close, response)
 }
 
 /// A request that says in more than one way who the client is.

@@ -1,6 +1,8 @@
 //! Bodies on their way through: streamed frame by frame, never gathered.
 
-use std::cell::Cell;
+mod replay;
+
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -9,6 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
+pub(super) use self::replay::Replay;
+use self::replay::Replayed;
 use super::activity::Uploading;
 use super::exchange::Exchange;
 use crate::upstream::answer::{Answer, AnswerError};
@@ -18,6 +22,8 @@ use crate::upstream::answer::{Answer, AnswerError};
 pub(super) struct RequestBody {
     incoming: Option<Incoming>,
     upload: Option<Upload>,
+    /// Comes from there instead, where it may be asked for again.
+    replayed: Option<Replayed>,
 }
 
 /// What has to be known about a body while it is sent.
@@ -48,7 +54,15 @@ impl RequestBody {
         }
         let progress = exchange.begin_upload();
         let upload = Upload { uploading: exchange.activity().begin_upload(), answer_timeout, progress };
-        Self { incoming: Some(incoming), upload: Some(upload) }
+        Self { incoming: Some(incoming), upload: Some(upload), replayed: None }
+    }
+}
+
+impl RequestBody {
+    /// The body of `replay` from its beginning.
+    pub(super) fn replayed(replay: &Rc<RefCell<Replay>>) -> Self {
+        let replayed = Replayed { replay: Rc::clone(replay), next: 0 };
+        Self { replayed: Some(replayed), ..Self::default() }
     }
 }
 
@@ -78,6 +92,9 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Some(replayed) = &mut self.replayed {
+            return replayed.poll_frame(cx);
+        }
         let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
         let polled = Pin::new(&mut *incoming).poll_frame(cx);
         let ended = matches!(polled, Poll::Ready(None)) || incoming.is_end_stream();
@@ -88,10 +105,16 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
+        if let Some(replayed) = &self.replayed {
+            return replayed.is_end_stream();
+        }
         self.incoming.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
+        if let Some(replayed) = &self.replayed {
+            return replayed.size_hint();
+        }
         self.incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }

@@ -18,7 +18,8 @@ use super::connection::Connection;
 use super::elastic::Load;
 use super::fallback::Capture;
 use super::grpc;
-use super::headers::{self, Hop, X_REQUEST_ID};
+use super::headers::envoy::Controls;
+use super::headers::{self, Hop, Wishes, X_REQUEST_ID};
 use super::limits::Limits;
 use super::settle::Settlement;
 use super::tunnel::Switched;
@@ -41,6 +42,8 @@ pub(super) enum Flag {
     Denied,
     /// No connection to the upstream.
     UpstreamFailure,
+    /// As much is under way to the upstream as may be.
+    UpstreamOverflow,
     /// No upstream takes such a request.
     NoRoute,
     /// No endpoint of the upstream can be used.
@@ -66,6 +69,7 @@ impl Flag {
             Self::RateLimited => "RL",
             Self::Denied => "UAEX",
             Self::UpstreamFailure => "UF",
+            Self::UpstreamOverflow => "UO",
             Self::NoRoute => "NR",
             Self::NoHealthyUpstream => "UH",
             Self::UpstreamClosed => "UC",
@@ -74,6 +78,19 @@ impl Flag {
             Self::DownstreamProtocol => "DPE",
             Self::DownstreamClosed => "DC",
             Self::IdleTimeout => "SI",
+        }
+    }
+}
+
+impl Flag {
+    /// The same of a request that was tried as often as might be.
+    const fn exhausted(self) -> &'static str {
+        match self {
+            Self::None => "URX",
+            Self::UpstreamFailure => "UF,URX",
+            Self::UpstreamClosed => "UC,URX",
+            Self::UpstreamTimeout => "UT,URX",
+            other => other.as_str(),
         }
     }
 }
@@ -91,6 +108,10 @@ pub(super) struct Exchange {
     forwarded: Timestamp,
     /// `None` as long as there is no answer.
     status: Option<StatusCode>,
+    took: Duration,
+    /// Attempts after the first, and whether there were as many as might be.
+    retries: u32,
+    exhausted: bool,
     sent: u64,
     whole: bool,
     flag: Flag,
@@ -146,6 +167,9 @@ impl Exchange {
             started,
             forwarded: started,
             status: None,
+            took: Duration::ZERO,
+            retries: 0,
+            exhausted: false,
             sent: 0,
             whole: false,
             flag: Flag::None,
@@ -195,18 +219,19 @@ impl Exchange {
         if let Some(record) = &mut self.record {
             record.rule = Some(rule.into());
             let expect = head.headers.get(EXPECT).cloned();
-            headers::prepare_request(head, hop);
+            let _ = headers::prepare_request(head, hop);
             self.note_headers(&head.headers);
             head.headers.extend(expect.map(|expect| (EXPECT, expect)));
         }
     }
 
-    /// The client asks to speak another protocol, if the upstream does.
-    pub(super) fn ask_for_tunnel(&mut self, protocol: Option<HeaderValue>) {
-        self.upgrade = protocol;
+    /// What the client asks of us; answers what concerns the way to the upstream.
+    pub(super) fn note_wishes(&mut self, wishes: Wishes) -> Option<Box<Controls>> {
+        self.upgrade = wishes.upgrade;
+        wishes.controls
     }
 
-    /// Whether it does.
+    /// Whether the client asks to speak another protocol, if the upstream does.
     pub(super) fn asks_for_tunnel(&self) -> bool {
         self.upgrade.is_some()
     }
@@ -250,12 +275,28 @@ impl Exchange {
         self.forwarded = self.connection.worker.shared.clock.now();
     }
 
+    /// The request is sent once more.
+    pub(super) fn note_retry(&mut self) {
+        self.retries = self.retries.saturating_add(1);
+    }
+
+    /// It would have been, had it not been too often already.
+    pub(super) fn note_exhausted(&mut self) {
+        self.exhausted = true;
+    }
+
+    /// How long the upstream took to answer.
+    pub(super) const fn upstream_took(&self) -> Duration {
+        self.took
+    }
+
     /// The head of the upstream's answer is here; answers how long it took.
     pub(super) fn upstream_answered(&mut self) -> Duration {
         let took = self.connection.worker.shared.clock.now().since(self.forwarded);
         if let Some(record) = &mut self.record {
             record.upstream_time = Some(took);
         }
+        self.took = took;
         took
     }
 
@@ -352,7 +393,8 @@ impl Exchange {
             path: &record.target,
             protocol: record.protocol,
             status: self.status,
-            flags: flag.as_str(),
+            flags: if self.exhausted { flag.exhausted() } else { flag.as_str() },
+            attempts: record.upstream.as_ref().map_or(0, |_| self.retries.saturating_add(1)),
             bytes_received: self.received(),
             bytes_sent: self.sent,
             duration,

@@ -2,18 +2,25 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 
 use http::{Request, Response, StatusCode};
+use smallvec::SmallVec;
 
 use super::View;
-use super::activity::Overdue;
+use super::activity::{Activity, Overdue};
 use super::body::RequestBody;
 use super::exchange::Exchange;
-use crate::telemetry::metrics::{EndpointMetrics, UpstreamOutcome};
+use super::headers::envoy::{self, Controls};
+use super::retry::{self, Plan};
+use crate::telemetry::metrics::UpstreamOutcome;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
+use crate::upstream::endpoint::{Endpoint, Line};
 use crate::upstream::error::Error as UpstreamError;
+use crate::upstream::host::Host;
 
 /// Why a request got no answer from the upstream.
 #[derive(Debug)]
@@ -28,41 +35,89 @@ pub(super) enum Failure {
     Unreadable,
     /// The answer's head did not come in time.
     Late,
+    /// It did not come in the time that one attempt has.
+    TryLate,
     /// The client stopped sending in the middle of its request.
     Stalled,
     /// What the client sent is no body.
     BrokenRequest,
 }
 
+/// The endpoints that a request has been sent to.
+pub(super) type Tried = SmallVec<[Arc<Host>; 2]>;
+
+type Answered = Result<Response<Answer<RequestBody>>, Failure>;
+
 /// Sends a request and waits for the head of the answer.
 pub(super) async fn forward(
     view: &View,
     upstream: Option<&Upstream>,
     exchange: &mut Exchange,
-    request: Request<RequestBody>,
-) -> Result<Response<Answer<RequestBody>>, Failure> {
+    mut request: Request<RequestBody>,
+    controls: Option<&Controls>,
+) -> Answered {
     let upstream = upstream.ok_or(Failure::NoRoute)?;
-    let endpoint = match upstream.pick(&[]) {
+    let plan = Plan::of(upstream.settings(), controls);
+    let expected = controls.and_then(|controls| controls.timeout);
+    let expected = expected.map_or_else(|| upstream.expected_timeout().clone(), envoy::milliseconds);
+    request.headers_mut().insert(envoy::EXPECTED_TIMEOUT, expected);
+    let mut answered = if plan.repeats(request.method()) {
+        Box::pin(retry::forward(upstream, exchange, request, &plan)).await
+    } else {
+        once(upstream, exchange, request, &plan, &mut SmallVec::new()).await
+    };
+    exchange.activity().answered();
+    if let Ok(response) = &mut answered {
+        let took = exchange.upstream_took();
+        if view.policy.rules.is_elastic() {
+            exchange.load().answered(took, response.status(), response.headers());
+        }
+        response.headers_mut().insert(envoy::SERVICE_TIME, envoy::milliseconds(took));
+    }
+    answered
+}
+
+/// One attempt. Where no connection can be made to an endpoint nothing is sent, and another one is asked.
+pub(super) async fn once(
+    upstream: &Upstream,
+    exchange: &mut Exchange,
+    request: Request<RequestBody>,
+    plan: &Plan<'_>,
+    tried: &mut Tried,
+) -> Answered {
+    let endpoint = match upstream.pick(tried) {
         Some(endpoint) => endpoint,
         None => Box::pin(upstream.find()).await.ok_or(Failure::NoEndpoint)?,
     };
-    exchange.note_upstream(endpoint.name());
-    let attempt = Attempt::begin(endpoint.metrics());
-    let mut sending = pin!(endpoint.send(request, exchange.is_grpc()));
-    let activity = exchange.activity();
-    let answered = poll_fn(|cx| {
-        if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
-            return Poll::Ready(answered.map_err(Failure::Upstream));
+    if !tried.is_empty() {
+        endpoint.metrics().retried();
+    }
+    let attempt = Attempt::begin(endpoint, exchange);
+    let (attempt, line) = match attempt.endpoint.kept(exchange.is_grpc()) {
+        Ok(Some(line)) => (attempt, line),
+        // Connecting is rare and its future large: it does not burden the requests that need none.
+        Ok(None) => Box::pin(connect(upstream, exchange, plan, tried, attempt)).await?,
+        Err(error) => {
+            let answered = Err(Failure::Upstream(error));
+            attempt.end(&answered, exchange);
+            return answered;
         }
-        // Whatever is overdue has woken this connection's task.
-        match activity.overdue() {
-            Some(Overdue::Answer) => Poll::Ready(Err(Failure::Late)),
-            Some(Overdue::Stalled) => Poll::Ready(Err(Failure::Stalled)),
-            _ => Poll::Pending,
+    };
+    if plan.retries > 0 {
+        tried.push(Arc::clone(attempt.endpoint.host()));
+    }
+    let sending = attempt.endpoint.send(line, request);
+    let answered = match plan.per_try_timeout {
+        None => or_overdue(exchange.activity(), sending).await,
+        Some(time) => {
+            match or_overdue(exchange.activity(), Box::pin(tokio::time::timeout(time, sending))).await {
+                Ok(Ok(answered)) => Ok(answered),
+                Ok(Err(_)) => Err(Failure::TryLate),
+                Err(failure) => Err(failure),
+            }
         }
-    })
-    .await;
-    let answered = match answered {
+    };
+    let answered = match answered.and_then(|answered| answered.map_err(Failure::Upstream)) {
         // A body that broke off breaks the upstream's connection too; the fault is the client's.
         Err(Failure::Upstream(_)) if exchange.request_is_broken() => Err(Failure::BrokenRequest),
         // A 101 would end HTTP on a connection whose client has not asked for anything else.
@@ -73,65 +128,118 @@ pub(super) async fn forward(
         }
         answered => answered,
     };
-    activity.answered();
-    attempt.end(&answered);
-    if let Some(is_good) = is_good(&answered) {
-        endpoint.note(is_good);
-    }
-    if let Ok(response) = &answered {
-        let took = exchange.upstream_answered();
-        endpoint.metrics().answered_after(took);
-        if view.policy.rules.is_elastic() {
-            exchange.load().answered(took, response.status(), response.headers());
-        }
-    }
+    attempt.end(&answered, exchange);
     answered
 }
 
-/// Whether an attempt speaks for its endpoint or against it; `None` for what is the client's doing.
-fn is_good(answered: &Result<Response<Answer<RequestBody>>, Failure>) -> Option<bool> {
+/// A fresh connection to the endpoint of `attempt`, or to another one where none can be made.
+async fn connect(
+    upstream: &Upstream,
+    exchange: &mut Exchange,
+    plan: &Plan<'_>,
+    tried: &mut Tried,
+    mut attempt: Attempt,
+) -> Result<(Attempt, Line), Failure> {
+    let mut left = plan.retries;
+    loop {
+        let connecting = or_overdue(exchange.activity(), attempt.endpoint.connect(exchange.is_grpc())).await;
+        let failure = match connecting {
+            Ok(Ok(line)) => return Ok((attempt, line)),
+            Ok(Err(error)) => Failure::Upstream(error),
+            Err(failure) => failure,
+        };
+        tried.push(Arc::clone(attempt.endpoint.host()));
+        let is_refused =
+            matches!(failure, Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout));
+        let failed: Answered = Err(failure);
+        attempt.end(&failed, exchange);
+        let may_move = is_refused && plan.on.connect_failure && left > 0 && upstream.has_other(tried);
+        let Some(endpoint) = may_move.then(|| upstream.pick(tried)).flatten() else {
+            return failed.and(Err(Failure::NoEndpoint));
+        };
+        left -= 1;
+        exchange.note_retry();
+        endpoint.metrics().retried();
+        attempt = Attempt::begin(endpoint, exchange);
+    }
+}
+
+/// What `future` says, unless something has taken too long meanwhile.
+pub(super) async fn or_overdue<F: Future>(activity: &Activity, future: F) -> Result<F::Output, Failure> {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        // Whatever is overdue has woken this connection's task.
+        match activity.overdue() {
+            Some(Overdue::Answer) => Poll::Ready(Err(Failure::Late)),
+            Some(Overdue::Stalled) => Poll::Ready(Err(Failure::Stalled)),
+            _ => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Whether an attempt speaks for its endpoint or against it; `None` for what is not its doing.
+fn is_good(answered: &Answered) -> Option<bool> {
     match answered {
         Ok(response) => Some(!response.status().is_server_error()),
-        Err(Failure::Upstream(_) | Failure::Unreadable | Failure::Late) => Some(false),
+        // We did not ask.
+        Err(Failure::Upstream(UpstreamError::Overflow)) => None,
+        Err(Failure::Upstream(_) | Failure::Unreadable | Failure::Late | Failure::TryLate) => Some(false),
         Err(Failure::Stalled | Failure::BrokenRequest | Failure::NoRoute | Failure::NoEndpoint) => None,
     }
 }
 
 /// One attempt at an answer, for the numbers: one that is dropped before its end was the client's to give up.
-struct Attempt<'a> {
-    metrics: &'a EndpointMetrics,
+struct Attempt {
+    endpoint: Rc<Endpoint>,
     ended: bool,
 }
 
-impl<'a> Attempt<'a> {
-    fn begin(metrics: &'a EndpointMetrics) -> Self {
-        metrics.request_started();
-        Self { metrics, ended: false }
+impl Attempt {
+    fn begin(endpoint: Rc<Endpoint>, exchange: &mut Exchange) -> Self {
+        exchange.note_upstream(endpoint.name());
+        endpoint.metrics().request_started();
+        Self { endpoint, ended: false }
     }
 
-    fn end(mut self, answered: &Result<Response<Answer<RequestBody>>, Failure>) {
+    fn end(mut self, answered: &Answered, exchange: &mut Exchange) {
         self.ended = true;
-        self.metrics.request_ended(match answered {
-            Ok(response) => UpstreamOutcome::Answered(response.status()),
-            Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
-                UpstreamOutcome::ConnectFailed
-            }
-            Err(Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable) => {
-                UpstreamOutcome::Malformed
-            }
-            Err(Failure::Late) => UpstreamOutcome::TimedOut,
-            Err(Failure::Upstream(UpstreamError::Reset(_))) => UpstreamOutcome::Reset,
-            Err(Failure::Stalled | Failure::BrokenRequest | Failure::NoRoute | Failure::NoEndpoint) => {
-                UpstreamOutcome::Abandoned
-            }
-        });
+        let metrics = self.endpoint.metrics();
+        metrics.request_ended(outcome(answered));
+        if answered.is_ok() {
+            metrics.answered_after(exchange.upstream_answered());
+        }
+        if let Some(is_good) = is_good(answered) {
+            self.endpoint.note(is_good);
+        }
     }
 }
 
-impl Drop for Attempt<'_> {
+fn outcome(answered: &Answered) -> UpstreamOutcome {
+    match answered {
+        Ok(response) => UpstreamOutcome::Answered(response.status()),
+        Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
+            UpstreamOutcome::ConnectFailed
+        }
+        Err(Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable) => {
+            UpstreamOutcome::Malformed
+        }
+        Err(Failure::Upstream(UpstreamError::Overflow)) => UpstreamOutcome::Overflowed,
+        Err(Failure::Late | Failure::TryLate) => UpstreamOutcome::TimedOut,
+        Err(Failure::Upstream(UpstreamError::Reset(_))) => UpstreamOutcome::Reset,
+        Err(Failure::Stalled | Failure::BrokenRequest | Failure::NoRoute | Failure::NoEndpoint) => {
+            UpstreamOutcome::Abandoned
+        }
+    }
+}
+
+impl Drop for Attempt {
     fn drop(&mut self) {
         if !self.ended {
-            self.metrics.request_ended(UpstreamOutcome::Abandoned);
+            self.endpoint.metrics().request_ended(UpstreamOutcome::Abandoned);
         }
     }
 }

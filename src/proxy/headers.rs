@@ -1,5 +1,7 @@
 //! What is taken off and put on as messages pass: hop-by-hop fields, forwarding fields, the request's identity.
 
+pub(super) mod envoy;
+
 use std::net::IpAddr;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE};
@@ -7,8 +9,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
 use smallvec::SmallVec;
 
+use self::envoy::Controls;
 use super::connection::Secured;
-
 use crate::identify::client_ip::ClientAddress;
 use crate::identify::forwarded;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -147,10 +149,18 @@ pub(super) fn join_cookies(head: &mut request::Parts) {
     }
 }
 
+/// What a request asks of us, and not of the upstream.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    /// The protocol the client would rather speak, if it is one that we pass on.
+    pub(super) upgrade: Option<HeaderValue>,
+    /// What somebody inside asks for.
+    pub(super) controls: Option<Box<Controls>>,
+}
+
 /// Turns a client's request into ours: its target in origin-form, its fields without those of the hop.
-///
-/// Answers which protocol the client would rather speak, if it is one that we pass on.
-pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) -> Option<HeaderValue> {
+/// Answers what the client asks of us.
+pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) -> Wishes {
     if head.uri.authority().is_some() {
         to_origin_form(head);
     }
@@ -174,6 +184,8 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) -> Optio
             headers.insert(CONNECTION, HeaderValue::from_static("te"));
         }
     }
+    let controls =
+        if given.controls { envoy::take_controls(headers, hop.client.peer_is_trusted) } else { None };
     headers.reserve(ADDED);
     let forwarded_for = match given.forwarded_for {
         true => forwarded::appended(headers, hop.peer),
@@ -202,7 +214,7 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) -> Optio
     }
     head.version = Version::HTTP_11;
     head.extensions.clear();
-    upgrade
+    Wishes { upgrade, controls }
 }
 
 /// The protocol that a client asks for and that we pass on: WebSocket. Others, and `h2c` before all, would carry
@@ -217,7 +229,7 @@ fn wanted_protocol(method: &Method, version: Version, headers: &HeaderMap) -> Op
 }
 
 /// How many fields a request gets from us.
-const ADDED: usize = 5;
+const ADDED: usize = 6;
 
 /// Which fields that concern us a request has, found in one look at each: most requests have none, and asking
 /// for each by name would hash a dozen names per request.
@@ -228,6 +240,7 @@ struct Given {
     forwarded_proto: bool,
     request_id: bool,
     client_cert: bool,
+    controls: bool,
 }
 
 impl Given {
@@ -242,7 +255,7 @@ impl Given {
                 "x-forwarded-proto" => given.forwarded_proto = true,
                 "x-request-id" => given.request_id = true,
                 "x-forwarded-client-cert" => given.client_cert = true,
-                _ => {}
+                name => given.controls |= envoy::is_control(name),
             }
         }
         given

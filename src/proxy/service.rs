@@ -15,12 +15,14 @@ use super::connection::Connection;
 use super::exchange::Exchange;
 use super::forward::forward;
 use super::grpc;
+use super::headers::envoy::Controls;
 use super::headers::{self, Unacceptable};
 use super::limits::Limits;
 use crate::identify::identify;
 use crate::rules::selection::Selection;
 use crate::telemetry::metrics::DecisionOutcome;
 use crate::throttle::{self, Action};
+use crate::upstream::Upstream;
 
 /// Answers one request: identifies it, asks the rules and the limiter, and refuses or forwards it.
 ///
@@ -78,12 +80,11 @@ pub(super) fn handle(
     };
 
     let upstream = view.upstream(&attributes).map(Rc::clone);
-    if let Some(upstream) = &upstream {
-        exchange.bodies_may_rest(upstream.settings().idle_timeout);
-    }
+    exchange
+        .bodies_may_rest(upstream.as_ref().map_or(view.stall, |upstream| upstream.settings().idle_timeout));
     exchange.reserve(&limits, policy);
     exchange.listen(view.fallbacks.listen(limits.rules(), &head, now));
-    exchange.ask_for_tunnel(headers::prepare_request(&mut head, &hop));
+    let controls = exchange.note_wishes(headers::prepare_request(&mut head, &hop));
     limits.write_marks(&mut head.headers, &view);
     exchange.note_headers(&head.headers);
     Handling::Forwarding(Box::pin(async move {
@@ -92,15 +93,21 @@ pub(super) fn handle(
         }
         grpc::mind_deadline(&exchange, &head.headers);
         let upstream = upstream.as_deref();
-        let timeout = upstream.map_or(Duration::MAX, |upstream| upstream.settings().timeout);
+        let timeout = timeout(upstream, controls.as_deref());
         let body = RequestBody::new(body, &mut exchange, timeout);
         let request = Request::from_parts(head, body);
-        let answer = forward(&view, upstream, &mut exchange, request).await;
+        let answer = forward(&view, upstream, &mut exchange, request, controls.as_deref()).await;
         let mut response = answers::upstream(exchange, upstream, &mut limits, answer);
         limits.write_headers(response.headers_mut(), &view);
         limits.write_marks(response.headers_mut(), &view);
         response
     }))
+}
+
+/// How long the upstream has for its answer: what somebody inside asks for, or what the configuration says.
+fn timeout(upstream: Option<&Upstream>, controls: Option<&Controls>) -> Duration {
+    let own = || upstream.map_or(Duration::MAX, |upstream| upstream.settings().timeout);
+    controls.and_then(|controls| controls.timeout).unwrap_or_else(own)
 }
 
 fn answered<F>(response: Response<ResponseBody>) -> Handling<F> {

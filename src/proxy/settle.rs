@@ -128,12 +128,12 @@ pub(super) fn ending_of(failure: &Failure, status: StatusCode) -> Ending<'static
         Failure::Stalled | Failure::BrokenRequest => return Ending::Abandoned,
         Failure::NoRoute
         | Failure::NoEndpoint
-        | Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout) => {
-            tariff::Failure::Connect
-        }
+        | Failure::Upstream(
+            UpstreamError::Connect(_) | UpstreamError::ConnectTimeout | UpstreamError::Overflow,
+        ) => tariff::Failure::Connect,
         Failure::Upstream(UpstreamError::Reset(_)) => tariff::Failure::Reset,
         Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable => tariff::Failure::Malformed,
-        Failure::Late => tariff::Failure::Timeout,
+        Failure::Late | Failure::TryLate => tariff::Failure::Timeout,
     };
     Ending::Failed { status, failure }
 }

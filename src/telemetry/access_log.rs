@@ -89,6 +89,8 @@ pub struct Entry<'a> {
     pub authority: Option<&'a [u8]>,
     /// The upstream's address, if the request got that far.
     pub upstream_host: Option<&'a str>,
+    /// How often it was sent there.
+    pub attempts: u32,
     /// Who asked, as the rules saw it.
     pub client_ip: std::net::IpAddr,
     /// The rule that refused or would have.

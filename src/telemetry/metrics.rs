@@ -29,7 +29,7 @@ pub use self::rule::{DecisionOutcome, Decisions, RuleMetrics};
 use self::totals::Totals;
 pub use self::totals::UpstreamTotals;
 use self::upstream::Upstreams;
-pub use self::upstream::{ClusterMetrics, ClusterView, EndpointMetrics, HostView, UpstreamOutcome};
+pub use self::upstream::{ClusterMetrics, ClusterView, EndpointMetrics, HostView, Overflow, UpstreamOutcome};
 use self::worker::WorkerCells;
 pub use self::worker::WorkerMetrics;
 use crate::limiter::timestamp::Timestamp;

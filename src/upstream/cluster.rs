@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use super::breaker::Breaker;
 use super::health;
 use super::host::{Host, Target};
 use super::outliers::Ejections;
@@ -32,6 +33,7 @@ pub struct Cluster {
     known: watch::Sender<Known>,
     /// Counts what makes workers look at the hosts again.
     epoch: AtomicU32,
+    pub(super) breaker: Arc<Breaker>,
     pub(super) ejections: Mutex<Ejections>,
     pub(super) metrics: Arc<ClusterMetrics>,
 }
@@ -55,6 +57,7 @@ impl Cluster {
         Arc::new(Self {
             known: watch::Sender::new(Known { hosts, is_settled }),
             epoch: AtomicU32::new(0),
+            breaker: Breaker::new(settings.limits, settings.retries.budget > 0),
             ejections: Mutex::default(),
             metrics: metrics.cluster(&settings.name),
             settings,

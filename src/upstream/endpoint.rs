@@ -8,13 +8,16 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::Scheme;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Body;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::Answer;
+use super::breaker::{Place, Taken};
 use super::cluster::Cluster;
 use super::echo;
 use super::error::Error;
@@ -25,10 +28,10 @@ use super::http1::length::Length;
 use super::http1::streaming::Streaming;
 use super::http1::upload::Upload;
 use super::http2::{self, lines::Lines};
-use super::pool::Pool;
+use super::pool::{Pool, Room};
 use super::settings::Balance;
 use super::transport::{self, Transport};
-use crate::telemetry::metrics::EndpointMetrics;
+use crate::telemetry::metrics::{EndpointMetrics, Overflow};
 
 /// One worker's way to one endpoint.
 #[derive(Debug)]
@@ -46,7 +49,7 @@ impl Endpoint {
         let keep_for = cluster.settings().idle_timeout.as_secs().max(1);
         let metrics = Rc::new(metrics);
         Self {
-            pool: Rc::new(Pool::new(keep_for)),
+            pool: Rc::new(Pool::new(keep_for, &cluster.breaker)),
             lines: Lines::new(keep_for, &metrics),
             cluster: Arc::clone(cluster),
             host: Arc::clone(host),
@@ -74,55 +77,101 @@ impl Endpoint {
         &self.metrics
     }
 
+    /// Closes every connection that has no request.
+    pub(super) fn close_unused(&self) {
+        self.pool.close_unused();
+        self.lines.close_unused();
+    }
+
     /// A second has passed.
     pub(super) fn age(&self) {
         self.pool.age();
         self.lines.age();
     }
 
-    /// Sends a request and answers with the head of the answer, its body still to come. Dropped before, it
-    /// closes the connection or, over HTTP/2, resets the stream. A `call` of gRPC always goes over HTTP/2.
+    /// A way for one request at once; `None` if a connection has to be made first. A `call` of gRPC always goes over
+    /// HTTP/2.
     ///
     /// # Errors
-    /// [`Error`] if no connection could be made, or none of the answer came or it was not HTTP.
-    pub async fn send<B>(&self, request: Request<B>, call: bool) -> Result<Response<Answer<B>>, Error>
+    /// [`Error::Overflow`] where as many requests are under way as may be.
+    pub fn kept(&self, call: bool) -> Result<Option<Line>, Error> {
+        if self.host.target == Target::Echo {
+            return Ok(Some(Line { under_way: None, kind: Kind::Echo }));
+        }
+        let kind = match self.speaks_http2(call) {
+            true => self.lines.free().map(Kind::Http2),
+            false => self.pool.checkout().map(|connection| Kind::Http1 { connection, is_kept: true }),
+        };
+        let Some(kind) = kind else { return Ok(None) };
+        Ok(Some(Line { under_way: self.begin(call)?, kind }))
+    }
+
+    /// A way for one request by a connection that is made for it, or, where there are as many as may be, by the first
+    /// that is free.
+    ///
+    /// # Errors
+    /// [`Error`] if no connection can be made, or as much is under way as may be.
+    pub async fn connect(&self, call: bool) -> Result<Line, Error> {
+        let under_way = self.begin(call)?;
+        let kind = if self.speaks_http2(call) {
+            Kind::Http2(self.lines.take(&async || self.open_shared().await).await?)
+        } else {
+            let (connection, is_kept) = self.open().await?;
+            Kind::Http1 { connection, is_kept }
+        };
+        Ok(Line { under_way, kind })
+    }
+
+    /// Sends a request and answers with the head of the answer, its body still to come. Dropped before, it
+    /// closes the connection or, over HTTP/2, resets the stream.
+    ///
+    /// # Errors
+    /// [`Error`] if none of the answer came or it was not HTTP.
+    pub async fn send<B>(&self, line: Line, request: Request<B>) -> Result<Response<Answer<B>>, Error>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        if self.host.target == Target::Echo {
-            return Ok(echo::answer(request));
-        }
-        let settings = self.cluster.settings();
-        let least_request = settings.balance == Balance::LeastRequest;
-        let under_way = least_request.then(|| UnderWay::begin(&self.host));
-        let mut response = match call || settings.http2 {
-            false => self.send_by_http1(request).await?,
+        let Line { under_way, kind } = line;
+        let mut response = match kind {
+            Kind::Echo => echo::answer(request),
+            Kind::Http1 { connection, is_kept } => self.send_by_http1(connection, is_kept, request).await?,
             // Its future is large: it does not burden the requests of HTTP/1.1.
-            true => Box::pin(self.send_by_http2(request)).await?,
+            Kind::Http2(taken) => Box::pin(self.send_by_http2(taken, request)).await?,
         };
         response.body_mut().hold(under_way);
         Ok(response)
     }
 
-    async fn send_by_http1<B>(&self, request: Request<B>) -> Result<Response<Answer<B>>, Error>
+    async fn send_by_http2<B>(
+        &self,
+        taken: http2::lines::Taken,
+        request: Request<B>,
+    ) -> Result<Response<Answer<B>>, Error>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let mut kept = self.pool.checkout();
-        let is_kept = kept.is_some();
-        let buffer = kept.as_mut().map(|kept| std::mem::take(&mut kept.buffer)).unwrap_or_default();
         let (parts, body) = request.into_parts();
-        let mut upload = Upload::new(&parts, body, buffer);
+        let head = http2::head::for_http2(parts, Scheme::HTTP, &self.host.name);
+        http2::send(taken, &self.lines, async || self.open_shared().await, head, body).await
+    }
+
+    async fn send_by_http1<B>(
+        &self,
+        mut connection: Connection,
+        is_kept: bool,
+        request: Request<B>,
+    ) -> Result<Response<Answer<B>>, Error>
+    where
+        B: Body<Data = Bytes> + Unpin + 'static,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
+        let (parts, body) = request.into_parts();
+        let mut upload = Upload::new(&parts, body, std::mem::take(&mut connection.buffer));
         let mut waiting = Waiting::new(parts.method == Method::HEAD);
         // What is to be written is written down: nobody needs the head any more.
         drop(parts);
-        let mut connection = match kept {
-            Some(kept) => kept,
-            // Connecting is rare and its future large: it does not burden the requests that need none.
-            None => Box::pin(self.connect()).await?,
-        };
         let head = match poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await {
             // The upstream had closed it already, or was about to.
             Err(Error::Reset(_)) if is_kept && upload.may_repeat() => {
@@ -130,22 +179,12 @@ impl Endpoint {
                 drop(connection);
                 upload.repeat();
                 waiting.begin_again();
-                connection = Box::pin(self.connect()).await?;
+                connection = Box::pin(self.open()).await?.0;
                 poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await?
             }
             answered => answered?,
         };
         Ok(self.answer(head, connection, upload))
-    }
-
-    async fn send_by_http2<B>(&self, request: Request<B>) -> Result<Response<Answer<B>>, Error>
-    where
-        B: Body<Data = Bytes> + Unpin + 'static,
-        B::Error: std::error::Error + Send + Sync + 'static,
-    {
-        let (parts, body) = request.into_parts();
-        let head = http2::head::for_http2(parts, Scheme::HTTP, &self.host.name);
-        http2::send(&self.lines, async || self.open().await, head, body).await
     }
 
     fn answer<B>(&self, head: Head, mut connection: Connection, upload: Upload<B>) -> Response<Answer<B>>
@@ -172,35 +211,97 @@ impl Endpoint {
         response
     }
 
-    async fn connect(&self) -> Result<Connection, Error> {
-        self.open().await.map(|transport| Connection::new(transport, &self.metrics))
+    /// A request begins: it has a place, if places are counted.
+    fn begin(&self, call: bool) -> Result<Option<UnderWay>, Error> {
+        let breaker = &self.cluster.breaker;
+        let is_balanced = self.cluster.settings().balance == Balance::LeastRequest;
+        // Those that share connections are bounded by nothing else.
+        let is_counted = breaker.counts_requests() || self.speaks_http2(call);
+        if !is_balanced && !is_counted {
+            return Ok(None);
+        }
+        let taken = match is_counted.then(|| breaker.take(Place::Request)) {
+            Some(None) => return Err(self.overflow(Overflow::Requests)),
+            Some(taken) => taken,
+            None => None,
+        };
+        self.host.under_way.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(UnderWay { host: Arc::clone(&self.host), _taken: taken }))
     }
 
-    async fn open(&self) -> Result<Transport, Error> {
-        let settings = self.cluster.settings();
-        // The answer's time runs meanwhile: an upstream that is away is to be told from one that is slow.
-        let most = settings.connect_timeout.min(settings.timeout);
-        let opened = match tokio::time::timeout(most, transport::open(&self.host.target)).await {
+    fn speaks_http2(&self, call: bool) -> bool {
+        call || self.cluster.settings().http2
+    }
+
+    /// A connection of its own for a request, and whether it was used before.
+    async fn open(&self) -> Result<(Connection, bool), Error> {
+        let permit = match tokio::time::timeout(self.patience(), self.pool.room()).await {
+            Ok(Ok(Room::Fresh(permit))) => permit,
+            Ok(Ok(Room::Kept(kept))) => return Ok((kept, true)),
+            Ok(Err(_)) => return Err(self.overflow(Overflow::Pending)),
+            Err(_) => return Err(self.overflow(Overflow::Connections)),
+        };
+        let transport = self.open_transport().await?;
+        Ok((Connection::new(transport, &self.metrics, permit), false))
+    }
+
+    /// A connection that requests share.
+    async fn open_shared(&self) -> Result<(Transport, OwnedSemaphorePermit), Error> {
+        let permit = match tokio::time::timeout(self.patience(), self.pool.permit()).await {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(_)) => return Err(self.overflow(Overflow::Pending)),
+            Err(_) => return Err(self.overflow(Overflow::Connections)),
+        };
+        Ok((self.open_transport().await?, permit))
+    }
+
+    async fn open_transport(&self) -> Result<Transport, Error> {
+        let opened = match tokio::time::timeout(self.patience(), transport::open(&self.host.target)).await {
             Ok(opened) => opened.map_err(Error::Connect),
             Err(_) => Err(Error::ConnectTimeout),
         };
         opened.inspect_err(|_| self.metrics.connection_failed())
     }
+
+    /// The answer's time runs meanwhile: an upstream that is away is to be told from one that is slow.
+    fn patience(&self) -> Duration {
+        let settings = self.cluster.settings();
+        settings.connect_timeout.min(settings.timeout)
+    }
+
+    fn overflow(&self, limit: Overflow) -> Error {
+        self.cluster.metrics.overflowed(limit);
+        Error::Overflow
+    }
+}
+
+/// A way for one request to an endpoint: what it speaks, and the connection it goes by.
+#[derive(Debug)]
+pub struct Line {
+    under_way: Option<UnderWay>,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Http1 {
+        connection: Connection,
+        /// It was used before, so the upstream may be about to close it.
+        is_kept: bool,
+    },
+    Http2(http2::lines::Taken),
+    Echo,
 }
 
 /// A request under way, as long as somebody wants to know.
 #[derive(Debug)]
-pub(super) struct UnderWay(Arc<Host>);
-
-impl UnderWay {
-    fn begin(host: &Arc<Host>) -> Self {
-        host.under_way.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(host))
-    }
+pub(super) struct UnderWay {
+    host: Arc<Host>,
+    _taken: Option<Taken>,
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.host.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -70,6 +70,11 @@ impl Endpoints {
         self.seen.borrow().all.iter().for_each(|endpoint| endpoint.age());
     }
 
+    /// Closes every connection that has no request.
+    pub(super) fn close_unused(&self) {
+        self.seen.borrow().all.iter().for_each(|endpoint| endpoint.close_unused());
+    }
+
     fn in_turn<'s>(&self, usable: &'s [Rc<Endpoint>], tried: &[Arc<Host>]) -> Option<&'s Rc<Endpoint>> {
         let mut first = None;
         for _ in 0..usable.len() {

@@ -11,6 +11,9 @@ pub enum Error {
     /// No connection within the time for it.
     #[error("connecting to the upstream took too long")]
     ConnectTimeout,
+    /// There is as much under way as may be.
+    #[error("too much is under way already")]
+    Overflow,
     /// The connection ended before an answer came, or the request's body before it was sent.
     #[error("the upstream closed the connection")]
     Reset(#[source] io::Error),

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use h2::{Reason, RecvStream};
 use http::{Request, Response};
 use hyper::body::Body;
+use tokio::sync::OwnedSemaphorePermit;
 
 use self::lines::{Lines, Taken};
 use self::streaming::Streaming;
@@ -37,17 +38,18 @@ enum Failure {
     Body(io::Error),
 }
 
-/// Sends a request over one of `lines`, or over a new one that `connect` makes, and answers with the head of the
+/// Sends a request over `line`, one of `lines`, and answers with the head of the
 /// answer, its body still to come. Dropped before, it resets the stream and leaves the connection to others.
 ///
-/// What a connection has not taken up, as it says when it goes, is sent once more over another (RFC 9113 section
-/// 8.7).
+/// What a connection has not taken up, as it says when it goes, is sent once more over another, which `connect` makes
+/// if need be (RFC 9113 section 8.7).
 ///
 /// # Errors
 /// [`Error`] if no connection could be made, or none of the answer came or it was not HTTP/2.
 pub(in crate::upstream) async fn send<B>(
+    line: Taken,
     lines: &Lines,
-    connect: impl AsyncFn() -> Result<Transport, Error>,
+    connect: impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
     head: Request<()>,
     body: B,
 ) -> Result<Response<Answer<B>>, Error>
@@ -56,7 +58,6 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let mut upload = Upload::new(body);
-    let line = lines.take(&connect).await?;
     match ask(&line, head.clone(), &mut upload).await {
         Ok(response) => Ok(answered(response, upload, line)),
         Err(failure) if upload.is_untouched() && failure.is_not_taken_up() => {

@@ -30,6 +30,8 @@ pub struct Settings {
     pub panic_threshold: u8,
     /// How much may be under way at once.
     pub limits: Limits,
+    /// When a request is tried again.
+    pub retries: Retries,
 }
 
 /// An upstream's address.
@@ -99,6 +101,48 @@ pub struct Limits {
     pub requests: u32,
     /// Requests being tried again.
     pub retries: u32,
+}
+
+/// When a request is tried again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retries {
+    /// Attempts after the first.
+    pub attempts: u32,
+    /// What is worth one.
+    pub on: RetryOn,
+    /// The longest pause before the first of them, and before any.
+    pub backoff: (Duration, Duration),
+    /// So many percent of the requests under way may be retries, where that is more than the limit.
+    pub budget: u8,
+    /// For each attempt.
+    pub per_try_timeout: Option<Duration>,
+    /// Whether the upstream is told which attempt it is.
+    pub attempt_count: bool,
+}
+
+/// What is worth another attempt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RetryOn {
+    /// No connection could be made: another endpoint is tried.
+    pub connect_failure: bool,
+    /// The connection ended before an answer came.
+    pub reset: bool,
+    /// No answer in the time of one attempt.
+    pub timeout: bool,
+    /// Answers with a status from the one to the other.
+    pub statuses: Box<[(u16, u16)]>,
+}
+
+impl RetryOn {
+    /// Whether it is an answer with this status.
+    pub fn names(&self, status: u16) -> bool {
+        self.statuses.iter().any(|(first, last)| (*first..=*last).contains(&status))
+    }
+
+    /// Whether it is anything that happens once a request has been sent.
+    pub const fn is_more_than_connecting(&self) -> bool {
+        self.reset || self.timeout || !self.statuses.is_empty()
+    }
 }
 
 impl std::fmt::Display for Address {

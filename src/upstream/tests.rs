@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::host::{EJECTED, FAILED_CHECK, Target};
-use super::settings::{Balance, Limits, Outliers};
+use super::settings::{Balance, Limits, Outliers, Retries, RetryOn};
 use super::*;
 
 const OUTLIERS: Outliers = Outliers {
@@ -27,6 +27,14 @@ fn settings(addresses: &[(&str, u16)]) -> Settings {
         outliers: Some(OUTLIERS),
         panic_threshold: 50,
         limits,
+        retries: Retries {
+            attempts: 0,
+            on: RetryOn::default(),
+            backoff: (Duration::ZERO, Duration::ZERO),
+            budget: 0,
+            per_try_timeout: None,
+            attempt_count: false,
+        },
     }
 }
 

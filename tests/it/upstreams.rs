@@ -1,12 +1,15 @@
 //! Several upstreams and several endpoints: who takes which request.
 
+mod retries;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::support::wait::until_true;
-use crate::support::{Client, Origin, Request, Then, Weir, get};
+use crate::support::{Client, Origin, Request, Then, Weir, at_once, get};
 
 /// A configuration with no rules and these lines about upstreams.
 fn config(upstreams: &str) -> String {
@@ -189,6 +192,69 @@ fn the_endpoint_with_fewer_requests_under_way_is_preferred() {
     let mut client = Client::connect(address);
     assert!((0..20).all(|_| client.get("/").body.text() == "fast"));
     assert_eq!(slow.seen().len(), 1);
+}
+
+/// Answers after a while, and knows how many it had at once.
+#[expect(clippy::disallowed_methods, reason = "an upstream that takes its time")]
+fn counting(most: &Arc<AtomicUsize>) -> Origin {
+    let (most, now) = (Arc::clone(most), AtomicUsize::new(0));
+    Origin::start(move |turn| {
+        most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        turn.body()?;
+        std::thread::sleep(Duration::from_millis(5));
+        now.fetch_sub(1, Ordering::SeqCst);
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")?;
+        Ok(Then::Keep)
+    })
+}
+
+#[test]
+fn connections_are_bounded_over_all_workers_and_requests_wait_for_one() {
+    let most = Arc::new(AtomicUsize::new(0));
+    let origin = counting(&most);
+    let weir = Weir::start(
+        &config(&format!(
+            "upstream: {{ address: '{}', limits: {{ connections: 3 }}, connect_timeout: 30s, timeout: 30s }}",
+            origin.address()
+        ))
+        .replace("workers: 1", "workers: 2"),
+    );
+    let statuses = at_once(24, |_| {
+        let mut client = Client::connect(weir.address());
+        (0..5).map(|_| client.get("/").status).collect::<Vec<_>>()
+    });
+    assert!(statuses.iter().flatten().all(|status| *status == 200), "{statuses:?}");
+    assert!(most.load(Ordering::SeqCst) <= 3, "{most:?}");
+    assert!(weir.metric("weir_upstream_connections", &[]) <= 3.0);
+}
+
+#[test]
+fn what_is_over_the_limits_is_refused_at_once_and_says_so() {
+    let origin = hanging();
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("access.log");
+    for (limits, place) in [("connections: 1, pending: 0", "pending"), ("requests: 1", "requests")] {
+        let weir = Weir::start(&config(&format!(
+            "upstream: {{ address: '{}', limits: {{ {limits} }}, outliers: false }}\naccess_log: {}",
+            origin.address(),
+            log.display()
+        )));
+        let before = origin.seen().len();
+        let holding = Client::connect(weir.address());
+        holding.send(Request::get("/").bytes());
+        until_true("the first request", || origin.seen().len() > before);
+        let refused = get(weir.address(), "/");
+        assert_eq!((refused.status, refused.header("x-envoy-overloaded")), (503, "true"));
+        assert_eq!(weir.metric("weir_upstream_overflows_total", &[("limit", place)]), 1.0);
+        assert_eq!(origin.seen().len(), before + 1);
+        until_true("a line of the log", || {
+            std::fs::read_to_string(&log).unwrap_or_default().contains(" 503 UO ")
+        });
+        drop(holding);
+        let waits = || weir.metric("weir_upstream_requests_in_flight", &[]);
+        until_true("the first to be gone", || waits() == 0.0);
+        std::fs::write(&log, "").unwrap();
+    }
 }
 
 #[test]

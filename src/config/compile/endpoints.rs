@@ -4,7 +4,7 @@ use super::timeout;
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::{defaults, parse, raw};
-use crate::upstream::settings::{HealthCheck, Outliers};
+use crate::upstream::settings::{HealthCheck, Limits, Outliers};
 
 /// What endpoints are asked.
 pub(super) fn health_check(raw: &raw::HealthCheck, at: At<'_>, report: &mut Report<'_>) -> HealthCheck {
@@ -69,6 +69,17 @@ pub(super) fn outliers(raw: Option<&raw::Outliers>, at: At<'_>, report: &mut Rep
         ejection_max: most.unwrap_or(defaults::EJECTION_MAX).max(ejection),
         max_ejected: percent(raw.max_ejected.as_ref(), defaults::MAX_EJECTED, at.key("max_ejected"), report),
     })
+}
+
+/// How much may be under way.
+pub(super) fn limits(raw: Option<&raw::UpstreamLimits>) -> Limits {
+    let read = |of: fn(&raw::UpstreamLimits) -> Option<u64>, default| count(raw.and_then(of), default);
+    Limits {
+        connections: read(|raw| raw.connections, defaults::MOST_UNDER_WAY),
+        pending: read(|raw| raw.pending, defaults::MOST_UNDER_WAY),
+        requests: read(|raw| raw.requests, defaults::MOST_UNDER_WAY),
+        retries: read(|raw| raw.retries, defaults::MOST_RETRIES),
+    }
 }
 
 /// A whole share, in percent.

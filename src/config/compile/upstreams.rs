@@ -2,14 +2,14 @@
 
 use super::addresses::Taken;
 use super::scope::Scope;
-use super::{each, endpoints, matching, rules, timeout};
+use super::{each, endpoints, matching, retries, rules, timeout};
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report, named};
 use crate::config::raw::{self, List as _};
 use crate::config::{defaults, parse};
 use crate::rules::matcher::Matcher;
 use crate::rules::routes::Routes;
-use crate::upstream::settings::{Address, Balance, Limits, Settings};
+use crate::upstream::settings::{Address, Balance, Settings};
 
 /// The name of the only upstream, unless it is given one.
 const ONLY: &str = "upstream";
@@ -123,6 +123,7 @@ fn settings(
     let panic = raw.and_then(|raw| raw.panic_threshold.as_ref());
     let panic_threshold =
         endpoints::percent(panic, defaults::PANIC_THRESHOLD, at.key("panic_threshold"), report);
+    let retries = retries::compile(raw.and_then(|raw| raw.retries.as_ref()), at.key("retries"), report);
     let first = addresses.first()?;
     Some(Settings {
         dns_refresh: refresh.unwrap_or(defaults::DNS_REFRESH),
@@ -133,12 +134,8 @@ fn settings(
         health_check,
         outliers,
         panic_threshold,
-        limits: Limits {
-            connections: defaults::MOST_UNDER_WAY,
-            pending: defaults::MOST_UNDER_WAY,
-            requests: defaults::MOST_UNDER_WAY,
-            retries: defaults::MOST_RETRIES,
-        },
+        retries,
+        limits: endpoints::limits(raw.and_then(|raw| raw.limits.as_ref())),
         name: name.unwrap_or_else(|| first.to_string().into()),
         addresses: addresses.into(),
         http2: raw.and_then(|raw| raw.http2).unwrap_or(false),

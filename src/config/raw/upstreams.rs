@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::rules::Matcher;
+use super::tariff::Refund;
 use super::values::{Duration, OneOrMany, Percentage, UpstreamAddress};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
@@ -55,6 +56,56 @@ pub struct UpstreamMap {
     /// Where a smaller share of the endpoints is healthy, all are used.
     #[schemars(extend("default" = format!("{}%", defaults::PANIC_THRESHOLD)))]
     pub panic_threshold: Option<Percentage>,
+    /// How much may be under way at once, all workers together; what is over gets 503.
+    pub limits: Option<UpstreamLimits>,
+    /// When a request is tried again; without it only where no connection could be made, at another endpoint.
+    pub retries: Option<Retries>,
+}
+
+/// When a request is tried again.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Retries {
+    /// Attempts after the first.
+    #[schemars(range(min = 0, max = 10), extend("default" = defaults::RETRIES))]
+    pub attempts: Option<u64>,
+    /// What is worth one: `connect_failure`, `reset`, `timeout`, and statuses.
+    pub retry_on: Option<OneOrMany<Refund>>,
+    /// The longest pause before the first of them, and before any.
+    #[schemars(extend("default" = "25ms..250ms"))]
+    pub backoff: Option<Backoff>,
+    /// The share of the requests under way that may be retries, where that is more than `limits.retries`.
+    #[schemars(extend("default" = format!("{}%", defaults::RETRY_BUDGET)))]
+    pub budget: Option<Percentage>,
+    /// For each attempt; without it all attempts share `timeout`.
+    pub per_try_timeout: Option<Duration>,
+    /// Whether the upstream is told which attempt it is, in `x-envoy-attempt-count`.
+    #[schemars(extend("default" = false))]
+    pub attempt_count: Option<bool>,
+}
+
+/// Two durations, the second not shorter than the first.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "range of durations", "examples" = ["25ms..250ms"]))]
+pub struct Backoff(pub String);
+
+/// How much may be under way at once.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpstreamLimits {
+    /// Open connections.
+    #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::MOST_UNDER_WAY))]
+    pub connections: Option<u64>,
+    /// Requests that wait for a connection.
+    #[schemars(range(min = 0, max = 1_000_000), extend("default" = defaults::MOST_UNDER_WAY))]
+    pub pending: Option<u64>,
+    /// Requests.
+    #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::MOST_UNDER_WAY))]
+    pub requests: Option<u64>,
+    /// Requests that are being tried again.
+    #[schemars(range(min = 0, max = 1_000_000), extend("default" = defaults::MOST_RETRIES))]
+    pub retries: Option<u64>,
 }
 
 /// Which endpoint takes the next request.

@@ -77,6 +77,7 @@ pub(super) fn json(entry: &Entry<'_>) -> Vec<u8> {
         "request_id": entry.request_id.map(|value| text(value, LONGEST_VALUE)),
         "authority": entry.authority.map(|value| text(value, LONGEST_VALUE)),
         "upstream_host": entry.upstream_host,
+        "upstream_attempts": entry.attempts,
         "client_ip": entry.client_ip,
         "rule": entry.rule,
     });

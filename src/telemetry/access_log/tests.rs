@@ -24,6 +24,7 @@ fn entry<'a>() -> Entry<'a> {
         request_id: Some(b"5b7a"),
         authority: Some(b"127.0.0.1:28100"),
         upstream_host: None,
+        attempts: 1,
         client_ip: [192, 0, 2, 2].into(),
         rule: None,
     }

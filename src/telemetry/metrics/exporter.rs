@@ -103,6 +103,9 @@ impl Exporter {
             let name = ("upstream", &**name);
             self.count(&families::UPSTREAM_EJECTIONS, &[name], cluster.ejections());
             self.count(&families::UPSTREAM_FAILED_CHECKS, &[name], cluster.failed_checks());
+            for (limit, count) in cluster.overflows() {
+                self.count(&families::UPSTREAM_OVERFLOWS, &[name, ("limit", limit)], count);
+            }
             // Nowhere, once the configuration names it no more.
             let view = scrape.clusters.iter().find(|view| *view.name == *name.1);
             let hosts = || view.into_iter().flat_map(|view| &view.hosts);

@@ -93,6 +93,8 @@ pub(super) static UPSTREAM_EJECTIONS: Family =
     counter("weir_upstream_ejections_total", "Times an endpoint was left out for failing requests.");
 pub(super) static UPSTREAM_FAILED_CHECKS: Family =
     counter("weir_upstream_health_check_failures_total", "Health checks of endpoints that went wrong.");
+pub(super) static UPSTREAM_OVERFLOWS: Family =
+    counter("weir_upstream_overflows_total", "Times a limit of the upstream was reached, by limit.");
 
 pub(super) static DECISIONS: Family =
     counter("weir_decisions_total", "What each rule did to the requests it applied to.");
@@ -150,7 +152,7 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 48] = [
+pub(super) static ALL: [&Family; 49] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -175,6 +177,7 @@ pub(super) static ALL: [&Family; 48] = [
     &UPSTREAM_ENDPOINTS_HEALTHY,
     &UPSTREAM_EJECTIONS,
     &UPSTREAM_FAILED_CHECKS,
+    &UPSTREAM_OVERFLOWS,
     &DECISIONS,
     &LIMITER_KEYS,
     &LIMITER_ENTRIES,

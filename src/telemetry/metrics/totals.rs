@@ -100,7 +100,8 @@ impl UpstreamTotals {
     /// Attempts that failed: a 5xx or no answer, the client's own leaving apart.
     pub fn failures(&self) -> u64 {
         let ended: u64 = self.ended.iter().sum();
-        ended.saturating_sub(self.successes().saturating_add(self.ended_as("abandoned")))
+        let ours = self.ended_as("abandoned").saturating_add(self.ended_as("overflowed"));
+        ended.saturating_sub(self.successes().saturating_add(ours))
     }
 
     /// Attempts that ended so, by the label value of the outcome.

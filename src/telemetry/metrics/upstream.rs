@@ -29,12 +29,14 @@ pub enum UpstreamOutcome {
     Malformed,
     /// The client went away first.
     Abandoned,
+    /// As much was under way as may be: it was not sent.
+    Overflowed,
 }
 
 impl UpstreamOutcome {
     /// The label values, in the order of [`Self::index`].
-    pub(super) const LABELS: [&'static str; 6] =
-        ["answered", "connect_failed", "timed_out", "reset", "malformed", "abandoned"];
+    pub(super) const LABELS: [&'static str; 7] =
+        ["answered", "connect_failed", "timed_out", "reset", "malformed", "abandoned", "overflowed"];
 
     const fn index(self) -> usize {
         match self {
@@ -44,6 +46,7 @@ impl UpstreamOutcome {
             Self::Reset => 3,
             Self::Malformed => 4,
             Self::Abandoned => 5,
+            Self::Overflowed => 6,
         }
     }
 }
@@ -91,11 +94,30 @@ impl HostView {
     }
 }
 
+/// A limit that was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    /// No connection became free in time.
+    Connections,
+    /// As many requests wait for a connection as may.
+    Pending,
+    /// As many requests are under way as may be.
+    Requests,
+    /// As many are being tried again as may be.
+    Retries,
+}
+
+impl Overflow {
+    /// The label values, in the order of their declaration.
+    pub(super) const LABELS: [&'static str; 4] = ["connections", "pending", "requests", "retries"];
+}
+
 /// What all workers count of one upstream together: what is rare.
 #[derive(Debug, Default)]
 pub struct ClusterMetrics {
     ejections: AtomicU64,
     failed_checks: AtomicU64,
+    overflows: [AtomicU64; Overflow::LABELS.len()],
 }
 
 impl ClusterMetrics {
@@ -107,6 +129,16 @@ impl ClusterMetrics {
     /// A health check went wrong.
     pub fn check_failed(&self) {
         bump(&self.failed_checks);
+    }
+
+    /// A limit was reached.
+    pub fn overflowed(&self, limit: Overflow) {
+        bump(&self.overflows[limit as usize]);
+    }
+
+    /// How often each limit was reached so far.
+    pub(super) fn overflows(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Overflow::LABELS.into_iter().zip(self.overflows.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
     /// Endpoints left out so far.

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hyper::body::Body;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::head::{Head, Reader};
 use super::inbox::Inbox;
@@ -27,7 +28,7 @@ pub(in crate::upstream) struct Connection {
 
 /// Counts a connection as long as it is open.
 #[derive(Debug)]
-pub(super) struct Open(Rc<EndpointMetrics>);
+pub(super) struct Open(Rc<EndpointMetrics>, #[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -56,10 +57,14 @@ impl Waiting {
 }
 
 impl Connection {
-    /// A fresh connection, counted by `metrics` from now on.
-    pub(in crate::upstream) fn new(stream: Transport, metrics: &Rc<EndpointMetrics>) -> Self {
+    /// A fresh connection, counted by `metrics` from now on; it holds `permit` as long as it is open.
+    pub(in crate::upstream) fn new(
+        stream: Transport,
+        metrics: &Rc<EndpointMetrics>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
         metrics.connection_opened();
-        let open = Open(Rc::clone(metrics));
+        let open = Open(Rc::clone(metrics), permit);
         Self { stream, inbox: Inbox::default(), buffer: Vec::new(), open }
     }
 

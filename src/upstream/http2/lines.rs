@@ -9,6 +9,7 @@ use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::telemetry::metrics::EndpointMetrics;
 use crate::upstream::error::Error;
@@ -75,9 +76,9 @@ impl Lines {
 
     /// A place on a connection with room, on a new one that `connect` makes, or where there are enough, on the one
     /// with the fewest requests.
-    pub(super) async fn take(
+    pub(in crate::upstream) async fn take(
         &self,
-        connect: &impl AsyncFn() -> Result<Transport, Error>,
+        connect: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
     ) -> Result<Taken, Error> {
         if let Some(taken) = self.free() {
             return Ok(taken);
@@ -92,16 +93,23 @@ impl Lines {
         }
         match self.open(connect).await {
             Ok(line) => Ok(Taken::of(&line)),
+            // Ours to say, and for each request anew.
+            Err(Error::Overflow) => Err(Error::Overflow),
             Err(error) => {
                 self.failed.set(failed.wrapping_add(1));
                 self.last_failure.set(match &error {
                     Error::Connect(error) | Error::Reset(error) => error.kind(),
-                    Error::ConnectTimeout => io::ErrorKind::TimedOut,
+                    Error::ConnectTimeout | Error::Overflow => io::ErrorKind::TimedOut,
                     Error::Malformed(_) => io::ErrorKind::InvalidData,
                 });
                 Err(error)
             }
         }
+    }
+
+    /// Lets go of all that have no request.
+    pub(in crate::upstream) fn close_unused(&self) {
+        self.lines.borrow_mut().retain(|line| line.under_way.get() > 0);
     }
 
     /// A second has passed: connections that were unused for too long are closed.
@@ -113,7 +121,8 @@ impl Lines {
         });
     }
 
-    fn free(&self) -> Option<Taken> {
+    /// A place on a connection that there is.
+    pub(in crate::upstream) fn free(&self) -> Option<Taken> {
         let mut lines = self.lines.borrow_mut();
         lines.retain(|line| !line.gone.get());
         let with_room = lines.iter().find(|line| line.has_room());
@@ -124,8 +133,11 @@ impl Lines {
         chosen.map(Taken::of)
     }
 
-    async fn open(&self, connect: &impl AsyncFn() -> Result<Transport, Error>) -> Result<Rc<Line>, Error> {
-        let transport = connect().await?;
+    async fn open(
+        &self,
+        connect: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
+    ) -> Result<Rc<Line>, Error> {
+        let (transport, permit) = connect().await?;
         let (sender, connection) = Builder::new()
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
@@ -142,7 +154,7 @@ impl Lines {
             gone: Cell::new(false),
             unused: Cell::new(0),
         });
-        let (open, watched) = (Open::new(&self.metrics), Rc::downgrade(&line));
+        let (open, watched) = (Open::new(&self.metrics, permit), Rc::downgrade(&line));
         drop(tokio::task::spawn_local(async move {
             let _open = open;
             if let Err(error) = connection.await {
@@ -200,12 +212,12 @@ impl Drop for Taken {
 }
 
 /// Counts a connection as long as it is open.
-struct Open(Weak<EndpointMetrics>);
+struct Open(Weak<EndpointMetrics>, #[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
 
 impl Open {
-    fn new(metrics: &Rc<EndpointMetrics>) -> Self {
+    fn new(metrics: &Rc<EndpointMetrics>, permit: OwnedSemaphorePermit) -> Self {
         metrics.connection_opened();
-        Self(Rc::downgrade(metrics))
+        Self(Rc::downgrade(metrics), permit)
     }
 }
 

@@ -39,6 +39,11 @@ impl Request {
         Self { body: body.into(), ..Self::new("POST", target) }
     }
 
+    /// Another method.
+    pub(crate) fn with_method(self, method: &str) -> Self {
+        Self { method: method.to_owned(), ..self }
+    }
+
     /// Another Host.
     pub(crate) fn host(self, host: &str) -> Self {
         Self { host: host.to_owned(), ..self }

@@ -1,0 +1,89 @@
+//! When a request to an upstream is tried again.
+
+use std::time::Duration;
+
+use super::{each, endpoints, timeout};
+use crate::config::at::At;
+use crate::config::problem::{Fault, Report, quoted};
+use crate::config::{defaults, parse, raw};
+use crate::upstream::settings::{Retries, RetryOn};
+
+/// What may be named beside statuses.
+const WORDS: [&str; 3] = ["connect_failure", "reset", "timeout"];
+
+/// Without a word about it: where no connection can be made nothing is lost by asking another endpoint.
+const UNSAID: u32 = defaults::MOVES;
+
+/// `retries`.
+pub(super) fn compile(raw: Option<&raw::Retries>, at: At<'_>, report: &mut Report<'_>) -> Retries {
+    let connecting = RetryOn { connect_failure: true, ..RetryOn::default() };
+    let Some(raw) = raw else {
+        return Retries {
+            attempts: UNSAID,
+            on: connecting,
+            backoff: defaults::BACKOFF,
+            budget: 0,
+            per_try_timeout: None,
+            attempt_count: false,
+        };
+    };
+    let usual = RetryOn { reset: true, statuses: [(503, 503)].into(), ..connecting };
+    let backoff = raw.backoff.as_ref().and_then(|raw| report.take(at.key("backoff"), backoff(&raw.0)));
+    Retries {
+        attempts: endpoints::count(raw.attempts, defaults::RETRIES),
+        on: raw.retry_on.as_ref().map_or(usual, |raw| retry_on(raw, at.key("retry_on"), report)),
+        backoff: backoff.unwrap_or(defaults::BACKOFF),
+        budget: endpoints::percent(raw.budget.as_ref(), defaults::RETRY_BUDGET, at.key("budget"), report),
+        per_try_timeout: timeout(raw.per_try_timeout.as_ref(), at.key("per_try_timeout"), report),
+        attempt_count: raw.attempt_count.unwrap_or(false),
+    }
+}
+
+fn retry_on(raw: &raw::OneOrMany<raw::Refund>, at: At<'_>, report: &mut Report<'_>) -> RetryOn {
+    let mut on = RetryOn::default();
+    let statuses = each(raw, at, |raw, at| {
+        let text = match raw {
+            raw::Refund::Code(code) => code.to_string(),
+            raw::Refund::Pattern(text) => text.clone(),
+        };
+        match text.as_str() {
+            "connect_failure" => on.connect_failure = true,
+            "reset" => on.reset = true,
+            "timeout" => on.timeout = true,
+            _ => {
+                let range = report.take(at, parse::statuses(&text).map_err(|fault| unknown(&text, fault)))?;
+                return Some((*range.start(), *range.end()));
+            }
+        }
+        None
+    });
+    RetryOn { statuses: statuses.into(), ..on }
+}
+
+/// A word is misspelt, a number is no status.
+fn unknown(text: &str, fault: Fault) -> Fault {
+    if text.starts_with(|first: char| first.is_ascii_digit()) {
+        return fault;
+    }
+    let known = WORDS.map(|word| format!("`{word}`")).join(", ");
+    let fault = Fault::new(format!("expected {known} or statuses such as `503`, got {}", quoted(text)));
+    match parse::nearest(text, WORDS) {
+        Some(word) => fault.hint(format!("did you mean `{word}`?")),
+        None => fault,
+    }
+}
+
+/// `25ms..250ms`, or one duration for both.
+fn backoff(text: &str) -> Result<(Duration, Duration), Fault> {
+    let (base, most) = text.split_once("..").unwrap_or((text, text));
+    let (base, most) = (parse::duration(base)?, parse::duration(most)?);
+    if base > most {
+        let fault = Fault::new(format!("a range from short to long, got {}", quoted(text)));
+        return Err(fault.hint(format!(
+            "write `{}..{}`",
+            parse::duration_text(most),
+            parse::duration_text(base)
+        )));
+    }
+    Ok((base, most))
+}

@@ -1,0 +1,168 @@
+//! The fields by which Envoy's neighbours steer single requests, and are told how those went.
+//!
+//! Only who is inside may steer: from a peer that is not trusted all of these are taken off unread. None of them goes
+//! on to the upstream but what we say ourselves.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::upstream::settings::RetryOn;
+
+/// The most attempts that a field may ask for.
+const MOST_RETRIES: u32 = 10;
+
+const MAX_RETRIES: &str = "x-envoy-max-retries";
+const RETRY_ON: &str = "x-envoy-retry-on";
+const TIMEOUT: &str = "x-envoy-upstream-rq-timeout-ms";
+const PER_TRY_TIMEOUT: &str = "x-envoy-upstream-rq-per-try-timeout-ms";
+
+/// How long the upstream has, as it is told.
+pub(in crate::proxy) const EXPECTED_TIMEOUT: HeaderName =
+    HeaderName::from_static("x-envoy-expected-rq-timeout-ms");
+/// Which attempt this is, from 1.
+pub(in crate::proxy) const ATTEMPT_COUNT: HeaderName = HeaderName::from_static("x-envoy-attempt-count");
+/// How long the upstream took, as the client is told.
+pub(in crate::proxy) const SERVICE_TIME: HeaderName =
+    HeaderName::from_static("x-envoy-upstream-service-time");
+
+/// Everything that steers.
+const CONTROLS: [&str; 12] = [
+    MAX_RETRIES,
+    RETRY_ON,
+    TIMEOUT,
+    PER_TRY_TIMEOUT,
+    "x-envoy-expected-rq-timeout-ms",
+    "x-envoy-attempt-count",
+    "x-envoy-retry-grpc-on",
+    "x-envoy-retriable-status-codes",
+    "x-envoy-retriable-header-names",
+    "x-envoy-hedge-on-per-try-timeout",
+    "x-envoy-upstream-alt-stat-name",
+    "x-envoy-upstream-stream-duration-ms",
+];
+
+/// What somebody inside asks for one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::proxy) struct Controls {
+    /// For the answer's head, all attempts together.
+    pub(in crate::proxy) timeout: Option<Duration>,
+    /// For each attempt.
+    pub(in crate::proxy) per_try_timeout: Option<Duration>,
+    /// Attempts after the first.
+    pub(in crate::proxy) retries: Option<u32>,
+    /// What is worth another attempt.
+    pub(in crate::proxy) retry_on: Option<RetryOn>,
+}
+
+/// Whether a field steers.
+pub(super) fn is_control(name: &str) -> bool {
+    name.starts_with("x-envoy-") && CONTROLS.contains(&name)
+}
+
+/// Takes all of these off; answers what they say, if `trusted`.
+pub(super) fn take_controls(headers: &mut HeaderMap, trusted: bool) -> Option<Box<Controls>> {
+    let controls = trusted.then(|| Box::new(read(headers)));
+    for name in CONTROLS {
+        headers.remove(name);
+    }
+    controls.filter(|controls| **controls != Controls::default())
+}
+
+fn read(headers: &HeaderMap) -> Controls {
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+    let number = |name: &str| text(name)?.parse::<u64>().ok();
+    let time = |name: &str| match number(name)? {
+        // Envoy: none at all.
+        0 => Some(Duration::MAX),
+        milliseconds => Some(Duration::from_millis(milliseconds)),
+    };
+    Controls {
+        timeout: time(TIMEOUT),
+        per_try_timeout: time(PER_TRY_TIMEOUT).filter(|time| *time < Duration::MAX),
+        retries: number(MAX_RETRIES).map(|count| u32::try_from(count).unwrap_or(u32::MAX).min(MOST_RETRIES)),
+        retry_on: text(RETRY_ON).map(retry_on),
+    }
+}
+
+/// Envoy's words; what is not among them asks for nothing.
+fn retry_on(text: &str) -> RetryOn {
+    let mut on = RetryOn::default();
+    let mut statuses = Vec::new();
+    for word in text.split(',').map(str::trim) {
+        match word {
+            "5xx" => {
+                on = RetryOn { connect_failure: true, reset: true, timeout: true, ..on };
+                statuses.push((500, 599));
+            }
+            "gateway-error" => statuses.push((502, 504)),
+            "reset" => on = RetryOn { connect_failure: true, reset: true, timeout: true, ..on },
+            "connect-failure" => on.connect_failure = true,
+            "retriable-4xx" => statuses.push((409, 409)),
+            _ => {}
+        }
+    }
+    RetryOn { statuses: statuses.into(), ..on }
+}
+
+/// A duration in milliseconds as a field's value; short ones, as nearly all are, cost nothing to write.
+pub(in crate::proxy) fn milliseconds(time: Duration) -> HeaderValue {
+    static SHORT: LazyLock<Box<[HeaderValue]>> = LazyLock::new(|| {
+        let texts = (0..1000).map(|number: u32| &*number.to_string().leak());
+        texts.map(HeaderValue::from_static).collect()
+    });
+    let milliseconds = time.as_millis();
+    let short = usize::try_from(milliseconds).ok().and_then(|number| SHORT.get(number));
+    short.cloned().unwrap_or_else(|| HeaderValue::from(u64::try_from(milliseconds).unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        fields
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect()
+    }
+
+    #[test]
+    fn who_is_inside_steers_and_who_is_outside_does_not() {
+        let given = headers(&[
+            (MAX_RETRIES, "3"),
+            (RETRY_ON, "gateway-error, connect-failure,unknown"),
+            (TIMEOUT, "250"),
+            (PER_TRY_TIMEOUT, "100"),
+            ("x-envoy-attempt-count", "7"),
+            ("x-other", "stays"),
+        ]);
+        let (mut inside, mut outside) = (given.clone(), given);
+        let controls = take_controls(&mut inside, true).unwrap();
+        assert_eq!(controls.timeout, Some(Duration::from_millis(250)));
+        assert_eq!(controls.per_try_timeout, Some(Duration::from_millis(100)));
+        assert_eq!(controls.retries, Some(3));
+        let on = controls.retry_on.unwrap();
+        assert!(on.connect_failure && !on.reset && *on.statuses == [(502, 504)], "{on:?}");
+        assert_eq!(take_controls(&mut outside, false), None);
+        assert_eq!((inside.len(), outside.len()), (1, 1));
+    }
+
+    #[test]
+    fn what_cannot_be_read_asks_for_nothing() {
+        let mut given = headers(&[(MAX_RETRIES, "-1"), (TIMEOUT, "1s"), (PER_TRY_TIMEOUT, "")]);
+        assert_eq!(take_controls(&mut given, true), None);
+        let mut most = headers(&[(MAX_RETRIES, "4294967296"), (TIMEOUT, "0")]);
+        let controls = take_controls(&mut most, true).unwrap();
+        assert_eq!((controls.retries, controls.timeout), (Some(MOST_RETRIES), Some(Duration::MAX)));
+    }
+
+    #[test]
+    fn durations_are_whole_milliseconds() {
+        for (time, text) in [(Duration::from_micros(999), "0"), (Duration::from_millis(999), "999")] {
+            assert_eq!(milliseconds(time), text);
+        }
+        assert_eq!(milliseconds(Duration::from_secs(15)), "15000");
+    }
+}

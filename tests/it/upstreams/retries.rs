@@ -1,0 +1,210 @@
+//! Requests that are tried again, and those that must not be.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{addresses, config, named};
+use crate::support::origin::{Turn, refusing};
+use crate::support::{Client, Origin, Request, Then, Weir};
+
+const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+const BUSY: &str = "HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy";
+
+/// Does `first` with the first `times` requests, and answers the others.
+fn failing(
+    times: usize,
+    first: impl Fn(&mut Turn<'_>) -> io::Result<Then> + Send + Sync + 'static,
+) -> Origin {
+    let seen = AtomicUsize::new(0);
+    Origin::start(move |turn| {
+        if seen.fetch_add(1, Ordering::SeqCst) < times {
+            return first(turn);
+        }
+        turn.body()?;
+        turn.send(OK)?;
+        Ok(Then::Keep)
+    })
+}
+
+fn busy(turn: &mut Turn<'_>) -> io::Result<Then> {
+    turn.body()?;
+    turn.send(BUSY)?;
+    Ok(Then::Keep)
+}
+
+fn through(origin: &Origin, retries: &str, rest: &str) -> Weir {
+    let address = origin.address();
+    Weir::start(&config(&format!(
+        "upstream: {{ address: '{address}', retries: {retries}, outliers: false }}\n{rest}"
+    )))
+}
+
+#[test]
+fn a_request_is_tried_again_until_it_is_answered() {
+    let origin = failing(2, busy);
+    let weir = through(&origin, "{ attempt_count: true }", "");
+    let answer = Client::connect(weir.address()).get("/");
+    assert_eq!((answer.status, answer.body.text().as_str()), (200, "ok"));
+    let counts: Vec<_> =
+        origin.seen().iter().map(|seen| seen.head.get("x-envoy-attempt-count").unwrap().to_owned()).collect();
+    assert_eq!(counts, ["1", "2", "3"]);
+    assert_eq!(weir.metric("weir_upstream_retries_total", &[]), 2.0);
+}
+
+#[test]
+fn what_fails_to_the_end_is_passed_on_and_said_in_the_log() {
+    let origin = failing(usize::MAX, busy);
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("access.log");
+    let weir = through(
+        &origin,
+        "{ attempts: 1, backoff: 1ms }",
+        &format!("access_log: {{ path: {}, format: json }}", log.display()),
+    );
+    let answer = Client::connect(weir.address()).get("/");
+    assert_eq!((answer.status, answer.body.text().as_str()), (503, "busy"));
+    assert_eq!(origin.seen().len(), 2);
+    crate::support::wait::until_true("a line of the log", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        text.contains("\"response_flags\":\"URX\"") && text.contains("\"upstream_attempts\":2")
+    });
+}
+
+#[test]
+fn a_connection_that_breaks_is_one_more_chance_for_idempotent_requests_only() {
+    let origin = failing(1, |turn| {
+        turn.body()?;
+        Ok(Then::Close)
+    });
+    let weir = through(&origin, "{}", "");
+    assert_eq!(Client::connect(weir.address()).ask(&Request::new("PUT", "/")).status, 200);
+    let origin = failing(1, |turn| {
+        turn.body()?;
+        Ok(Then::Close)
+    });
+    let weir = through(&origin, "{}", "");
+    assert_eq!(Client::connect(weir.address()).ask(&Request::post("/", "order")).status, 503);
+    assert_eq!(origin.seen().len(), 1, "a POST is never sent twice");
+}
+
+#[test]
+fn a_small_body_is_sent_again_and_a_large_one_is_not() {
+    for (size, status, times) in [(60 * 1024, 200, 2), (300 * 1024, 503, 1)] {
+        let origin = failing(1, busy);
+        let weir = through(&origin, "{}", "");
+        let body = vec![b'x'; size];
+        let mut put = Request::post("/", body);
+        put = put.with_method("PUT");
+        assert_eq!(Client::connect(weir.address()).ask(&put).status, status, "{size}");
+        assert_eq!(origin.seen().len(), times);
+        assert!(origin.seen().iter().all(|seen| seen.complete && seen.body.length == size as u64));
+    }
+}
+
+#[test]
+fn another_endpoint_is_tried_than_the_one_that_failed() {
+    let origins = [failing(usize::MAX, busy), named("good")];
+    let weir = Weir::start(&config(&format!(
+        "upstream: {{ address: [{}], retries: {{}}, outliers: false }}",
+        addresses(&origins)
+    )));
+    let mut client = Client::connect(weir.address());
+    assert!((0..10).all(|_| client.get("/").body.text() == "good"));
+    assert_eq!(origins[1].seen().len(), 10);
+    let asked = origins[0].seen().len();
+    assert!((1..=10).contains(&asked), "no request is sent there twice: {asked}");
+}
+
+#[test]
+fn an_endpoint_that_takes_no_connections_is_passed_over_without_being_asked_to() {
+    let (_socket, nowhere) = refusing();
+    let good = named("good");
+    let weir = Weir::start(&config(&format!(
+        "upstream: {{ address: ['{nowhere}', '{}'], outliers: false }}",
+        good.address()
+    )));
+    let mut client = Client::connect(weir.address());
+    for _ in 0..6 {
+        let answer = client.ask(&Request::post("/", "order"));
+        assert_eq!((answer.status, answer.body.text().as_str()), (200, "good"));
+    }
+    assert!(good.seen().iter().all(|seen| seen.body.text() == "order"));
+}
+
+#[test]
+fn retries_are_a_bounded_number() {
+    let most = Arc::new(AtomicUsize::new(0));
+    let (peak, now) = (Arc::clone(&most), AtomicUsize::new(0));
+    let origin = Origin::start(move |turn| {
+        let attempt = turn.head.get("x-envoy-attempt-count").unwrap().to_owned();
+        turn.body()?;
+        if attempt != "1" {
+            peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        }
+        let sent = turn.send(BUSY);
+        if attempt != "1" {
+            now.fetch_sub(1, Ordering::SeqCst);
+        }
+        sent.map(|()| Then::Keep)
+    });
+    let address = origin.address();
+    let weir = Weir::start(&config(&format!(
+        "upstream: {{ address: '{address}', limits: {{ retries: 1 }}, retries: {{ attempt_count: true, budget: 0%, backoff: 20ms }} }}"
+    )));
+    let statuses = crate::support::at_once(16, |_| Client::connect(weir.address()).get("/").status);
+    assert!(statuses.iter().all(|status| *status == 503));
+    assert_eq!(most.load(Ordering::SeqCst), 1);
+    assert!(weir.metric("weir_upstream_overflows_total", &[("limit", "retries")]) > 0.0);
+}
+
+#[test]
+fn who_is_trusted_steers_single_requests_and_nobody_else_does() {
+    let steered = |trusted: &str| {
+        let origin = failing(1, busy);
+        let weir = Weir::start(&config(&format!(
+            "upstream: '{}'\nclient_ip: {{ trusted_proxies: {trusted} }}",
+            origin.address()
+        )));
+        let request = Request::get("/")
+            .header("x-envoy-retry-on", "gateway-error")
+            .header("x-envoy-max-retries", "1")
+            .header("x-envoy-upstream-rq-timeout-ms", "5000")
+            .header("x-envoy-upstream-rq-per-try-timeout-ms", "4000");
+        let answer = Client::connect(weir.address()).ask(&request);
+        assert!(answer.number("x-envoy-upstream-service-time") < 5000);
+        let seen = origin.seen();
+        let left = |name: &str| seen.iter().any(|seen| seen.head.get(name).is_some());
+        assert!(!left("x-envoy-retry-on") && !left("x-envoy-max-retries"));
+        assert!(!left("x-envoy-upstream-rq-timeout-ms") && !left("x-envoy-upstream-rq-per-try-timeout-ms"));
+        let expected = seen[0].head.get("x-envoy-expected-rq-timeout-ms").unwrap().to_owned();
+        (answer.status, seen.len(), expected)
+    };
+    assert_eq!(steered("127.0.0.0/8"), (200, 2, "5000".to_owned()));
+    assert_eq!(steered("192.0.2.0/24"), (503, 1, "15000".to_owned()));
+}
+
+#[test]
+fn an_attempt_may_have_less_time_than_the_request() {
+    let origin = failing(1, |turn| {
+        turn.body()?;
+        // Until we give up.
+        let _ = turn.wire.read_head();
+        Ok(Then::Close)
+    });
+    let weir = through(&origin, "{ retry_on: timeout, per_try_timeout: 100ms }", "");
+    assert_eq!(Client::connect(weir.address()).get("/").status, 200);
+    assert_eq!(origin.seen().len(), 2);
+}
+
+#[test]
+fn a_request_is_charged_once_however_often_it_is_sent() {
+    let origin = failing(1, busy);
+    let address = origin.address();
+    let weir = Weir::start(&format!(
+        "listeners: 127.0.0.1:0\nworkers: 1\nadmin: {{ address: 127.0.0.1:0 }}\nupstream: {{ address: '{address}', retries: {{}} }}\nrules: [{{ name: all, key: [], limit: 2/d }}]\n"
+    ));
+    let mut client = Client::connect(weir.address());
+    let statuses = [(); 3].map(|()| client.get("/").status);
+    assert_eq!(statuses, [200, 200, 429]);
+}
