@@ -152,7 +152,7 @@ rule api: 100/s → 200/s; counters start afresh
 rule new: added, 1/s and 9/min by [{header: x-key}]
 rule gone: deny → 1/s by []
 rules: another order, which decides between equal waits
-upstream: changed
+upstreams: changed
 ratelimit_headers, ietf_headers: changed
 drain: changed; takes a restart
 ";

@@ -78,7 +78,7 @@ fn listener(
         address,
         header_timeout: header.unwrap_or(defaults::HEADER_TIMEOUT),
         idle_timeout: idle.unwrap_or(defaults::LISTENER_IDLE_TIMEOUT),
-        proxy_protocol: tls::proxy_protocol(proxy),
+        proxy_protocol: tls::proxy_protocol(proxy, at.key("proxy_protocol"), report),
     })
 }
 

@@ -7,7 +7,7 @@ use super::{each, patterns};
 use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::files::certificates::{AUTHORITIES, CHAIN, KEY};
-use crate::config::problem::{Report, quoted};
+use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw;
 use crate::identify::certificate::CertificateName;
 use crate::listener::ProxyProtocol;
@@ -89,9 +89,19 @@ fn clients(raw: &raw::Tls, at: At<'_>, files: &mut Files, report: &mut Report<'_
 }
 
 /// `proxy_protocol` of a listener.
-pub(super) fn proxy_protocol(raw: Option<raw::ProxyProtocol>) -> ProxyProtocol {
+pub(super) fn proxy_protocol(
+    raw: Option<raw::ProxyProtocol>,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> ProxyProtocol {
     match raw {
-        None | Some(raw::ProxyProtocol::Switch(_) | raw::ProxyProtocol::Mode(raw::ProxyMode::Disabled)) => {
+        None
+        | Some(raw::ProxyProtocol::Switch(false) | raw::ProxyProtocol::Mode(raw::ProxyMode::Disabled)) => {
+            ProxyProtocol::Disabled
+        }
+        Some(raw::ProxyProtocol::Switch(true)) => {
+            let fault = Fault::new("expected one of disabled, optional, required, got true");
+            report.value(at, fault.hint("did you mean `required`?"));
             ProxyProtocol::Disabled
         }
         Some(raw::ProxyProtocol::Mode(raw::ProxyMode::Optional)) => ProxyProtocol::Optional,

@@ -44,7 +44,7 @@ fn without_scheme(line: &[u8]) -> Result<&[u8], Ambiguity> {
     let is_gap = |byte: &u8| matches!(byte, b' ' | b'\t') || !byte.is_ascii();
     let Some(at) = line.iter().position(is_gap) else { return Ok(line) };
     let (scheme, rest) = line.split_at(at);
-    // No scheme is as short as a token's own header, but somebody may take the first word for the token.
+    // A scheme has no dots. A token has, and somebody may take the first word for it.
     if scheme.contains(&b'.') && compact::holds_token(scheme) {
         return Err(Ambiguity::Unreadable);
     }

@@ -11,7 +11,7 @@ use crate::limiter::elastic::signal::{Level, Signal};
 
 fn scrape() -> Scrape {
     Scrape {
-        certificates: BTreeMap::new(),
+        certificates: BTreeMap::from([("app.crt".into(), 1_000_171)]),
         now: Timestamp::from_secs(1_000_071),
         started: Timestamp::from_secs(1_000_000),
         state: ServerState::Live,
@@ -51,6 +51,8 @@ fn busy() -> Arc<Metrics> {
         worker.downstream_connection_opened(0);
         worker.request_started(0);
     }
+    one.handshake(0, Handshake::Resumed);
+    one.preamble(1, Preamble::V2);
     one.request_finished(0, StatusCode::TOO_MANY_REQUESTS, Duration::from_micros(40));
     one.downstream_connection_closed(0);
     let endpoint = metrics.endpoint("upstream", "127.0.0.1:3000");
@@ -101,6 +103,9 @@ fn all_workers_add_up() {
         (r#"weir_upstream_responses_total{upstream="upstream",code_class="2xx"}"#, 1.0),
         (r#"weir_upstream_request_duration_seconds_bucket{upstream="upstream",le="+Inf"}"#, 1.0),
         (r#"weir_upstream_connections{upstream="upstream"}"#, 1.0),
+        (r#"weir_tls_handshakes_total{listener="inbound",outcome="resumed"}"#, 1.0),
+        (r#"weir_proxy_protocol_connections_total{listener="0.0.0.0:8081",outcome="v2"}"#, 1.0),
+        (r#"weir_tls_certificate_expiry_seconds{certificate="app.crt"}"#, 100.0),
         ("weir_requests_malformed_total", 1.0),
         (r#"weir_decisions_total{rule="per-ip",outcome="limited"}"#, 1.0),
         (r#"weir_decisions_total{rule="per-ip",outcome="banned"}"#, 0.0),
