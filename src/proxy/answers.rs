@@ -50,7 +50,7 @@ impl Unread {
 }
 
 /// A request that we could not pass on without risk; the connection is closed, for we may have misread it.
-pub(super) fn malformed(mut exchange: Exchange, unacceptable: Unacceptable) -> Response<ResponseBody> {
+pub(super) fn malformed(mut exchange: Box<Exchange>, unacceptable: Unacceptable) -> Response<ResponseBody> {
     let (status, text) = match unacceptable {
         Unacceptable::Malformed => (StatusCode::BAD_REQUEST, "bad request\n"),
         Unacceptable::Method => (StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n"),
@@ -64,7 +64,7 @@ pub(super) fn malformed(mut exchange: Exchange, unacceptable: Unacceptable) -> R
 
 /// A request that a rule refuses without asking limits.
 pub(super) fn denied(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     view: &View,
     denial: Denial,
     unread: Unread,
@@ -81,7 +81,7 @@ pub(super) fn denied(
 
 /// A request that the limit at position `by` refuses.
 pub(super) fn limited(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     view: &View,
     (limits, by): (&Limits, usize),
     retry_after: Duration,
@@ -95,7 +95,7 @@ pub(super) fn limited(
 
 /// The same request, answered with what it was answered before.
 pub(super) fn remembered(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     kept: &Kept,
     mut headers: HeaderMap,
     now: Timestamp,
@@ -108,7 +108,7 @@ pub(super) fn remembered(
 
 /// The upstream's answer, or ours in its place.
 pub(super) fn upstream(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     upstream: Option<&Upstream>,
     limits: &mut Limits,
     answered: Result<Response<Answer<RequestBody>>, Failure>,
@@ -140,7 +140,7 @@ pub(super) fn upstream(
 
 /// The upstream speaks from now on what the client would rather speak.
 fn switching(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     limits: &mut Limits,
     response: Response<Answer<RequestBody>>,
 ) -> Response<ResponseBody> {
@@ -157,7 +157,7 @@ fn switching(
 
 /// Whose fault it was decides what the client is told; nothing of our insides is.
 fn failed(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     upstream: Option<&Upstream>,
     limits: &mut Limits,
     failure: &Failure,
@@ -207,7 +207,7 @@ fn failed(
 }
 
 /// A request that says in more than one way who the client is.
-fn ambiguous(mut exchange: Exchange, ambiguity: Ambiguity, unread: Unread) -> Response<ResponseBody> {
+fn ambiguous(mut exchange: Box<Exchange>, ambiguity: Ambiguity, unread: Unread) -> Response<ResponseBody> {
     let text = match ambiguity {
         Ambiguity::Repeated => {
             "bad request: a header, cookie or query parameter that may be given once has several values\n"
@@ -220,7 +220,7 @@ fn ambiguous(mut exchange: Exchange, ambiguity: Ambiguity, unread: Unread) -> Re
 }
 
 fn refused(
-    exchange: Exchange,
+    exchange: Box<Exchange>,
     (status, body): (StatusCode, &Bytes),
     headers: HeaderMap,
     unread: Unread,
@@ -270,7 +270,7 @@ async fn discard(mut body: Incoming) -> bool {
     body.is_end_stream()
 }
 
-fn ours(exchange: Exchange, status: StatusCode, text: &'static str) -> Response<ResponseBody> {
+fn ours(exchange: Box<Exchange>, status: StatusCode, text: &'static str) -> Response<ResponseBody> {
     if exchange.is_grpc() {
         return grpc::refused(exchange, status, &Bytes::from_static(text.as_bytes()), HeaderMap::new());
     }

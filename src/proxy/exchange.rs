@@ -95,7 +95,7 @@ impl Flag {
     }
 }
 
-/// What is known of an exchange so far.
+/// What is known of an exchange so far. It goes through many hands, so it lives in a box.
 #[derive(Debug)]
 pub(super) struct Exchange {
     connection: Rc<Connection>,
@@ -147,7 +147,7 @@ impl Exchange {
         head: &request::Parts,
         started: Timestamp,
         stall: Duration,
-    ) -> Self {
+    ) -> Box<Self> {
         let activity = connection.begin_exchange(head.version);
         activity.begin_exchange(stall);
         connection.worker.metrics.request_started(connection.listener);
@@ -159,7 +159,7 @@ impl Exchange {
                 ..Record::default()
             })
         });
-        Self {
+        Box::new(Self {
             connection: Rc::clone(connection),
             activity,
             grpc: grpc::is_call(head),
@@ -177,7 +177,7 @@ impl Exchange {
             settlement: None,
             capture: None,
             record,
-        }
+        })
     }
 
     pub(super) fn activity(&self) -> &Rc<Activity> {
@@ -237,7 +237,7 @@ impl Exchange {
     }
 
     /// The upstream does: the connection is a tunnel from now on, and this its exchange.
-    pub(super) fn switch(self, upstream: Tunnel) {
+    pub(super) fn switch(self: Box<Self>, upstream: Tunnel) {
         let connection = Rc::clone(&self.connection);
         connection.switch(Switched { upstream, exchange: self });
     }

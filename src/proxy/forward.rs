@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use http::{Request, Response, StatusCode};
+use http::{Response, StatusCode, request};
 use smallvec::SmallVec;
 
 use super::View;
@@ -53,18 +53,18 @@ pub(super) async fn forward(
     view: &View,
     upstream: Option<&Upstream>,
     exchange: &mut Exchange,
-    mut request: Request<RequestBody>,
+    (head, body): (&mut request::Parts, RequestBody),
     controls: Option<&Controls>,
 ) -> Answered {
     let upstream = upstream.ok_or(Failure::NoRoute)?;
     let plan = Plan::of(upstream.settings(), controls);
     let expected = controls.and_then(|controls| controls.timeout);
     let expected = expected.map_or_else(|| upstream.expected_timeout().clone(), envoy::milliseconds);
-    request.headers_mut().insert(envoy::EXPECTED_TIMEOUT, expected);
-    let mut answered = if plan.repeats(request.method()) {
-        Box::pin(retry::forward(upstream, exchange, request, &plan)).await
+    head.headers.insert(envoy::EXPECTED_TIMEOUT, expected);
+    let mut answered = if plan.repeats(&head.method) {
+        Box::pin(retry::forward(upstream, exchange, (head, body), &plan)).await
     } else {
-        once(upstream, exchange, request, &plan, &mut SmallVec::new()).await
+        once(upstream, exchange, (head, body), &plan, &mut SmallVec::new()).await
     };
     exchange.activity().answered();
     if let Ok(response) = &mut answered {
@@ -81,7 +81,7 @@ pub(super) async fn forward(
 pub(super) async fn once(
     upstream: &Upstream,
     exchange: &mut Exchange,
-    request: Request<RequestBody>,
+    (head, body): (&mut request::Parts, RequestBody),
     plan: &Plan<'_>,
     tried: &mut Tried,
 ) -> Answered {
@@ -103,10 +103,10 @@ pub(super) async fn once(
             return answered;
         }
     };
-    if plan.retries > 0 {
+    if plan.outlasts_answers() {
         tried.push(Arc::clone(attempt.endpoint.host()));
     }
-    let sending = attempt.endpoint.send(line, request);
+    let sending = attempt.endpoint.send(line, head, body);
     let answered = match plan.per_try_timeout {
         None => or_overdue(exchange.activity(), sending).await,
         Some(time) => {

@@ -85,30 +85,38 @@ fn has_one_host(head: &request::Parts) -> bool {
 
 /// A name or address and perhaps a port (RFC 9110 section 7.2); the port may be empty, the name may not.
 fn is_host(host: &[u8]) -> bool {
-    let literal = host.first() == Some(&b'[');
-    let end = match literal {
-        true => host.iter().position(|byte| *byte == b']').map(|bracket| bracket + 1),
-        false => host.iter().position(|byte| *byte == b':'),
+    let (inside, rest) = match host.strip_prefix(b"[") {
+        Some(literal) => {
+            let (inside, rest) = split_host(literal, |byte| byte == b':' || is_of_host(byte));
+            let Some(rest) = rest.strip_prefix(b"]") else { return false };
+            (inside, rest)
+        }
+        None => split_host(host, is_of_host),
     };
-    let (name, port) = match end {
-        Some(end) => host.split_at(end),
-        None => (host, &b""[..]),
-    };
-    let Some(port) = port.strip_prefix(b":").or_else(|| port.is_empty().then_some(port)) else {
-        return false;
-    };
-    let (first, last) = if literal { (1, name.len().saturating_sub(1)) } else { (0, name.len()) };
-    let inside = name.get(first..last).unwrap_or_default();
-    !inside.is_empty()
-        && inside.iter().all(|byte| is_of_host(*byte) || (literal && *byte == b':'))
-        && (!literal || name.ends_with(b"]"))
-        && port.len() <= 5
-        && port.iter().all(u8::is_ascii_digit)
+    let is_port = |port: &[u8]| port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
+    !inside.is_empty() && (rest.is_empty() || rest.strip_prefix(b":").is_some_and(is_port))
 }
 
-const fn is_of_host(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'%' | b'~')
+/// The bytes at the beginning that may stand there, and the rest.
+fn split_host(host: &[u8], may_stand: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
+    host.split_at(host.iter().position(|byte| !may_stand(*byte)).unwrap_or(host.len()))
 }
+
+fn is_of_host(byte: u8) -> bool {
+    OF_HOST[usize::from(byte)]
+}
+
+/// Looked up, since every request has a host.
+static OF_HOST: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        table[byte as usize] =
+            byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'%' | b'~');
+        byte += 1;
+    }
+    table
+};
 
 /// Whether the client waits for `100 Continue` before it sends its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -95,8 +95,7 @@ pub(super) fn handle(
         let upstream = upstream.as_deref();
         let timeout = timeout(upstream, controls.as_deref());
         let body = RequestBody::new(body, &mut exchange, timeout);
-        let request = Request::from_parts(head, body);
-        let answer = forward(&view, upstream, &mut exchange, request, controls.as_deref()).await;
+        let answer = forward(&view, upstream, &mut exchange, (&mut head, body), controls.as_deref()).await;
         let mut response = answers::upstream(exchange, upstream, &mut limits, answer);
         limits.write_headers(response.headers_mut(), &view);
         limits.write_marks(response.headers_mut(), &view);
@@ -115,10 +114,6 @@ fn answered<F>(response: Response<ResponseBody>) -> Handling<F> {
 }
 
 /// A request being answered.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "boxing the answer would cost what boxing the forwarding saves"
-)]
 pub(super) enum Handling<F> {
     /// Done already; taken when asked for.
     Answered(Option<Response<ResponseBody>>),
