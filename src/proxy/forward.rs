@@ -1,7 +1,7 @@
 //! One request to the upstream, up to the head of its answer.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -106,14 +106,17 @@ pub(super) async fn once(
     if plan.outlasts_answers() {
         tried.push(Arc::clone(attempt.endpoint.host()));
     }
-    let sending = attempt.endpoint.send(line, head, body);
-    let answered = match plan.per_try_timeout {
-        None => or_overdue(exchange.activity(), sending).await,
-        Some(time) => {
-            match or_overdue(exchange.activity(), Box::pin(tokio::time::timeout(time, sending))).await {
-                Ok(Ok(answered)) => Ok(answered),
-                Ok(Err(_)) => Err(Failure::TryLate),
-                Err(failure) => Err(failure),
+    let answered = {
+        // In place: what is passed on by value has its place in each future on the way.
+        let sending = pin!(attempt.endpoint.send(line, head, body));
+        match plan.per_try_timeout {
+            None => or_overdue(exchange.activity(), sending).await,
+            Some(time) => {
+                match or_overdue(exchange.activity(), Box::pin(tokio::time::timeout(time, sending))).await {
+                    Ok(Ok(answered)) => Ok(answered),
+                    Ok(Err(_)) => Err(Failure::TryLate),
+                    Err(failure) => Err(failure),
+                }
             }
         }
     };
@@ -142,7 +145,10 @@ async fn connect(
 ) -> Result<(Attempt, Line), Failure> {
     let mut left = plan.retries;
     loop {
-        let connecting = or_overdue(exchange.activity(), attempt.endpoint.connect(exchange.is_grpc())).await;
+        let connecting = {
+            let connecting = pin!(attempt.endpoint.connect(exchange.is_grpc()));
+            or_overdue(exchange.activity(), connecting).await
+        };
         let failure = match connecting {
             Ok(Ok(line)) => return Ok((attempt, line)),
             Ok(Err(error)) => Failure::Upstream(error),
@@ -165,10 +171,12 @@ async fn connect(
 }
 
 /// What `future` says, unless something has taken too long meanwhile.
-pub(super) async fn or_overdue<F: Future>(activity: &Activity, future: F) -> Result<F::Output, Failure> {
-    let mut future = pin!(future);
+pub(super) async fn or_overdue<F: Future + Unpin>(
+    activity: &Activity,
+    mut future: F,
+) -> Result<F::Output, Failure> {
     poll_fn(|cx| {
-        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+        if let Poll::Ready(output) = Pin::new(&mut future).poll(cx) {
             return Poll::Ready(Ok(output));
         }
         // Whatever is overdue has woken this connection's task.

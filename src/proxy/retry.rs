@@ -5,6 +5,7 @@
 //! and another endpoint is tried without ado (see [`forward`](super::forward)). Retries are a bounded share of
 //! requests, so that an upstream in trouble is not given more to do.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use http::{HeaderValue, Method, Response, request};
@@ -114,7 +115,7 @@ pub(super) async fn forward(
         exchange.note_retry();
         drop(answered);
         let pause = back_off(settings.backoff, retries, fastrand::f64());
-        or_overdue(exchange.activity(), tokio::time::sleep(pause)).await?;
+        or_overdue(exchange.activity(), pin!(tokio::time::sleep(pause))).await?;
     }
 }
 
