@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 
@@ -17,7 +17,7 @@ use super::body::{RequestBody, ResponseBody};
 use super::exchange::{Exchange, Flag};
 use super::forward::Failure;
 use super::grpc;
-use super::headers::{self, Expectation, Unacceptable};
+use super::headers::{self, Expectation, Given, Unacceptable};
 use super::limits::Limits;
 use super::settle;
 use super::stream::MOST_DISCARDED;
@@ -44,8 +44,8 @@ pub(super) struct Unread {
 }
 
 impl Unread {
-    pub(super) fn new(head: &request::Parts, body: Incoming) -> Self {
-        Self { expectation: Expectation::of(&head.headers), body }
+    pub(super) fn new(given: Given, body: Incoming) -> Self {
+        Self { expectation: Expectation::of(given), body }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{EXPECT, HOST, USER_AGENT};
+use http::header::{HOST, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, request};
 
 use super::activity::Activity;
@@ -19,7 +19,7 @@ use super::elastic::Load;
 use super::fallback::Capture;
 use super::grpc;
 use super::headers::envoy::Controls;
-use super::headers::{self, Hop, Wishes, X_REQUEST_ID};
+use super::headers::{self, Given, Hop, Wishes, X_REQUEST_ID};
 use super::limits::Limits;
 use super::settle::Settlement;
 use super::tunnel::Switched;
@@ -215,13 +215,16 @@ impl Exchange {
     }
 
     /// A rule refuses the request; for the log, its headers are what the upstream would have seen.
-    pub(super) fn note_refused(&mut self, rule: &str, head: &mut request::Parts, hop: &Hop<'_>) {
+    pub(super) fn note_refused(
+        &mut self,
+        rule: &str,
+        (head, given): (&mut request::Parts, Given),
+        hop: &Hop<'_>,
+    ) {
         if let Some(record) = &mut self.record {
             record.rule = Some(rule.into());
-            let expect = head.headers.get(EXPECT).cloned();
-            let _ = headers::prepare_request(head, hop);
+            let _ = headers::prepare_request(head, given, hop);
             self.note_headers(&head.headers);
-            head.headers.extend(expect.map(|expect| (EXPECT, expect)));
         }
     }
 

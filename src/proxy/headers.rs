@@ -2,6 +2,8 @@
 
 pub(super) mod envoy;
 
+mod given;
+
 use std::net::IpAddr;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE};
@@ -10,6 +12,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 use smallvec::SmallVec;
 
 use self::envoy::Controls;
+use self::given::Once;
+pub(super) use self::given::{Given, validate};
 use super::connection::Secured;
 use crate::identify::client_ip::ClientAddress;
 use crate::identify::forwarded;
@@ -33,26 +37,30 @@ pub(super) enum Unacceptable {
     Coding,
 }
 
-/// Refuses what hyper lets through and a proxy must not.
-pub(super) fn validate(head: &request::Parts) -> Result<(), Unacceptable> {
+/// The target is in origin-form, in absolute-form, or `*` where that may be.
+fn has_good_target(head: &request::Parts) -> Result<(), Unacceptable> {
     if matches!(head.method, Method::CONNECT | Method::TRACE) {
         return Err(Unacceptable::Method);
     }
-    let target = match head.uri.scheme_str() {
+    let is_good = match head.uri.scheme_str() {
         Some("http" | "https") => head.uri.path().starts_with('/') || is_asterisk(head),
         Some(_) => false,
         None if head.uri.authority().is_some() => false,
         None => head.uri.path().starts_with('/') || is_asterisk(head),
     };
-    let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
-    let coding = codings.next();
-    if !target || !names_one_host(head) || codings.next().is_some() {
-        return Err(Unacceptable::Malformed);
-    }
-    match coding {
-        Some(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Err(Unacceptable::Coding),
-        Some(_) if head.version == Version::HTTP_10 => Err(Unacceptable::Malformed),
-        _ => Ok(()),
+    is_good.then_some(()).ok_or(Unacceptable::Malformed)
+}
+
+/// Chunks are the one coding we know, and HTTP/1.0 knows none.
+fn is_chunked(head: &request::Parts, codings: Once<'_>) -> Result<(), Unacceptable> {
+    match codings {
+        Once::None => Ok(()),
+        Once::Several => Err(Unacceptable::Malformed),
+        Once::Value(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
+            Err(Unacceptable::Coding)
+        }
+        Once::Value(_) if head.version == Version::HTTP_10 => Err(Unacceptable::Malformed),
+        Once::Value(_) => Ok(()),
     }
 }
 
@@ -61,25 +69,17 @@ fn is_asterisk(head: &request::Parts) -> bool {
 }
 
 /// In HTTP/2 `:authority` takes the place of Host, and neither may say anything else than the other (RFC 9113
-/// section 8.3.1).
-fn names_one_host(head: &request::Parts) -> bool {
-    match head.uri.authority().filter(|_| head.version == Version::HTTP_2) {
-        Some(authority) => {
-            let same =
-                |host: &HeaderValue| host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes());
-            is_host(authority.as_str().as_bytes()) && head.headers.get_all(HOST).iter().all(same)
-        }
-        None => has_one_host(head),
+/// section 8.3.1). In HTTP/1.1 there is exactly one, and it must be a host; HTTP/1.0 may have none (RFC 9112 section
+/// 3.2).
+fn names_one_host(head: &request::Parts, hosts: Once<'_>) -> bool {
+    if let Some(authority) = head.uri.authority().filter(|_| head.version == Version::HTTP_2) {
+        let same = |host: &HeaderValue| host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes());
+        return is_host(authority.as_str().as_bytes()) && head.headers.get_all(HOST).iter().all(same);
     }
-}
-
-/// RFC 9112 section 3.2: exactly one, and it must be a host; HTTP/1.0 may have none.
-fn has_one_host(head: &request::Parts) -> bool {
-    let mut hosts = head.headers.get_all(HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (None, _) => head.version == Version::HTTP_10,
-        (Some(host), None) => is_host(host.as_bytes()),
-        (Some(_), Some(_)) => false,
+    match hosts {
+        Once::None => head.version == Version::HTTP_10,
+        Once::Value(host) => is_host(host.as_bytes()),
+        Once::Several => false,
     }
 }
 
@@ -129,8 +129,8 @@ pub(super) enum Expectation {
 
 impl Expectation {
     /// What the fields of a request say.
-    pub(super) fn of(headers: &HeaderMap) -> Self {
-        if headers.contains_key(EXPECT) { Self::Continue } else { Self::None }
+    pub(super) fn of(given: Given) -> Self {
+        if given.expect { Self::Continue } else { Self::None }
     }
 }
 
@@ -168,7 +168,7 @@ pub(super) struct Wishes {
 
 /// Turns a client's request into ours: its target in origin-form, its fields without those of the hop.
 /// Answers what the client asks of us.
-pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) -> Wishes {
+pub(super) fn prepare_request(head: &mut request::Parts, given: Given, hop: &Hop<'_>) -> Wishes {
     if head.uri.authority().is_some() {
         to_origin_form(head);
     }
@@ -177,7 +177,6 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) -> Wishe
         // RFC 9112 section 3.2: ours is an HTTP/1.1 request and has one, empty where nothing is known.
         headers.insert(HOST, HeaderValue::from_static(""));
     }
-    let given = Given::of(headers);
     let mut upgrade = None;
     if given.of_the_hop {
         upgrade = wanted_protocol(&head.method, head.version, headers);
@@ -238,37 +237,6 @@ fn wanted_protocol(method: &Method, version: Version, headers: &HeaderMap) -> Op
 
 /// How many fields a request gets from us.
 const ADDED: usize = 6;
-
-/// Which fields that concern us a request has, found in one look at each: most requests have none, and asking
-/// for each by name would hash a dozen names per request.
-#[derive(Debug, Default)]
-struct Given {
-    of_the_hop: bool,
-    forwarded_for: bool,
-    forwarded_proto: bool,
-    request_id: bool,
-    client_cert: bool,
-    controls: bool,
-}
-
-impl Given {
-    fn of(headers: &HeaderMap) -> Self {
-        let mut given = Self::default();
-        for name in headers.keys() {
-            match name.as_str() {
-                // Only we say who is over a limit.
-                "expect" | "x-envoy-internal" | "x-weir-over-limit" => given.of_the_hop = true,
-                name if is_of_the_hop(name) => given.of_the_hop = true,
-                name if name == forwarded::X_FORWARDED_FOR.as_str() => given.forwarded_for = true,
-                "x-forwarded-proto" => given.forwarded_proto = true,
-                "x-request-id" => given.request_id = true,
-                "x-forwarded-client-cert" => given.client_cert = true,
-                name => given.controls |= envoy::is_control(name),
-            }
-        }
-        given
-    }
-}
 
 /// What is known of the hop a request came by.
 #[derive(Clone, Copy, Debug)]

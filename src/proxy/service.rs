@@ -40,9 +40,10 @@ pub(super) fn handle(
     let mut exchange = Exchange::begin(connection, &head, now, view.stall);
     headers::join_cookies(&mut head);
 
-    if let Err(unacceptable) = headers::validate(&head) {
-        return answered(answers::malformed(exchange, unacceptable));
-    }
+    let given = match headers::validate(&head) {
+        Ok(given) => given,
+        Err(unacceptable) => return answered(answers::malformed(exchange, unacceptable)),
+    };
     let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, &policy.identify, now);
     let Ok(mut attributes) = identified else {
         return answered(answers::malformed(exchange, Unacceptable::Malformed));
@@ -50,7 +51,7 @@ pub(super) fn handle(
     attributes.certificate = connection.certificate();
     let hop = connection.hop(attributes.client, worker.random());
     exchange.note_client(attributes.client.ip);
-    worker.warn_of_untrusted_proxy(&hop, &head.headers);
+    worker.warn_of_untrusted_proxy(&hop, given);
 
     let mut limits = match policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
@@ -59,8 +60,8 @@ pub(super) fn handle(
         }
         Selection::Denied(rule, denial) => {
             view.record(rule, DecisionOutcome::Denied);
-            exchange.note_refused(view.rule_name(rule), &mut head, &hop);
-            return answered(answers::denied(exchange, &view, denial, Unread::new(&head, body)));
+            exchange.note_refused(view.rule_name(rule), (&mut head, given), &hop);
+            return answered(answers::denied(exchange, &view, denial, Unread::new(given, body)));
         }
         Selection::Limited(all, onlookers) => Limits::check(&worker.shared.limiter, all, onlookers, now),
     };
@@ -69,8 +70,8 @@ pub(super) fn handle(
         Action::Forward => None,
         Action::Delay(delay) => Some(delay),
         Action::Refuse { by, retry_after } => {
-            exchange.note_refused(view.rule_name(limits.rule(by)), &mut head, &hop);
-            let unread = Unread::new(&head, body);
+            exchange.note_refused(view.rule_name(limits.rule(by)), (&mut head, given), &hop);
+            let unread = Unread::new(given, body);
             if let Some(kept) = view.fallbacks.recall(limits.rule(by), &head, now) {
                 let headers = limits.refusal_headers(&view, by, retry_after);
                 return answered(answers::remembered(exchange, &kept, headers, now, unread));
@@ -85,7 +86,7 @@ pub(super) fn handle(
     exchange.reserve(&limits, policy);
     let is_certified = attributes.certificate.is_some();
     exchange.listen(view.fallbacks.listen(limits.rules(), &head, is_certified, now));
-    let controls = exchange.note_wishes(headers::prepare_request(&mut head, &hop));
+    let controls = exchange.note_wishes(headers::prepare_request(&mut head, given, &hop));
     limits.write_marks(&mut head.headers, &view);
     exchange.note_headers(&head.headers);
     Handling::Forwarding(Box::pin(async move {
