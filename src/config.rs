@@ -51,6 +51,8 @@ pub struct Config {
     pub workers: NonZeroUsize,
     /// The services beside us; at least one.
     pub upstreams: Vec<upstream::Settings>,
+    /// TLS, beside the upstreams; `None` for those that are plain.
+    pub upstream_tls: Vec<Option<tls::client::Settings>>,
     /// Which of them takes which requests.
     pub routes: Routes,
     /// The admin port.

@@ -21,6 +21,7 @@ mod http2;
 mod outliers;
 mod pool;
 mod resolve;
+mod secured;
 mod transport;
 
 use std::cell::Cell;
