@@ -84,7 +84,7 @@ fn names_one_host(head: &request::Parts, hosts: Once<'_>) -> bool {
 }
 
 /// A name or address and perhaps a port (RFC 9110 section 7.2); the port may be empty, the name may not.
-fn is_host(host: &[u8]) -> bool {
+pub(super) fn is_host(host: &[u8]) -> bool {
     let (inside, rest) = match host.strip_prefix(b"[") {
         Some(literal) => {
             let (inside, rest) = split_host(literal, |byte| byte == b':' || is_of_host(byte));

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-pub use self::arrival::{Handshake, Preamble};
+pub use self::arrival::{Handshake, Preamble, UpstreamHandshake};
 pub use self::elastic::Elastic;
 pub use self::envoy::{Stats, StatsFilter, Used};
 use self::exporter::Exporter;

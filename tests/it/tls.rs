@@ -2,6 +2,7 @@
 
 mod clients;
 mod rotation;
+mod upstream;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,5 +1,6 @@
 //! What comes of connections before HTTP.
 
+use crate::tls::client::Reason;
 use crate::tls::server::Failure;
 
 /// How a TLS handshake ended.
@@ -34,6 +35,41 @@ impl Handshake {
     }
 }
 
+/// How a TLS handshake with an upstream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamHandshake {
+    /// In a new session.
+    Full,
+    /// In one that goes on.
+    Resumed,
+    /// In none.
+    Failed(Reason),
+}
+
+impl UpstreamHandshake {
+    /// How many there are.
+    pub(super) const COUNT: usize = 2 + Reason::ALL.len();
+
+    /// The label values, by index.
+    pub(super) fn labels() -> impl Iterator<Item = &'static str> {
+        ["full", "resumed"].into_iter().chain(Reason::ALL.map(Reason::as_str))
+    }
+
+    pub(super) const fn index(self) -> usize {
+        match self {
+            Self::Full => 0,
+            Self::Resumed => 1,
+            Self::Failed(reason) => 2 + reason as usize,
+        }
+    }
+}
+
+impl From<Reason> for UpstreamHandshake {
+    fn from(reason: Reason) -> Self {
+        Self::Failed(reason)
+    }
+}
+
 /// What came of a connection's beginning where a proxy in front may say who connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preamble {
@@ -65,6 +101,11 @@ mod tests {
     fn every_failure_has_its_label() {
         for failure in Failure::ALL {
             assert_eq!(Handshake::LABELS[Handshake::Failed(failure).index()], failure.as_str());
+        }
+        let labels: Vec<_> = UpstreamHandshake::labels().collect();
+        assert_eq!(labels.len(), UpstreamHandshake::COUNT);
+        for reason in Reason::ALL {
+            assert_eq!(labels[UpstreamHandshake::from(reason).index()], reason.as_str());
         }
         assert_eq!(Preamble::LABELS[Preamble::Unfinished as usize], "unfinished");
     }

@@ -106,6 +106,9 @@ impl Exporter {
             for (limit, count) in cluster.overflows() {
                 self.count(&families::UPSTREAM_OVERFLOWS, &[name, ("limit", limit)], count);
             }
+            for (outcome, count) in cluster.handshakes() {
+                self.count(&families::UPSTREAM_HANDSHAKES, &[name, ("outcome", outcome)], count);
+            }
             // Nowhere, once the configuration names it no more.
             let view = scrape.clusters.iter().find(|view| *view.name == *name.1);
             let hosts = || view.into_iter().flat_map(|view| &view.hosts);

@@ -59,7 +59,7 @@ pub(super) static PREAMBLES: Family = counter(
 );
 pub(super) static CERTIFICATE_EXPIRY: Family = gauge(
     "weir_tls_certificate_expiry_seconds",
-    "Time until a certificate that listeners show expires; negative once it has.",
+    "Time until a certificate that is shown to clients or upstreams expires; negative once it has.",
 );
 
 pub(super) static UPSTREAM_REQUESTS: Family = counter(
@@ -83,6 +83,10 @@ pub(super) static UPSTREAM_CONNECTIONS_OPENED: Family =
 pub(super) static UPSTREAM_CONNECTIONS_FAILED: Family = counter(
     "weir_upstream_connection_failures_total",
     "Connections to the upstream that could not be established.",
+);
+pub(super) static UPSTREAM_HANDSHAKES: Family = counter(
+    "weir_upstream_tls_handshakes_total",
+    "TLS handshakes with endpoints of the upstream, health checks' ones included, by how they ended.",
 );
 pub(super) static UPSTREAM_ENDPOINTS: Family = gauge("weir_upstream_endpoints", "Where the upstream is.");
 pub(super) static UPSTREAM_ENDPOINTS_HEALTHY: Family = gauge(
@@ -152,7 +156,7 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 49] = [
+pub(super) static ALL: [&Family; 50] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -178,6 +182,7 @@ pub(super) static ALL: [&Family; 49] = [
     &UPSTREAM_EJECTIONS,
     &UPSTREAM_FAILED_CHECKS,
     &UPSTREAM_OVERFLOWS,
+    &UPSTREAM_HANDSHAKES,
     &DECISIONS,
     &LIMITER_KEYS,
     &LIMITER_ENTRIES,

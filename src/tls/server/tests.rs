@@ -8,6 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_rustls::TlsConnector;
 
 use super::*;
+use crate::tls::pair::Mismatch;
+use crate::tls::pem::{Chain, Key};
 
 /// An authority and what it issues.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
