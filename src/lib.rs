@@ -10,6 +10,7 @@ pub mod drain;
 pub mod identify;
 pub mod limiter;
 pub mod listener;
+pub mod overload;
 pub mod policy;
 pub mod proxy;
 pub mod response;
