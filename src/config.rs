@@ -28,6 +28,8 @@ use self::at::At;
 pub use self::changes::changes;
 use self::contents::Contents;
 use self::files::Files;
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::files::fuzzing;
 pub use self::problem::Problem;
 use self::problem::Report;
 pub use self::schema::published as schema;

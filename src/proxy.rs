@@ -6,6 +6,8 @@
 pub mod activity;
 pub mod elastic;
 pub mod fallback;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 
 mod answers;
 mod body;
