@@ -9,6 +9,8 @@ RUN cargo build --release --locked --bin weir
 FROM debian:bookworm-slim
 
 COPY --from=build /src/target/release/weir /usr/local/bin/weir
+# Whom upstreams with `https://` and no `ca` are verified by.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY config/container.yaml /etc/weir/weir.yaml
 
 # By number: Kubernetes cannot tell from a name that a user is not root, and refuses to start it.

@@ -36,6 +36,7 @@ use crate::snapshot;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::{ClusterView, Metrics};
+use crate::tls::client::Client;
 use crate::tls::server::Server;
 
 /// How much of the entrance a socket offers.
@@ -126,6 +127,8 @@ pub struct State {
     pub workers: usize,
     /// TLS of the listeners in effect.
     pub secured: Ask<Vec<Arc<Server>>>,
+    /// TLS towards the upstreams in effect.
+    pub clients: Ask<Vec<Arc<Client>>>,
     /// Where clients connect.
     pub listeners: Vec<Listener>,
     /// The upstreams.

@@ -28,6 +28,8 @@ use self::at::At;
 pub use self::changes::changes;
 use self::contents::Contents;
 use self::files::Files;
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::files::fuzzing;
 pub use self::problem::Problem;
 use self::problem::Report;
 pub use self::schema::published as schema;
@@ -49,6 +51,8 @@ pub struct Config {
     pub workers: NonZeroUsize,
     /// The services beside us; at least one.
     pub upstreams: Vec<upstream::Settings>,
+    /// TLS, beside the upstreams; `None` for those that are plain.
+    pub upstream_tls: Vec<Option<tls::client::Settings>>,
     /// Which of them takes which requests.
     pub routes: Routes,
     /// The admin port.

@@ -7,6 +7,8 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod drain;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod identify;
 pub mod limiter;
 pub mod listener;

@@ -4,6 +4,9 @@
 //! whole or not at all that of `file`. Nothing about the file is ever a reason not to serve: what cannot be read
 //! is set aside, what cannot be written is said and tried again. Who calls, and when, is up to `app`.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+
 mod file;
 mod frames;
 

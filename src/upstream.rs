@@ -21,6 +21,7 @@ mod http2;
 mod outliers;
 mod pool;
 mod resolve;
+mod secured;
 mod transport;
 
 use std::cell::Cell;
@@ -35,6 +36,8 @@ use self::endpoint::Endpoint;
 use self::endpoints::Endpoints;
 use self::error::Error;
 use self::host::Host;
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::http1::fuzzing;
 pub use self::settings::{Address, Settings};
 use crate::telemetry::metrics::{Metrics, Overflow};
 

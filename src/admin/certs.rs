@@ -1,4 +1,4 @@
-//! The certificates that listeners show and those by which they judge clients', as Envoy prints them.
+//! The certificates that are shown to clients and upstreams and those by which theirs are judged, as Envoy prints them.
 
 use serde_json::{Value, json};
 
@@ -8,6 +8,7 @@ use super::router::Query;
 use crate::limiter::timestamp::Timestamp;
 use crate::telemetry::rfc3339;
 use crate::tls::certificate::{AltName, Facts};
+use crate::tls::client::{self, Trust};
 use crate::tls::server::{Clients, Settings};
 
 const DAY: u64 = 24 * 60 * 60;
@@ -16,7 +17,9 @@ const DAY: u64 = 24 * 60 * 60;
 pub(super) fn certs(state: &State, _: &Query<'_>) -> Reply {
     let now = (state.now)().as_secs();
     let secured = (state.secured)();
-    let certificates: Vec<Value> = secured.iter().flat_map(|server| shown(server.settings(), now)).collect();
+    let mut certificates: Vec<Value> =
+        secured.iter().flat_map(|server| shown(server.settings(), now)).collect();
+    certificates.extend((state.clients)().iter().filter_map(|client| presented(client.settings(), now)));
     reply::json(&json!({ "certificates": certificates }))
 }
 
@@ -31,6 +34,20 @@ fn shown(settings: &Settings, now: u64) -> impl Iterator<Item = Value> {
     settings.pairs.iter().map(move |pair| {
         json!({ "ca_cert": authorities, "cert_chain": [certificate(&pair.file, &pair.chain.facts, now)] })
     })
+}
+
+/// What an upstream is shown and judged by; nothing where that is only what the system believes.
+fn presented(settings: &client::Settings, now: u64) -> Option<Value> {
+    let authorities: Vec<Value> = match &settings.trust {
+        Trust::System(_) | Trust::Anybody => Vec::new(),
+        Trust::Named { authorities, file } => {
+            authorities.facts.iter().map(|facts| certificate(file, facts, now)).collect()
+        }
+    };
+    let own = settings.pair.iter().map(|pair| certificate(&pair.file, &pair.chain.facts, now));
+    let own: Vec<Value> = own.collect();
+    let is_any = !authorities.is_empty() || !own.is_empty();
+    is_any.then(|| json!({ "ca_cert": authorities, "cert_chain": own }))
 }
 
 fn certificate(path: &str, facts: &Facts, now: u64) -> Value {

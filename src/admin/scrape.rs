@@ -14,6 +14,7 @@ use crate::rules::RuleIndex;
 use crate::rules::rule::Rule;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::{Elastic, Saves, Scrape, ServerState};
+use crate::tls::pair::Pair;
 
 /// Counting walks the whole table, shard by shard under the locks that requests take: whoever can reach the
 /// probes' address must not be able to make that a busy loop.
@@ -73,12 +74,12 @@ pub(super) fn scrape(state: &State) -> Scrape {
 /// Of several with one file, which cannot be told apart by it, the first that expires.
 fn certificates(state: &State) -> BTreeMap<Box<str>, u64> {
     let mut certificates = BTreeMap::new();
-    for server in (state.secured)() {
-        for pair in &server.settings().pairs {
-            let expires = certificates.entry(pair.file.clone()).or_insert(u64::MAX);
-            *expires = pair.chain.facts.expires.min(*expires);
-        }
-    }
+    let mut note = |pair: &Pair| {
+        let expires = certificates.entry(pair.file.clone()).or_insert(u64::MAX);
+        *expires = pair.chain.facts.expires.min(*expires);
+    };
+    (state.secured)().iter().flat_map(|server| &server.settings().pairs).for_each(&mut note);
+    (state.clients)().iter().filter_map(|client| client.settings().pair.as_ref()).for_each(&mut note);
     certificates
 }
 

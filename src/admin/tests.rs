@@ -107,6 +107,7 @@ fn state() -> State {
         started: Timestamp::from_secs(NOW.as_secs() - 71),
         workers: 2,
         secured: Box::new(Vec::new),
+        clients: Box::new(Vec::new),
         listeners: vec![Listener {
             name: "inbound".into(),
             place: Place::Port(([127, 0, 0, 1], 8080).into()),

@@ -60,6 +60,12 @@ impl AdminPort {
                 let generation = Arc::clone(&shared.generation);
                 Box::new(move || generation.load().tls.iter().flatten().cloned().collect())
             },
+            clients: {
+                let generation = Arc::clone(&shared.generation);
+                Box::new(move || {
+                    generation.load().upstreams.iter().filter_map(|upstream| upstream.tls()).collect()
+                })
+            },
             drain: Arc::clone(&shared.drain),
             levels,
             access_log: shared.access_log.clone(),

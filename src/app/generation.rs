@@ -20,6 +20,7 @@ use crate::proxy::fallback::Fallbacks;
 use crate::response::refusal::Refusal;
 use crate::rules::{self, RuleSet};
 use crate::telemetry::metrics::Metrics;
+use crate::tls::client::{self, Client};
 use crate::tls::server::Server;
 use crate::upstream::Settings;
 use crate::upstream::cluster::Cluster;
@@ -51,7 +52,7 @@ impl Generations {
         let (policy, meters) = compile(config, 1, limiter, clock);
         // What an earlier process had and this one has not.
         limiter.retire_others(&meters, clock.now());
-        let upstreams = clusters(config, &[], metrics, runtime.as_ref());
+        let upstreams = clusters(config, &[], metrics, runtime.as_ref()).map_err(io::Error::other)?;
         let fallbacks = Arc::new(Fallbacks::of(&policy, &Fallbacks::default()));
         let listeners: Box<[Box<str>]> =
             config.listeners.iter().map(|listener| listener.name.clone()).collect();
@@ -75,6 +76,10 @@ impl Generations {
         let generation = current.policy.generation + 1;
         let (policy, meters) = compile(config, generation, &self.limiter, &self.clock);
         let upstreams = clusters(config, &current.upstreams, &self.metrics, self.runtime.as_ref());
+        let upstreams = upstreams.unwrap_or_else(|error| {
+            tracing::error!(%error, "cannot set up TLS towards an upstream, the upstreams of before stay");
+            current.upstreams.clone()
+        });
         let fallbacks = Arc::new(Fallbacks::of(&policy, &current.fallbacks));
         let tls = secured(config, &self.listeners, &current.tls).unwrap_or_else(|error| {
             tracing::error!(%error, "cannot set up TLS, that of before stays");
@@ -116,25 +121,34 @@ fn secured(
     listeners.iter().map(|name| &**name).enumerate().map(one).collect()
 }
 
-/// The upstreams of `config`; those of `before` that stay as they are are kept.
+/// The upstreams of `config`; those of `before` that stay as they are are kept. One of which only TLS has changed stays
+/// too, with all that is known of it.
 fn clusters(
     config: &Config,
     before: &[Arc<Cluster>],
     metrics: &Metrics,
     runtime: Option<&Handle>,
-) -> Box<[Arc<Cluster>]> {
-    let fresh = |settings: &Settings| {
-        let cluster = Cluster::new(settings.clone(), metrics);
+) -> Result<Box<[Arc<Cluster>]>, rustls::Error> {
+    let client = |settings: &client::Settings| Client::new(settings.clone()).map(Arc::new);
+    let fresh = |settings: &Settings, tls: Option<&client::Settings>| {
+        let cluster = Cluster::new(settings.clone(), tls.map(client).transpose()?, metrics);
         if let Some(runtime) = runtime {
             cluster.start(runtime);
         }
-        cluster
+        Ok(cluster)
     };
-    let cluster = |settings: &Settings| {
-        let kept = before.iter().find(|kept| kept.settings() == settings);
-        kept.map_or_else(|| fresh(settings), Arc::clone)
+    let cluster = |(index, settings): (usize, &Settings)| {
+        let tls = config.upstream_tls.get(index).and_then(Option::as_ref);
+        let kept =
+            before.iter().find(|kept| kept.settings() == settings && kept.tls().is_some() == tls.is_some());
+        let Some(kept) = kept else { return fresh(settings, tls) };
+        match (tls, kept.tls()) {
+            (Some(tls), Some(now)) if now.settings() != tls => kept.secure(client(tls)?),
+            _ => {}
+        }
+        Ok(Arc::clone(kept))
     };
-    config.upstreams.iter().map(cluster).collect()
+    config.upstreams.iter().enumerate().map(cluster).collect()
 }
 
 fn compile(config: &Config, generation: u64, limiter: &Limiter, clock: &Clock) -> (Policy, Vec<Meter>) {

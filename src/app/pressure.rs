@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::overload::Overload;
 use crate::telemetry::metrics::resident_memory;
@@ -18,7 +18,7 @@ const MEMORY_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/m
 /// start with is for those that use `select`.
 pub(super) fn descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit.clone() });
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let current = getrlimit(Resource::Nofile).current;
     current.and_then(|current| usize::try_from(current).ok()).unwrap_or(usize::MAX)
 }

@@ -40,7 +40,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         lines.push("rules: another order, which decides between equal waits".to_owned());
     }
     let sections = [
-        ("upstreams", old.upstreams != new.upstreams || differs(&old.routes, &new.routes)),
+        ("upstreams", are_others(old, new) || differs(&old.routes, &new.routes)),
         ("client_ip, geo, jwt", differs(&old.identify, &new.identify)),
         ("elastic", differs(&old.elastic, &new.elastic)),
         ("ratelimit_headers, ietf_headers", differs(&old.response, &new.response)),
@@ -52,6 +52,10 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     lines
         .extend(restart_fields(old, new).into_iter().map(|name| format!("{name}: changed; takes a restart")));
     lines
+}
+
+fn are_others(old: &Config, new: &Config) -> bool {
+    old.upstreams != new.upstreams || old.upstream_tls != new.upstream_tls
 }
 
 fn changes_of_rule(old: &Rule, new: &Rule, parts: &mut Vec<String>) {

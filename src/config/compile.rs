@@ -22,6 +22,7 @@ mod state;
 mod tariff;
 mod throttle;
 mod tls;
+mod upstream_tls;
 mod upstreams;
 mod windows;
 
@@ -81,13 +82,14 @@ pub(super) fn compile(
     let (rules, refusals) = rules.into_iter().unzip();
     let upstreams = upstreams::compile(raw, &addresses.taken, &mut scope, report);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), scope, report).map(Arc::new);
-    let (upstreams, routes) = upstreams.filter(|_| report.is_clean())?;
+    let upstreams = upstreams.filter(|_| report.is_clean())?;
     Some(Config {
         listeners: addresses.listeners,
         tls: addresses.tls,
         workers: workers(raw.workers),
-        upstreams,
-        routes,
+        upstreams: upstreams.settings,
+        upstream_tls: upstreams.tls,
+        routes: upstreams.routes,
         admin: addresses.admin,
         access_log,
         drain,

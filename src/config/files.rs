@@ -7,6 +7,8 @@
 pub(super) mod certificates;
 pub(super) mod content;
 pub(super) mod databases;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 pub(super) mod keys;
 pub(super) mod members;
 pub(super) mod networks;

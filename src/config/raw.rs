@@ -26,7 +26,8 @@ pub use self::rules::{
 };
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
 pub use self::tls::{
-    Certificate, CertificateName, CertificateNames, ClientAuth, ProxyMode, ProxyProtocol, Tls,
+    Certificate, CertificateName, CertificateNames, ClientAuth, NotVerified, ProxyMode, ProxyProtocol, Tls,
+    UpstreamTls, Verify,
 };
 pub use self::upstreams::{
     Balance, HealthCheck, OutlierMap, Outliers, Retries, Upstream, UpstreamLimits, UpstreamMap,

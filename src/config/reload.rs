@@ -319,6 +319,7 @@ fn without_data(config: &Config) -> Config {
         rules: Vec::new(),
         refusals: Vec::new(),
         tls: Vec::new(),
+        upstream_tls: Vec::new(),
         routes: Routes::default(),
         ..config.clone()
     }

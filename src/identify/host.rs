@@ -23,20 +23,21 @@ impl<'a> Host<'a> {
         Self { authority, normal: OnceCell::new() }
     }
 
-    /// In lower case, without port and trailing dot; empty if the request names none or it is not text.
+    /// In lower case, without port and trailing dots; empty if the request names none or it is not text.
     pub fn as_str(&self) -> &str {
         self.normal.get_or_init(|| normalise(self.authority))
     }
 }
 
-/// `authority` without userinfo, port and trailing dot, in lower case.
+/// `authority` without userinfo, port and trailing dots, in lower case.
 pub fn normalise(authority: &str) -> Cow<'_, str> {
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     let host = match host.rfind(']') {
         Some(end) => &host[..=end],
         None => host.split_once(':').map_or(host, |(host, _)| host),
     };
-    let host = host.strip_suffix('.').unwrap_or(host);
+    // One is the root of all names, and what more of them mean is anybody's guess.
+    let host = host.trim_end_matches('.');
     if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
         Cow::Owned(host.to_ascii_lowercase())
     } else {
@@ -53,6 +54,7 @@ mod tests {
         for (given, host) in [
             ("api.example.com", "api.example.com"),
             ("API.Example.COM.:8080", "api.example.com"),
+            ("a.test..:80", "a.test"),
             ("user:pw@a.test:80", "a.test"),
             ("[2001:DB8::1]:443", "[2001:db8::1]"),
             ("", ""),

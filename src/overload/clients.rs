@@ -2,17 +2,16 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::BuildHasher as _;
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
-use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 /// Workers that accept at once seldom meet in one of so many.
 const SHARDS: usize = 16;
 
-type Shard = Mutex<HashMap<IpAddr, u32, RandomState>>;
+type Shard = Mutex<HashMap<IpAddr, u32>>;
 
 /// The connections of each client. There are never more entries than connections, for those whose last connection
 /// has gone are taken out.

@@ -16,6 +16,8 @@ use parking_lot::Mutex;
 
 pub(super) use self::load::Load;
 use self::load::Noted;
+#[cfg(any(test, fuzzing))]
+pub(super) use self::orca::utilization;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::elastic::controller::Assessment;
 

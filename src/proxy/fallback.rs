@@ -85,14 +85,18 @@ impl Fallbacks {
             return None;
         }
         let kept = memory.answers.get(&*key_of(head))?;
-        kept.suits(&Asked::with(&head.headers, &self.telling), now, memory.keeping.max_age).then_some(kept)
+        // Whose answer it was decides who may get it; who asks now does not.
+        let asked = Asked::with(&head.headers, &self.telling, false);
+        kept.suits(&asked, now, memory.keeping.max_age).then_some(kept)
     }
 
-    /// Prepares to take down the answer to a request that passed `rules`.
+    /// Prepares to take down the answer to a request that passed `rules`; its client may be `is_certified`, by a
+    /// certificate that holds.
     pub(super) fn listen(
         &self,
         rules: impl Iterator<Item = RuleIndex>,
         head: &request::Parts,
+        is_certified: bool,
         now: Timestamp,
     ) -> Option<Box<Capture>> {
         if self.memories.is_empty() || head.method != Method::GET || has_body(&head.headers) {
@@ -105,7 +109,8 @@ impl Fallbacks {
         if takings.is_empty() {
             return None;
         }
-        Some(Box::new(Capture::new(takings, Asked::with(&head.headers, &self.telling), now)))
+        let asked = Asked::with(&head.headers, &self.telling, is_certified);
+        Some(Box::new(Capture::new(takings, asked, now)))
     }
 
     fn memory(&self, rule: RuleIndex) -> Option<&Arc<Memory>> {

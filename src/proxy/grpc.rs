@@ -41,7 +41,7 @@ pub(super) fn mind_deadline(exchange: &Exchange, headers: &HeaderMap) {
 }
 
 /// `TimeoutValue TimeoutUnit`: up to eight digits and one of `H M S m u n`.
-fn timeout(value: &[u8]) -> Option<Duration> {
+pub(super) fn timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;

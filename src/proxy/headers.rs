@@ -108,7 +108,7 @@ fn has_one_host(head: &request::Parts) -> bool {
 }
 
 /// A name or address and perhaps a port (RFC 9110 section 7.2); the port may be empty, the name may not.
-fn is_host(host: &[u8]) -> bool {
+pub(super) fn is_host(host: &[u8]) -> bool {
     let literal = host.first() == Some(&b'[');
     let end = match literal {
         true => host.iter().position(|byte| *byte == b']').map(|bracket| bracket + 1),

@@ -86,7 +86,8 @@ pub(super) fn handle(
     exchange
         .bodies_may_rest(upstream.as_ref().map_or(view.stall, |upstream| upstream.settings().idle_timeout));
     exchange.reserve(&limits, policy);
-    exchange.listen(view.fallbacks.listen(limits.rules(), &head, now));
+    let is_certified = attributes.certificate.is_some();
+    exchange.listen(view.fallbacks.listen(limits.rules(), &head, is_certified, now));
     let controls = exchange.note_wishes(headers::prepare_request(&mut head, &hop));
     limits.write_marks(&mut head.headers, &view);
     exchange.note_headers(&head.headers);

@@ -115,6 +115,21 @@ impl Authorities {
     }
 }
 
+impl Authorities {
+    /// Those that this system believes, where its programs look for them (`SSL_CERT_FILE` and `SSL_CERT_DIR` name other
+    /// places); `None` if there are none. What they say is left out: there are many, and all of them well known.
+    pub fn of_system() -> Option<Self> {
+        let mut certificates = rustls_native_certs::load_native_certs().certs;
+        // A directory has no order that lasts.
+        certificates.sort_unstable_by(|one, other| one.as_ref().cmp(other.as_ref()));
+        certificates.dedup();
+        let mut store = RootCertStore::empty();
+        // One that cannot be used is no reason to believe none.
+        let (usable, _) = store.add_parsable_certificates(certificates.iter().cloned());
+        (usable > 0).then(|| Self { store: Arc::new(store), facts: Vec::new(), certificates })
+    }
+}
+
 impl PartialEq for Authorities {
     fn eq(&self, other: &Self) -> bool {
         self.certificates == other.certificates

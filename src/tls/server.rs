@@ -11,19 +11,19 @@ use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::{NoClientAuth, ProducesTickets, WebPkiClientVerifier};
-use rustls::sign::CertifiedKey;
-use rustls::{HandshakeKind, InconsistentKeys, ServerConfig, ServerConnection, version};
+use rustls::{HandshakeKind, ServerConfig, ServerConnection, version};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use self::choice::Choice;
 use super::identity::Identity;
-use super::pem::{Authorities, Chain, Key};
-use super::provider;
+use super::pair::Pair;
+use super::pem::Authorities;
+use super::{Protocol, provider};
 
-/// What clients may speak inside: HTTP/2 and HTTP/1.1 (RFC 7301 section 6), the better first.
-const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+/// What clients may speak inside, the better first.
+const PROTOCOLS: [Protocol; 2] = [Protocol::Http2, Protocol::Http1];
 
 /// A listener's TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,46 +32,9 @@ pub struct Settings {
     pub pairs: Vec<Pair>,
     /// Whose certificates are asked for.
     pub clients: Clients,
+    /// How many handshakes a worker may have under way at once.
+    pub handshakes: usize,
 }
-
-/// A certificate with its key.
-#[derive(Clone, Debug)]
-pub struct Pair {
-    /// The certificate and what leads to an authority.
-    pub chain: Arc<Chain>,
-    /// The file it was read from, for people.
-    pub file: Box<str>,
-    certified: Arc<CertifiedKey>,
-}
-
-/// A key is not that of the certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the key is not that of the certificate")]
-pub struct Mismatch;
-
-impl Pair {
-    /// Puts both together.
-    ///
-    /// # Errors
-    /// [`Mismatch`] if they do not belong together.
-    pub fn new(chain: Arc<Chain>, key: &Key, file: Box<str>) -> Result<Self, Mismatch> {
-        let certified = CertifiedKey::new(chain.certificates.clone(), Arc::clone(&key.0));
-        match certified.keys_match() {
-            Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
-            Err(_) => return Err(Mismatch),
-        }
-        Ok(Self { chain, file, certified: Arc::new(certified) })
-    }
-}
-
-impl PartialEq for Pair {
-    fn eq(&self, other: &Self) -> bool {
-        // The key is the certificate's, whatever bytes it is written in.
-        self.chain == other.chain && self.file == other.file
-    }
-}
-
-impl Eq for Pair {}
 
 /// Who has to show a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +101,7 @@ impl Server {
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(choice));
-        config.alpn_protocols = PROTOCOLS.map(Vec::from).to_vec();
+        config.alpn_protocols = PROTOCOLS.map(Protocol::token).to_vec();
         config.ticketer = Arc::clone(&tickets);
         Ok(Self { settings, config: Arc::new(config), tickets })
     }
@@ -174,15 +137,6 @@ pub struct Session {
     pub protocol: Option<Protocol>,
 }
 
-/// What is spoken inside (RFC 7301).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// `http/1.1`.
-    Http1,
-    /// `h2`.
-    Http2,
-}
-
 impl Session {
     /// `None` if the client's certificate is one that we cannot read: nobody may be half known.
     fn of(connection: &ServerConnection) -> Option<Self> {
@@ -191,11 +145,7 @@ impl Session {
         Some(Self {
             identity,
             is_resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
-            protocol: match connection.alpn_protocol() {
-                Some(b"h2") => Some(Protocol::Http2),
-                Some(_) => Some(Protocol::Http1),
-                None => None,
-            },
+            protocol: Protocol::spoken(connection.alpn_protocol()),
         })
     }
 }
@@ -215,19 +165,22 @@ pub enum Failure {
     Refused,
     /// It took too long.
     TimedOut,
+    /// It had to give way to others, or found no place.
+    Crowded,
     /// Anything else.
     Other,
 }
 
 impl Failure {
     /// Every failure.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Closed,
         Self::NotTls,
         Self::Incompatible,
         Self::ClientCertificate,
         Self::Refused,
         Self::TimedOut,
+        Self::Crowded,
         Self::Other,
     ];
 
@@ -240,6 +193,7 @@ impl Failure {
             Self::ClientCertificate => "client_certificate",
             Self::Refused => "refused",
             Self::TimedOut => "timed_out",
+            Self::Crowded => "crowded",
             Self::Other => "other",
         }
     }

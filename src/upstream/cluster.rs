@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -19,6 +20,7 @@ use super::outliers::Ejections;
 use super::resolve;
 use super::settings::Settings;
 use crate::telemetry::metrics::{ClusterMetrics, ClusterView, HostView, Metrics};
+use crate::tls::client::Client;
 
 /// How often ejected endpoints are looked at.
 pub(super) const TICK: Duration = Duration::from_millis(100);
@@ -36,6 +38,8 @@ pub struct Cluster {
     pub(super) breaker: Arc<Breaker>,
     pub(super) ejections: Mutex<Ejections>,
     pub(super) metrics: Arc<ClusterMetrics>,
+    /// TLS, if that is spoken to it.
+    tls: Option<ArcSwap<Client>>,
 }
 
 /// What is known of where an upstream is.
@@ -47,8 +51,9 @@ pub(super) struct Known {
 }
 
 impl Cluster {
-    /// The upstream that `settings` describe. Names are to be looked up still: see [`Self::start`].
-    pub fn new(settings: Settings, metrics: &Metrics) -> Arc<Self> {
+    /// The upstream that `settings` describe, over `tls` if there is any. Names are to be looked up still: see
+    /// [`Self::start`].
+    pub fn new(settings: Settings, tls: Option<Arc<Client>>, metrics: &Metrics) -> Arc<Self> {
         let targets = settings.addresses.iter().filter_map(|address| Some((Target::of(address)?, address)));
         let hosts: Hosts = targets
             .map(|(target, address)| Arc::new(Host::new(target, address.to_string().into())))
@@ -60,8 +65,23 @@ impl Cluster {
             breaker: Breaker::new(settings.limits, settings.retries.budget > 0),
             ejections: Mutex::default(),
             metrics: metrics.cluster(&settings.name),
+            tls: tls.map(ArcSwap::new),
             settings,
         })
+    }
+
+    /// TLS, if that is spoken to it.
+    pub fn tls(&self) -> Option<Arc<Client>> {
+        self.tls.as_ref().map(ArcSwap::load_full)
+    }
+
+    /// From now on connections are made by `client`, and those that there are get no more requests. All that is known
+    /// of the upstream stays known. Nothing changes for one without TLS.
+    pub fn secure(&self, client: Arc<Client>) {
+        if let Some(tls) = &self.tls {
+            tls.store(client);
+            self.has_changed();
+        }
     }
 
     /// Does what is to be done beside requests, for as long as the upstream is there.

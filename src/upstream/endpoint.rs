@@ -29,9 +29,12 @@ use super::http1::streaming::Streaming;
 use super::http1::upload::Upload;
 use super::http2::{self, lines::Lines};
 use super::pool::{Pool, Room};
+use super::secured;
 use super::settings::Balance;
-use super::transport::{self, Transport};
+use super::transport::Transport;
 use crate::telemetry::metrics::{EndpointMetrics, Overflow};
+use crate::tls::Protocol;
+use crate::tls::client::Client;
 
 /// One worker's way to one endpoint.
 #[derive(Debug)]
@@ -41,11 +44,18 @@ pub struct Endpoint {
     pool: Rc<Pool>,
     lines: Lines,
     metrics: Rc<EndpointMetrics>,
+    /// TLS as all of its connections have it.
+    tls: Option<Arc<Client>>,
 }
 
 impl Endpoint {
-    /// A way to `host` without connections yet.
-    pub(super) fn new(cluster: &Arc<Cluster>, host: &Arc<Host>, metrics: EndpointMetrics) -> Self {
+    /// A way to `host` without connections yet; over `tls`, if there is any.
+    pub(super) fn new(
+        cluster: &Arc<Cluster>,
+        host: &Arc<Host>,
+        tls: Option<Arc<Client>>,
+        metrics: EndpointMetrics,
+    ) -> Self {
         let keep_for = cluster.settings().idle_timeout.as_secs().max(1);
         let metrics = Rc::new(metrics);
         Self {
@@ -54,7 +64,13 @@ impl Endpoint {
             cluster: Arc::clone(cluster),
             host: Arc::clone(host),
             metrics,
+            tls,
         }
+    }
+
+    /// Whether its connections are made by `client`, or with no TLS for none.
+    pub(super) fn is_secured_by(&self, client: Option<&Arc<Client>>) -> bool {
+        self.tls.as_ref().map(Arc::as_ptr) == client.map(Arc::as_ptr)
     }
 
     /// Its address in logs.
@@ -153,7 +169,8 @@ impl Endpoint {
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let (parts, body) = request.into_parts();
-        let head = http2::head::for_http2(parts, Scheme::HTTP, &self.host.name);
+        let scheme = if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
+        let head = http2::head::for_http2(parts, scheme, &self.host.name);
         http2::send(taken, &self.lines, async || self.open_shared().await, head, body).await
     }
 
@@ -241,7 +258,7 @@ impl Endpoint {
             Ok(Err(_)) => return Err(self.overflow(Overflow::Pending)),
             Err(_) => return Err(self.overflow(Overflow::Connections)),
         };
-        let transport = self.open_transport().await?;
+        let transport = self.open_transport(Protocol::Http1).await?;
         Ok((Connection::new(transport, &self.metrics, permit), false))
     }
 
@@ -252,11 +269,12 @@ impl Endpoint {
             Ok(Err(_)) => return Err(self.overflow(Overflow::Pending)),
             Err(_) => return Err(self.overflow(Overflow::Connections)),
         };
-        Ok((self.open_transport().await?, permit))
+        Ok((self.open_transport(Protocol::Http2).await?, permit))
     }
 
-    async fn open_transport(&self) -> Result<Transport, Error> {
-        let opened = match tokio::time::timeout(self.patience(), transport::open(&self.host.target)).await {
+    async fn open_transport(&self, protocol: Protocol) -> Result<Transport, Error> {
+        let opening = secured::open(&self.cluster, &self.host, self.tls.as_deref(), protocol);
+        let opened = match tokio::time::timeout(self.patience(), opening).await {
             Ok(opened) => opened.map_err(Error::Connect),
             Err(_) => Err(Error::ConnectTimeout),
         };

@@ -121,13 +121,14 @@ impl Endpoints {
         let settings = cluster.settings();
         // Read before the hosts: a change in between is seen the next time.
         let epoch = cluster.epoch();
-        let hosts = cluster.hosts();
+        let (hosts, tls) = (cluster.hosts(), cluster.tls());
         let mut seen = self.seen.borrow_mut();
         let endpoint = |host: &Arc<Host>| {
-            let kept = seen.all.iter().find(|endpoint| endpoint.is_of(host));
+            let kept =
+                seen.all.iter().find(|endpoint| endpoint.is_of(host) && endpoint.is_secured_by(tls.as_ref()));
             let fresh = || {
                 let metrics = self.metrics.endpoint(&settings.name, &host.name);
-                Rc::new(Endpoint::new(cluster, host, metrics))
+                Rc::new(Endpoint::new(cluster, host, tls.clone(), metrics))
             };
             kept.map_or_else(fresh, Rc::clone)
         };

@@ -9,8 +9,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::cluster::Cluster;
 use super::host::{FAILED_CHECK, Host};
 use super::resolve::jittered;
+use super::secured;
 use super::settings::HealthCheck;
-use super::transport;
+use crate::tls::Protocol;
 
 /// A status line is here long before so many bytes are.
 const LONGEST_LINE: usize = 1024;
@@ -31,7 +32,7 @@ pub(super) async fn keep_checked(cluster: Weak<Cluster>, host: Weak<Host>) {
         let interval = {
             let (Some(cluster), Some(host)) = (cluster.upgrade(), host.upgrade()) else { return };
             let Some(settings) = &cluster.settings().health_check else { return };
-            let checked = tokio::time::timeout(settings.timeout, check(&host, settings)).await;
+            let checked = tokio::time::timeout(settings.timeout, check(&cluster, &host, settings)).await;
             let checked = checked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
             record.note(&cluster, &host, settings, checked);
             settings.interval
@@ -67,14 +68,21 @@ impl Record {
     }
 }
 
-async fn check(host: &Host, settings: &HealthCheck) -> io::Result<()> {
-    let mut stream = pin!(transport::open(&host.target).await?);
+async fn check(cluster: &Cluster, host: &Host, settings: &HealthCheck) -> io::Result<()> {
+    // What is asked is asked by HTTP/1.1; without a question, what requests will speak has to be there.
+    let protocol = match settings.path {
+        None if cluster.settings().http2 => Protocol::Http2,
+        _ => Protocol::Http1,
+    };
+    let client = cluster.tls();
+    let mut stream = pin!(secured::open(cluster, host, client.as_deref(), protocol).await?);
     let Some(path) = &settings.path else { return Ok(()) };
     let authority = settings.host.as_ref().unwrap_or(&host.hostname);
     let request = format!(
         "GET {path} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: weir-health-check\r\nconnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await?;
+    stream.flush().await?;
     let mut read = Vec::with_capacity(LONGEST_LINE);
     loop {
         if let Some(status) = status_of(&read) {

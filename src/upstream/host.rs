@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use super::settings::Address;
 
@@ -24,6 +24,8 @@ pub struct Host {
     /// Requests failed in a row.
     pub(super) failures: AtomicU32,
     flags: AtomicU8,
+    /// There was no TLS with it when that was last tried.
+    pub(super) is_distrusted: AtomicBool,
 }
 
 /// Where a connection is made to.
@@ -66,7 +68,14 @@ impl Host {
             under_way: AtomicU32::new(0),
             failures: AtomicU32::new(0),
             flags: AtomicU8::new(0),
+            is_distrusted: AtomicBool::new(false),
         }
+    }
+
+    /// The name or address that it was configured by, without the port.
+    pub(super) fn authority_host(&self) -> &str {
+        let host = self.hostname.rsplit_once(':').map_or(&*self.hostname, |(host, _)| host);
+        host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
     }
 
     /// Whether it may get requests.

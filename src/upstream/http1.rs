@@ -6,6 +6,8 @@
 //! connection go on independently, and whichever ends last gives the connection back (see [`duplex`]).
 
 pub(super) mod connection;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 pub(super) mod head;
 pub(super) mod length;
 pub(super) mod streaming;

@@ -106,7 +106,7 @@ impl Pool {
     /// A connection that is open as far as we know, and on which nothing has come since its last answer.
     pub(super) fn checkout(&self) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
-        while let Some(Idle { connection, .. }) = idle.pop() {
+        while let Some(Idle { mut connection, .. }) = idle.pop() {
             if connection.is_quiet() {
                 return Some(connection);
             }

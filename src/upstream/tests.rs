@@ -40,7 +40,7 @@ fn settings(addresses: &[(&str, u16)]) -> Settings {
 
 fn upstream(settings: Settings) -> Upstream {
     let metrics = Metrics::new(&[]);
-    Upstream::new(&Cluster::new(settings, &metrics), &metrics)
+    Upstream::new(&Cluster::new(settings, None, &metrics), &metrics)
 }
 
 fn four() -> Upstream {

@@ -10,12 +10,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::host::Target;
+use super::secured::Secured;
 
 /// A stream of bytes to an endpoint.
 #[derive(Debug)]
 pub(super) enum Transport {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<Secured>),
 }
 
 /// A stream to `target`.
@@ -39,10 +41,11 @@ fn tcp(stream: TcpStream) -> io::Result<Transport> {
 impl Transport {
     /// Whether nothing has come, not even the end, as far as we have been told. Asks the system only if there is
     /// something to be read.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&mut self) -> bool {
         let read = match self {
             Self::Tcp(stream) => stream.try_read(&mut [0]),
             Self::Unix(stream) => stream.try_read(&mut [0]),
+            Self::Tls(stream) => return stream.is_quiet(),
         };
         read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
@@ -63,6 +66,7 @@ impl AsyncRead for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buffer),
         }
     }
 }
@@ -72,6 +76,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
         }
     }
 
@@ -83,6 +88,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(cx, parts),
         }
     }
 
@@ -90,6 +96,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
         }
     }
 
@@ -97,6 +104,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
         }
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod h2_origin;
 pub(crate) mod metrics;
 pub(crate) mod origin;
 pub(crate) mod pki;
+pub(crate) mod tls_front;
 pub(crate) mod wait;
 pub(crate) mod weir;
 pub(crate) mod wire;

@@ -8,12 +8,16 @@ use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::files::certificates::{AUTHORITIES, CHAIN, KEY};
 use crate::config::problem::{Fault, Report, quoted};
-use crate::config::raw;
+use crate::config::{defaults, raw};
 use crate::identify::certificate::CertificateName;
 use crate::listener::ProxyProtocol;
 use crate::rules::pattern::HeaderPattern;
 use crate::tls::certificate::Facts;
-use crate::tls::server::{Clients, Pair, Settings};
+use crate::tls::pair::Pair;
+use crate::tls::server::{Clients, Settings};
+
+/// Who refuses what a listener shows.
+const CLIENTS: &str = "clients";
 
 /// The section `tls` of a listener at `at`.
 pub(super) fn server(
@@ -24,23 +28,27 @@ pub(super) fn server(
 ) -> Option<Settings> {
     let mut pairs = Vec::new();
     if raw.certificate.is_some() || raw.key.is_some() {
-        pairs.extend(pair(raw.certificate.as_deref(), raw.key.as_deref(), at, files, report));
+        let named = (raw.certificate.as_deref(), raw.key.as_deref());
+        pairs.extend(pair(named, CLIENTS, at, files, report));
     } else if raw.certificates.is_none() && !report.is_faulty(at) {
         report.key(at, "no certificate, expected `certificate` and `key`, or `certificates`");
     }
     if let Some(list) = &raw.certificates {
         let read = |raw: &raw::Certificate, at: At<'_>| {
-            pair(raw.certificate.as_deref(), raw.key.as_deref(), at, files, report)
+            pair((raw.certificate.as_deref(), raw.key.as_deref()), CLIENTS, at, files, report)
         };
         pairs.extend(each(list, at.key("certificates"), read));
     }
     let clients = clients(raw, at, files, report)?;
-    (!pairs.is_empty()).then_some(Settings { pairs, clients })
+    let handshakes = raw.handshakes.and_then(|count| usize::try_from(count).ok());
+    let handshakes = handshakes.unwrap_or(defaults::HANDSHAKES);
+    (!pairs.is_empty()).then_some(Settings { pairs, clients, handshakes })
 }
 
-fn pair(
-    certificate: Option<&str>,
-    key: Option<&str>,
+/// A certificate and its key; `refusing` are those to whom it is shown.
+pub(super) fn pair(
+    (certificate, key): (Option<&str>, Option<&str>),
+    refusing: &str,
     at: At<'_>,
     files: &mut Files,
     report: &mut Report<'_>,
@@ -57,7 +65,7 @@ fn pair(
     let chain = certificate.and_then(|name| files.load(name, &CHAIN, at.key("certificate"), report));
     let key_read = key.and_then(|name| files.load(name, &KEY, at.key("key"), report));
     let (chain, key_read) = (chain?, key_read?);
-    note_times(&chain.facts, at, files, report);
+    note_times(&chain.facts, refusing, at, files, report);
     let file = files.path(certificate?).display().to_string();
     let pair = Pair::new(chain, &key_read, file.into());
     report.take(
@@ -66,13 +74,19 @@ fn pair(
     )
 }
 
-/// Clients will refuse it; that is for them to say, and a restart must not fail for it.
-fn note_times(facts: &Facts, at: At<'_>, files: &Files, report: &mut Report<'_>) {
+/// Whoever is shown it will refuse it; that is for them to say, and a restart must not fail for it.
+fn note_times(facts: &Facts, refusing: &str, at: At<'_>, files: &Files, report: &mut Report<'_>) {
     let now = files.now().as_secs();
     if facts.expires < now {
-        report.note(at.key("certificate"), "the certificate has expired, so clients will refuse it");
+        report.note(
+            at.key("certificate"),
+            format!("the certificate has expired, so {refusing} will refuse it"),
+        );
     } else if facts.valid_from > now {
-        report.note(at.key("certificate"), "the certificate is not valid yet, so clients will refuse it");
+        report.note(
+            at.key("certificate"),
+            format!("the certificate is not valid yet, so {refusing} will refuse it"),
+        );
     }
 }
 

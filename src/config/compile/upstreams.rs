@@ -2,29 +2,48 @@
 
 use super::addresses::Taken;
 use super::scope::Scope;
-use super::{each, endpoints, matching, retries, rules, timeout};
+use super::{each, endpoints, matching, retries, rules, timeout, upstream_tls};
 use crate::config::at::At;
+use crate::config::files::Files;
+use crate::config::parse::UpstreamPlace;
 use crate::config::problem::{Fault, Report, named};
 use crate::config::raw::{self, List as _};
 use crate::config::{defaults, parse};
 use crate::rules::matcher::Matcher;
 use crate::rules::routes::Routes;
+use crate::tls::client;
 use crate::upstream::settings::{Address, Balance, Settings};
 
 /// The name of the only upstream, unless it is given one.
 const ONLY: &str = "upstream";
 
-/// The upstreams with what each of them is for; nothing where there is a problem with one of them.
+/// All that is said of upstreams.
+#[derive(Debug, Default)]
+pub(super) struct Upstreams {
+    pub(super) settings: Vec<Settings>,
+    /// Beside the settings.
+    pub(super) tls: Vec<Option<client::Settings>>,
+    /// What each of them is for.
+    pub(super) routes: Routes,
+}
+
+/// One upstream.
+type One = (Settings, Option<client::Settings>);
+
+/// The upstreams; nothing where there is a problem with one of them.
 pub(super) fn compile(
     raw: &raw::Root,
     taken: &Taken,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
-) -> Option<(Vec<Settings>, Routes)> {
+) -> Option<Upstreams> {
     let root = At::ROOT;
     let (one, several) = (root.key("upstream"), root.key("upstreams"));
     match (&raw.upstream, &raw.upstreams) {
-        (Some(raw), None) => Some((vec![only(raw, one, taken, report)?], Routes::default())),
+        (Some(raw), None) => {
+            let (settings, tls) = only(raw, one, taken, scope.files, report)?;
+            Some(Upstreams { settings: vec![settings], tls: vec![tls], routes: Routes::default() })
+        }
         (None, Some(raw)) => list(raw, several, taken, scope, report),
         (Some(_), Some(_)) => {
             report.key(several, Fault::new("`upstream` is there too").hint("one of them says it all"));
@@ -39,11 +58,18 @@ pub(super) fn compile(
     }
 }
 
-fn only(raw: &raw::Upstream, at: At<'_>, taken: &Taken, report: &mut Report<'_>) -> Option<Settings> {
+fn only(
+    raw: &raw::Upstream,
+    at: At<'_>,
+    taken: &Taken,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Option<One> {
     match raw {
         raw::Upstream::Address(raw) => {
-            let addresses = [address(raw, at, taken, report)?].into();
-            settings(addresses, Some(ONLY.into()), None, at, report)
+            let place = address(raw, at.same(), taken, report)?;
+            let tls = upstream_tls::client(None, std::slice::from_ref(&place), at.same(), files, report);
+            Some((settings(vec![place.address], Some(ONLY.into()), None, at, report)?, tls))
         }
         raw::Upstream::Map(map) => {
             if map.matching.is_some() {
@@ -51,7 +77,7 @@ fn only(raw: &raw::Upstream, at: At<'_>, taken: &Taken, report: &mut Report<'_>)
                 report.key(at.key("match"), fault.hint("several are written under `upstreams`"));
             }
             let name = map.name.as_deref().map_or_else(|| ONLY.into(), Into::into);
-            of_map(map, Some(name), at, taken, report)
+            of_map(map, Some(name), at, taken, files, report)
         }
     }
 }
@@ -62,15 +88,15 @@ fn list(
     taken: &Taken,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
-) -> Option<(Vec<Settings>, Routes)> {
-    let mut compiled: Vec<(Settings, Matcher)> = Vec::new();
+) -> Option<Upstreams> {
+    let mut compiled: Vec<(One, Matcher)> = Vec::new();
     // The one that takes everything: nothing gets past it.
     let mut rest: Option<Box<str>> = None;
     each(raw, at, |raw, at| {
         let matcher = matching::matcher(raw.matching.as_ref(), at.key("match"), scope, report);
         let name = raw.name.as_deref().map(Into::into);
-        let settings = of_map(raw, name, at, taken, report)?;
-        if compiled.iter().any(|(other, _)| other.name == settings.name) {
+        let (settings, tls) = of_map(raw, name, at.same(), taken, scope.files, report)?;
+        if compiled.iter().any(|((other, _), _)| other.name == settings.name) {
             report.value(at.key("name"), format!("duplicate upstream name {}", named(&settings.name)));
         }
         if let Some(rest) = &rest {
@@ -79,12 +105,13 @@ fn list(
         } else if matching::holds_for_all(&matcher) && !report.is_faulty(at.key("match")) {
             rest = Some(settings.name.clone());
         }
-        compiled.push((settings, matcher));
+        compiled.push(((settings, tls), matcher));
         Some(())
     });
     let is_whole = compiled.len() == raw.items().count();
-    let (settings, matchers): (Vec<_>, Vec<_>) = compiled.into_iter().unzip();
-    is_whole.then(|| (settings, Routes::new(matchers)))
+    let (compiled, matchers): (Vec<_>, Vec<_>) = compiled.into_iter().unzip();
+    let (settings, tls) = compiled.into_iter().unzip();
+    is_whole.then(|| Upstreams { settings, tls, routes: Routes::new(matchers) })
 }
 
 fn of_map(
@@ -92,8 +119,9 @@ fn of_map(
     name: Option<Box<str>>,
     at: At<'_>,
     taken: &Taken,
+    files: &mut Files,
     report: &mut Report<'_>,
-) -> Option<Settings> {
+) -> Option<One> {
     if let Some(name) = &raw.name {
         report.take(at.key("name"), rules::check_name(name));
     }
@@ -101,7 +129,10 @@ fn of_map(
         .address
         .as_ref()
         .map(|raw| each(raw, at.key("address"), |raw, at| address(raw, at, taken, report)));
-    settings(addresses.unwrap_or_default(), name, Some(raw), at, report)
+    let places = addresses.unwrap_or_default();
+    let tls = upstream_tls::client(raw.tls.as_deref(), &places, at.same(), files, report);
+    let addresses = places.into_iter().map(|place| place.address).collect();
+    Some((settings(addresses, name, Some(raw), at, report)?, tls))
 }
 
 fn settings(
@@ -150,10 +181,10 @@ fn address(
     at: At<'_>,
     taken: &Taken,
     report: &mut Report<'_>,
-) -> Option<Address> {
-    let address = report.take(at, parse::upstream_address(&raw.0))?;
-    if let Some(path) = taken.reached_by(&address) {
+) -> Option<UpstreamPlace> {
+    let place = report.take(at.same(), parse::upstream_address(&raw.0))?;
+    if let Some(path) = taken.reached_by(&place.address) {
         report.value(at, format!("our own address, that of `{path}`: requests would never leave"));
     }
-    Some(address)
+    Some(place)
 }

@@ -7,6 +7,8 @@ use crate::config::problem::{Fault, quoted};
 use crate::listener;
 use crate::upstream::Address;
 
+/// The port of `https`.
+const HTTPS: u16 = 443;
 /// Room for a path in a socket's address on Linux, its final NUL apart.
 const LONGEST_SOCKET_PATH: usize = 107;
 
@@ -48,39 +50,57 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, Fault> {
     }
 }
 
-/// Reads an upstream's address: `host:port`, `http://host:port`, `unix:/path` or `echo`.
+/// Where an upstream is, and how it is spoken to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamPlace {
+    /// Where.
+    pub address: Address,
+    /// Over TLS, or plainly.
+    pub is_secure: bool,
+}
+
+/// Reads an upstream's address: `host:port`, `http://host:port`, `https://host[:port]`, `unix:/path` or `echo`.
 ///
 /// # Errors
 /// A [`Fault`] where the port is missing, the host is none, or the scheme is not spoken.
-pub fn upstream_address(text: &str) -> Result<Address, Fault> {
+pub fn upstream_address(text: &str) -> Result<UpstreamPlace, Fault> {
+    let plain = |address| UpstreamPlace { address, is_secure: false };
     if text == "echo" {
-        return Ok(Address::Echo);
-    }
-    if text.starts_with("https://") {
-        return Err(not_yet("https://", text));
+        return Ok(plain(Address::Echo));
     }
     if let Some(path) = text.strip_prefix("unix:") {
-        return socket_path(path).map(Address::Unix);
+        return socket_path(path).map(Address::Unix).map(plain);
     }
-    let authority = match text.strip_prefix("http://") {
+    let secured = text.strip_prefix("https://");
+    let authority = match secured.or_else(|| text.strip_prefix("http://")) {
         Some(rest) => rest.strip_suffix('/').unwrap_or(rest),
         None => text,
     };
     if let Some((scheme, _)) = authority.split_once("://") {
-        return Err(Fault::new(format!("unknown scheme {}, expected `http`", quoted(scheme))));
+        return Err(Fault::new(format!("unknown scheme {}, expected `http` or `https`", quoted(scheme))));
     }
     if authority.contains(['/', '?', '#', '@']) {
         return Err(not_an_address(text).hint("only host and port: the path is the client's"));
     }
-    let (host, port) = split_port(authority)?;
+    let (host, port) = match secured {
+        Some(_) if has_no_port(authority) => (authority, HTTPS),
+        _ => split_port(authority)?,
+    };
     if port == 0 {
         return Err(Fault::new(format!("port must be at least 1, got {}", quoted(text))));
     }
+    let tcp =
+        |host: Box<str>| UpstreamPlace { address: Address::Tcp { host, port }, is_secure: secured.is_some() };
     match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-        Some(inner) if inner.parse::<Ipv6Addr>().is_ok() => Ok(Address::Tcp { host: inner.into(), port }),
-        None if is_host(host) => Ok(Address::Tcp { host: host.to_ascii_lowercase().into(), port }),
+        Some(inner) if inner.parse::<Ipv6Addr>().is_ok() => Ok(tcp(inner.into())),
+        None if is_host(host) => Ok(tcp(host.to_ascii_lowercase().into())),
         _ => Err(Fault::new(format!("expected a host before the port, got {}", quoted(text)))),
     }
+}
+
+/// `https` has a port of its own (RFC 9110 section 4.2.2).
+fn has_no_port(authority: &str) -> bool {
+    !authority.is_empty() && (!authority.contains(':') || authority.ends_with(']'))
 }
 
 /// Absolute, since a relative one would depend on where the process was started; and no longer than the kernel
@@ -111,10 +131,6 @@ fn split_port(text: &str) -> Result<(&str, u16), Fault> {
         Ok(port) if digits => Ok((host, port)),
         _ => Err(Fault::new(format!("expected a port from 0 to 65535, got {}", quoted(port)))),
     }
-}
-
-fn not_yet(scheme: &str, text: &str) -> Fault {
-    Fault::new(format!("`{scheme}` is not supported in this release, got {}", quoted(text)))
 }
 
 fn not_an_address(text: &str) -> Fault {
@@ -173,21 +189,32 @@ mod tests {
 
     #[test]
     fn an_upstream_is_a_host_and_a_port() {
-        let tcp = |host: &str, port| Address::Tcp { host: host.into(), port };
-        assert_eq!(upstream_address("echo"), Ok(Address::Echo));
-        assert_eq!(upstream_address("127.0.0.1:3000"), Ok(tcp("127.0.0.1", 3000)));
-        assert_eq!(upstream_address("http://App_1.svc:80/"), Ok(tcp("app_1.svc", 80)));
-        assert_eq!(upstream_address("[::1]:80"), Ok(tcp("::1", 80)));
+        let place = |address, is_secure| Ok(UpstreamPlace { address, is_secure });
+        let tcp = |host: &str, port| place(Address::Tcp { host: host.into(), port }, false);
+        assert_eq!(upstream_address("echo"), place(Address::Echo, false));
+        assert_eq!(upstream_address("127.0.0.1:3000"), tcp("127.0.0.1", 3000));
+        assert_eq!(upstream_address("http://App_1.svc:80/"), tcp("app_1.svc", 80));
+        assert_eq!(upstream_address("[::1]:80"), tcp("::1", 80));
         assert_eq!(
             upstream_address("unix:/run/app.sock"),
-            Ok(Address::Unix(Path::new("/run/app.sock").into()))
+            place(Address::Unix(Path::new("/run/app.sock").into()), false)
         );
+        let tls = |host: &str, port| place(Address::Tcp { host: host.into(), port }, true);
+        assert_eq!(upstream_address("https://App.example"), tls("app.example", 443));
+        assert_eq!(upstream_address("https://app:8443/"), tls("app", 8443));
+        assert_eq!(upstream_address("https://[::1]"), tls("::1", 443));
+        assert_eq!(upstream_address("https://[::1]:8443"), tls("::1", 8443));
         let bad = [
             "",
             "app",
             "app:0",
             "app:x",
-            "https://app:443",
+            "https://",
+            "https://app:0",
+            "https://app:",
+            "https://app/v1",
+            "https://::1",
+            "https://[::1",
             "unix:run/app.sock",
             "unix:",
             "ftp://app:21",

@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use super::rules::Matcher;
 use super::tariff::Refund;
+use super::tls::UpstreamTls;
 use super::values::{Duration, OneOrMany, Percentage, UpstreamAddress};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
@@ -31,7 +32,9 @@ pub struct UpstreamMap {
     /// Where it is: one place or several.
     #[schemars(required)]
     pub address: Option<OneOrMany<UpstreamAddress>>,
-    /// Whether all requests go over HTTP/2, with prior knowledge; calls of gRPC always do.
+    /// TLS, where its addresses begin with `https://`.
+    pub tls: Option<Box<UpstreamTls>>,
+    /// Whether all requests go over HTTP/2, with prior knowledge or as agreed on by TLS; calls of gRPC always do.
     #[schemars(extend("default" = false))]
     pub http2: Option<bool>,
     /// Until a connection stands.

@@ -38,7 +38,7 @@ impl Report {
 }
 
 /// The utilization that an answer reports, if it does.
-pub(super) fn utilization(headers: &HeaderMap) -> Option<f64> {
+pub(in crate::proxy) fn utilization(headers: &HeaderMap) -> Option<f64> {
     let report = if let Some(value) = headers.get(TEXT_OR_JSON) {
         let value = value.to_str().ok().filter(|value| value.len() <= MOST_OCTETS)?;
         let (form, report) = value.split_once(' ')?;

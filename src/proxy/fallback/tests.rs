@@ -17,7 +17,7 @@ fn at(seconds: u64) -> Timestamp {
 /// A capture of the answer to `key`, if one begins.
 fn begin(memory: &Arc<Memory>, key: &str, now: Timestamp) -> Option<Capture> {
     let taking = Taking::begin(memory, &key.as_bytes().into(), now)?;
-    Some(Capture::new(vec![taking], Asked::with(&HeaderMap::new(), &[]), now))
+    Some(Capture::new(vec![taking], Asked::with(&HeaderMap::new(), &[], false), now))
 }
 
 fn head(capture: &mut Capture, length: Option<u64>) -> bool {

@@ -57,12 +57,12 @@ pub(in crate::proxy) struct Controls {
 }
 
 /// Whether a field steers.
-pub(super) fn is_control(name: &str) -> bool {
+pub(in crate::proxy) fn is_control(name: &str) -> bool {
     name.starts_with("x-envoy-") && CONTROLS.contains(&name)
 }
 
 /// Takes all of these off; answers what they say, if `trusted`.
-pub(super) fn take_controls(headers: &mut HeaderMap, trusted: bool) -> Option<Box<Controls>> {
+pub(in crate::proxy) fn take_controls(headers: &mut HeaderMap, trusted: bool) -> Option<Box<Controls>> {
     let controls = trusted.then(|| Box::new(read(headers)));
     for name in CONTROLS {
         headers.remove(name);

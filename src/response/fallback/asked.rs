@@ -66,10 +66,12 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// By the headers of the request as received, of which `telling` tell clients apart whatever their names are.
-    pub fn with(headers: &HeaderMap, telling: &[HeaderName]) -> Self {
+    /// By the headers of the request as received, of which `telling` tell clients apart whatever their names are; and
+    /// whether its client `is_certified`, by a certificate of which the upstream is told.
+    pub fn with(headers: &HeaderMap, telling: &[HeaderName], is_certified: bool) -> Self {
         Self {
-            is_personal: headers.keys().any(|name| !is_harmless(name) || telling.contains(name)),
+            is_personal: is_certified
+                || headers.keys().any(|name| !is_harmless(name) || telling.contains(name)),
             varying: VARYING.map(|name| headers.get(name).cloned()),
         }
     }

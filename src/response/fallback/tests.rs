@@ -34,7 +34,7 @@ fn browser(more: &[(&'static str, &'static str)]) -> HeaderMap {
 }
 
 fn asked(headers: &HeaderMap) -> Asked {
-    Asked::with(headers, &[])
+    Asked::with(headers, &[], false)
 }
 
 fn kept(request: &[(&'static str, &'static str)], answer: &[(&'static str, &'static str)]) -> Option<Kept> {
@@ -89,10 +89,20 @@ fn an_answer_that_is_for_one_client_is_not_kept() {
 fn what_a_rule_tells_clients_apart_by_is_personal_whatever_its_name() {
     let telling = [HeaderName::from_static("x-real-ip"), HeaderName::from_static("user-agent")];
     let kept = |headers: &HeaderMap, telling: &[HeaderName]| {
-        Kept::new(&Asked::with(headers, telling), StatusCode::OK, &HeaderMap::new(), at(100)).is_some()
+        Kept::new(&Asked::with(headers, telling, false), StatusCode::OK, &HeaderMap::new(), at(100)).is_some()
     };
     let plain = headers(&[("accept", "*/*")]);
     assert!(kept(&browser(&[]), &[]) && kept(&plain, &telling) && !kept(&browser(&[]), &telling));
+}
+
+#[test]
+fn a_client_with_a_certificate_is_somebody_whatever_it_sends() {
+    let may_be_kept = |is_certified, answer: &[(&'static str, &'static str)]| {
+        let asked = Asked::with(&browser(&[]), &[], is_certified);
+        Kept::new(&asked, StatusCode::OK, &headers(answer), at(100)).is_some()
+    };
+    assert!(may_be_kept(false, &[]) && !may_be_kept(true, &[]));
+    assert!(may_be_kept(true, &[("cache-control", "public")]));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What comes of connections before HTTP.
 
+use crate::tls::client::Reason;
 use crate::tls::server::Failure;
 
 /// How a TLS handshake ended.
@@ -16,7 +17,7 @@ pub enum Handshake {
 impl Handshake {
     /// The label values, by index.
     pub(super) const LABELS: [&'static str; 2 + Failure::ALL.len()] = {
-        let mut labels = ["full", "resumed", "", "", "", "", "", "", ""];
+        let mut labels = ["full", "resumed", "", "", "", "", "", "", "", ""];
         let mut index = 0;
         while index < Failure::ALL.len() {
             labels[2 + index] = Failure::ALL[index].as_str();
@@ -31,6 +32,41 @@ impl Handshake {
             Self::Resumed => 1,
             Self::Failed(failure) => 2 + failure as usize,
         }
+    }
+}
+
+/// How a TLS handshake with an upstream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamHandshake {
+    /// In a new session.
+    Full,
+    /// In one that goes on.
+    Resumed,
+    /// In none.
+    Failed(Reason),
+}
+
+impl UpstreamHandshake {
+    /// How many there are.
+    pub(super) const COUNT: usize = 2 + Reason::ALL.len();
+
+    /// The label values, by index.
+    pub(super) fn labels() -> impl Iterator<Item = &'static str> {
+        ["full", "resumed"].into_iter().chain(Reason::ALL.map(Reason::as_str))
+    }
+
+    pub(super) const fn index(self) -> usize {
+        match self {
+            Self::Full => 0,
+            Self::Resumed => 1,
+            Self::Failed(reason) => 2 + reason as usize,
+        }
+    }
+}
+
+impl From<Reason> for UpstreamHandshake {
+    fn from(reason: Reason) -> Self {
+        Self::Failed(reason)
     }
 }
 
@@ -84,6 +120,11 @@ mod tests {
     fn every_failure_has_its_label() {
         for failure in Failure::ALL {
             assert_eq!(Handshake::LABELS[Handshake::Failed(failure).index()], failure.as_str());
+        }
+        let labels: Vec<_> = UpstreamHandshake::labels().collect();
+        assert_eq!(labels.len(), UpstreamHandshake::COUNT);
+        for reason in Reason::ALL {
+            assert_eq!(labels[UpstreamHandshake::from(reason).index()], reason.as_str());
         }
         assert_eq!(Preamble::LABELS[Preamble::Unfinished as usize], "unfinished");
     }

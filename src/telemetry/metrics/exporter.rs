@@ -106,6 +106,9 @@ impl Exporter {
             for (limit, count) in cluster.overflows() {
                 self.count(&families::UPSTREAM_OVERFLOWS, &[name, ("limit", limit)], count);
             }
+            for (outcome, count) in cluster.handshakes() {
+                self.count(&families::UPSTREAM_HANDSHAKES, &[name, ("outcome", outcome)], count);
+            }
             // Nowhere, once the configuration names it no more.
             let view = scrape.clusters.iter().find(|view| *view.name == *name.1);
             let hosts = || view.into_iter().flat_map(|view| &view.hosts);
@@ -152,6 +155,11 @@ impl Exporter {
             for (outcome, count) in Handshake::LABELS.iter().zip(listener.handshakes) {
                 self.count(&families::HANDSHAKES, &[name, ("outcome", outcome)], count);
             }
+        }
+        if listener.waiting_to_shake.0 > 0 {
+            let now = |(begun, ended): (u64, u64)| begun.saturating_sub(ended) as f64;
+            self.set(&families::HANDSHAKES_IN_FLIGHT, &[name], now(listener.shaking));
+            self.set(&families::HANDSHAKES_WAITING, &[name], now(listener.waiting_to_shake));
         }
         if listener.preambles.iter().any(|count| *count > 0) {
             for (outcome, count) in Preamble::LABELS.iter().zip(listener.preambles) {

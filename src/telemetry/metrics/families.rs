@@ -61,13 +61,17 @@ pub(super) static ACCEPT_FAILURES: Family = counter(
 );
 pub(super) static HANDSHAKES: Family =
     counter("weir_tls_handshakes_total", "TLS handshakes with clients, by how they ended.");
+pub(super) static HANDSHAKES_IN_FLIGHT: Family =
+    gauge("weir_tls_handshakes_in_flight", "TLS handshakes with clients that are under way.");
+pub(super) static HANDSHAKES_WAITING: Family =
+    gauge("weir_tls_handshakes_waiting", "Clients whose TLS handshake waits for others to end.");
 pub(super) static PREAMBLES: Family = counter(
     "weir_proxy_protocol_connections_total",
     "Connections to listeners with the PROXY protocol, by what they began with.",
 );
 pub(super) static CERTIFICATE_EXPIRY: Family = gauge(
     "weir_tls_certificate_expiry_seconds",
-    "Time until a certificate that listeners show expires; negative once it has.",
+    "Time until a certificate that is shown to clients or upstreams expires; negative once it has.",
 );
 
 pub(super) static UPSTREAM_REQUESTS: Family = counter(
@@ -91,6 +95,10 @@ pub(super) static UPSTREAM_CONNECTIONS_OPENED: Family =
 pub(super) static UPSTREAM_CONNECTIONS_FAILED: Family = counter(
     "weir_upstream_connection_failures_total",
     "Connections to the upstream that could not be established.",
+);
+pub(super) static UPSTREAM_HANDSHAKES: Family = counter(
+    "weir_upstream_tls_handshakes_total",
+    "TLS handshakes with endpoints of the upstream, health checks' ones included, by how they ended.",
 );
 pub(super) static UPSTREAM_ENDPOINTS: Family = gauge("weir_upstream_endpoints", "Where the upstream is.");
 pub(super) static UPSTREAM_ENDPOINTS_HEALTHY: Family = gauge(
@@ -160,7 +168,7 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 51] = [
+pub(super) static ALL: [&Family; 54] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -173,6 +181,8 @@ pub(super) static ALL: [&Family; 51] = [
     &TURNED_AWAY,
     &ACCEPT_FAILURES,
     &HANDSHAKES,
+    &HANDSHAKES_IN_FLIGHT,
+    &HANDSHAKES_WAITING,
     &PREAMBLES,
     &CERTIFICATE_EXPIRY,
     &UPSTREAM_REQUESTS,
@@ -188,6 +198,7 @@ pub(super) static ALL: [&Family; 51] = [
     &UPSTREAM_EJECTIONS,
     &UPSTREAM_FAILED_CHECKS,
     &UPSTREAM_OVERFLOWS,
+    &UPSTREAM_HANDSHAKES,
     &DECISIONS,
     &LIMITER_KEYS,
     &LIMITER_ENTRIES,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::super::histogram::Histogram;
+use super::arrival::UpstreamHandshake;
 use super::totals::UpstreamTotals;
 use super::worker::{CLASSES, bump, class_of};
 
@@ -118,6 +119,7 @@ pub struct ClusterMetrics {
     ejections: AtomicU64,
     failed_checks: AtomicU64,
     overflows: [AtomicU64; Overflow::LABELS.len()],
+    handshakes: [AtomicU64; UpstreamHandshake::COUNT],
 }
 
 impl ClusterMetrics {
@@ -134,6 +136,18 @@ impl ClusterMetrics {
     /// A limit was reached.
     pub fn overflowed(&self, limit: Overflow) {
         bump(&self.overflows[limit as usize]);
+    }
+
+    /// A TLS handshake with an endpoint ended.
+    pub fn handshake(&self, outcome: UpstreamHandshake) {
+        bump(&self.handshakes[outcome.index()]);
+    }
+
+    /// TLS handshakes so far, by how they ended; nothing where there were none.
+    pub(super) fn handshakes(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let counts = || self.handshakes.iter().map(|count| count.load(Ordering::Relaxed));
+        let any = counts().any(|count| count > 0);
+        UpstreamHandshake::labels().zip(counts()).filter(move |_| any)
     }
 
     /// How often each limit was reached so far.

@@ -80,8 +80,8 @@ mod tests {
     use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, SignatureAlgorithm};
 
     use super::*;
+    use crate::tls::pair::Pair;
     use crate::tls::pem::{Chain, Key};
-    use crate::tls::server::Pair;
 
     const ANY: [SignatureScheme; 2] = [SignatureScheme::ED25519, SignatureScheme::ECDSA_NISTP256_SHA256];
 

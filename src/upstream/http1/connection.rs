@@ -118,7 +118,7 @@ impl Connection {
     }
 
     /// Whether nothing has come since the last answer, not even the end, as far as we have been told.
-    pub(in crate::upstream) fn is_quiet(&self) -> bool {
+    pub(in crate::upstream) fn is_quiet(&mut self) -> bool {
         self.stream.is_quiet()
     }
 

@@ -23,6 +23,8 @@ pub(in crate::upstream) struct Outbox {
     behind: Vec<u8>,
     /// Whether a byte is out.
     begun: bool,
+    /// Whether something may lie with the stream still: TLS takes more than its socket does.
+    lies: bool,
 }
 
 impl Outbox {
@@ -69,9 +71,9 @@ impl Outbox {
         self.large.is_empty() && self.copied.len() - self.written < FULL
     }
 
-    /// Whether all is written.
-    pub(super) fn is_empty(&self) -> bool {
-        self.written == self.copied.len() && self.large.is_empty()
+    /// Whether all is written and on its way.
+    pub(super) fn is_out(&self) -> bool {
+        self.is_empty() && !self.lies
     }
 
     /// Whether a byte is out.
@@ -98,11 +100,20 @@ impl Outbox {
             }
             self.advance(written);
         }
+        if self.lies {
+            ready!(Pin::new(stream).poll_flush(cx))?;
+            self.lies = false;
+        }
         Poll::Ready(Ok(()))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.written == self.copied.len() && self.large.is_empty()
     }
 
     fn advance(&mut self, mut octets: usize) {
         self.begun = true;
+        self.lies = true;
         let copied = octets.min(self.copied.len() - self.written);
         self.written += copied;
         octets -= copied;

@@ -127,7 +127,7 @@ impl<B> Upload<B> {
 
     /// Whether all of it is out.
     pub(in crate::upstream) fn is_over(&self) -> bool {
-        self.body.is_none() && self.outbox.is_empty()
+        self.body.is_none() && self.outbox.is_out()
     }
 
     /// Nobody takes it any more.

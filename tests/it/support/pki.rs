@@ -9,7 +9,8 @@ use rcgen::{
     IsCa, KeyPair, KeyUsagePurpose, SanType,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// Somebody who issues certificates.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -45,8 +46,7 @@ impl Authority {
 
     /// A client that believes this authority alone, and shows a certificate for `host`, if any.
     pub(crate) fn client(&self, host: Option<&str>) -> Arc<ClientConfig> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.0.der().clone()).unwrap();
+        let roots = self.roots();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.unwrap().with_root_certificates(roots);
@@ -59,6 +59,34 @@ impl Authority {
                 builder.with_client_auth_cert(chain, key).unwrap()
             }
         })
+    }
+
+    /// A server that shows a certificate for `host`, speaks `protocols` and, if `asks`, wants certificates of this
+    /// authority.
+    pub(crate) fn server(&self, host: &str, protocols: &[&str], asks: bool) -> Arc<ServerConfig> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        let builder = match asks {
+            false => builder.with_no_client_auth(),
+            true => {
+                let roots = Arc::new(self.roots());
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build().unwrap();
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let (certificate, key) = self.sign(host);
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let mut config = builder.with_single_cert(vec![certificate.der().clone()], key).unwrap();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().unwrap();
+        Arc::new(config)
+    }
+
+    fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).unwrap();
+        roots
     }
 
     /// For `host`, with the subject `CN=host,O=Weir` and the identity `spiffe://test/host`.

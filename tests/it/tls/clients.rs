@@ -104,6 +104,18 @@ fn rules_may_be_for_some_certificates() {
 }
 
 #[test]
+fn what_a_client_with_a_certificate_was_answered_is_given_to_no_other() {
+    let rule = "rules: [{ name: pages, key: path, limit: 1/d, on_limit: { fallback: { cached: 1MiB } } }]\n";
+    for (first, then) in [(Some("client"), "429"), (None, "200")] {
+        let secured = Secured::start(OPTIONAL, rule);
+        secured.issue("client.example", "client");
+        assert_eq!(secured.status(first, &[]), "200");
+        assert_eq!(secured.status(None, &[]), then, "the first was {first:?}");
+        assert_eq!(secured.origin.seen().len(), 1);
+    }
+}
+
+#[test]
 fn a_handshake_that_does_not_come_to_its_end_is_ended() {
     let secured = Secured::start("", "");
     let mut silent = TcpStream::connect(secured.weir.address()).unwrap();

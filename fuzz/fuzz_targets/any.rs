@@ -1,0 +1,14 @@
+//! All targets in one program, so that a quick look at each takes one link: `WEIR_FUZZ` says which it is.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use weir::fuzzing::{TARGETS, Target};
+
+static CHOSEN: LazyLock<Target> = LazyLock::new(|| {
+    let name = std::env::var("WEIR_FUZZ").unwrap_or_default();
+    let found = TARGETS.into_iter().find(|(known, _)| *known == name);
+    found.unwrap_or_else(|| panic!("no target {name:?}")).1
+});
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| CHOSEN(data));

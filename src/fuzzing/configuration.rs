@@ -1,0 +1,79 @@
+//! What operators write: configurations, single values, and data files.
+
+use std::path::Path;
+
+use super::steered;
+use crate::config::{self, Problem, changes, parse};
+use crate::tls::pem;
+
+/// A configuration is valid, or every problem of it has its place; reading it twice is reading the same.
+pub fn configuration(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let file = Path::new("fuzz.yaml");
+    let read = || config::from_text(text, file, &|name| (name == "SET").then(|| "1".to_owned()));
+    match (read(), read()) {
+        (Ok(one), Ok(other)) => {
+            one.notices.iter().for_each(|notice| has_its_place(notice, text));
+            assert_eq!(changes(&one, &other), Vec::<String>::new(), "one text is two configurations");
+        }
+        (Err(problems), Err(again)) => {
+            assert!(!problems.is_empty(), "refused without a reason");
+            problems.iter().for_each(|problem| has_its_place(problem, text));
+            assert_eq!(problems, again);
+        }
+        (one, other) => panic!("once valid, once not: {one:?}, {other:?}"),
+    }
+}
+
+fn has_its_place(problem: &Problem, text: &str) {
+    let shown = problem.to_string();
+    assert!(!shown.contains(['\n', '\r']), "more than a line: {shown:?}");
+    if problem.file != Path::new("fuzz.yaml") {
+        return;
+    }
+    // To YAML a carriage return ends a line, too.
+    let lines = text.split(['\n', '\r']).count();
+    assert!((1..=lines + 1).contains(&problem.line) && problem.column >= 1, "no place: {shown:?}");
+}
+
+/// A value that was understood is understood again as it is shown.
+pub fn value(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(rate) = parse::rate(text) {
+        assert_eq!(parse::rate(&rate.to_string()), Ok(rate));
+    }
+    if let Ok(duration) = parse::duration(text) {
+        let shown = parse::duration_text(duration);
+        assert_eq!(parse::duration(&shown), Ok(duration), "shown as {shown}");
+    }
+    if let Ok(network) = parse::network(text) {
+        assert_eq!(parse::network(&network.to_string()), Ok(network));
+        assert_eq!(network, network.trunc());
+    }
+    if let Ok(country) = parse::country(text) {
+        assert_eq!(parse::country(&country.to_string()), Ok(country));
+    }
+    if let Ok(address) = parse::listener_address(text) {
+        assert_eq!(parse::listener_address(&address.to_string()), Ok(address));
+    }
+    for percent in [parse::share(text), parse::margin(text)].into_iter().flatten() {
+        assert_eq!(parse::margin(&percent.to_string()), Ok(percent));
+    }
+    if let Ok(statuses) = parse::statuses(text) {
+        assert!(*statuses.start() >= 100 && statuses.end() <= &599 && !statuses.is_empty());
+    }
+    let _ = (parse::size(text), parse::throttle(text), parse::schedule(text), parse::factor(text));
+    let _ = (parse::upstream_address(text), parse::zone(text), parse::plan(text), parse::asn(text));
+    let _ = (parse::continent(text), parse::delay(text), parse::listen_address(text));
+}
+
+/// A data file is of use, or each of its flaws has its place; the first byte says which kind it is.
+pub fn data_file(data: &[u8]) {
+    let (steer, content) = steered(data);
+    match steer & 7 {
+        0 => drop(pem::Chain::from_pem(content)),
+        1 => drop(pem::Key::from_pem(content)),
+        2 => drop(pem::Authorities::from_pem(content)),
+        kind => config::fuzzing::data_file(kind, content),
+    }
+}

@@ -1,0 +1,155 @@
+//! What clients and those in front of us write into fields, and ahead of HTTP.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU64;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use http::header::{AUTHORIZATION, HOST};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+
+use super::{lines_of, steered};
+use crate::identify::cidr::CidrSet;
+use crate::identify::forwarded::{X_FORWARDED_FOR, appended, hops_from_nearest, write_ip};
+use crate::identify::jwt::claim::Claim;
+use crate::identify::jwt::keys::{Key, KeySet};
+use crate::identify::jwt::source::Source;
+use crate::identify::jwt::{self, Trust, Verifier};
+use crate::identify::{self, client_ip, identify};
+use crate::limiter::timestamp::Timestamp;
+use crate::listener::proxy_protocol::{Beginning, Version, parse};
+use crate::proxy;
+use crate::rules::tariff::{Cost, Measure, Refunds, Tariff, Told};
+
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 200));
+
+/// The hops of X-Forwarded-For are the same however they are spread over lines, and one that we add is the nearest.
+pub fn forwarded(data: &[u8]) {
+    let headers = lines_of(&X_FORWARDED_FOR, data);
+    let hops: Vec<_> = hops_from_nearest(&headers).collect();
+    for hop in hops.iter().flatten() {
+        let mut text = Vec::new();
+        write_ip(&mut text, *hop);
+        let again: Vec<_> = hops_from_nearest(&lines_of(&X_FORWARDED_FOR, &text)).collect();
+        assert_eq!(again, [Some(*hop)], "what we write of an address is not read as it");
+    }
+    let ours = HeaderMap::from_iter([(X_FORWARDED_FOR, appended(&headers, PEER))]);
+    let with_peer: Vec<_> = hops_from_nearest(&ours).collect();
+    assert_eq!(with_peer.split_first(), Some((&Some(PEER), &hops[..])));
+
+    let nobody = client_ip::resolve(PEER, &headers, &CidrSet::default());
+    assert_eq!((nobody.ip, nobody.peer_is_trusted), (PEER, false), "an untrusted peer chooses who it is");
+    let near: CidrSet = "192.0.2.0/24".parse().ok().into_iter().collect();
+    let client = client_ip::resolve(PEER, &headers, &near);
+    let believed = hops.iter().map_while(|hop| *hop).find(|hop| !near.contains(*hop));
+    assert!(client.peer_is_trusted && (near.contains(client.ip) || Some(client.ip) == believed));
+}
+
+/// A host has one spelling, whatever comes before and behind it.
+pub fn host(data: &[u8]) {
+    use crate::identify::host::normalise;
+    let Ok(authority) = std::str::from_utf8(data) else { return };
+    if !proxy::fuzzing::is_host(data) {
+        return;
+    }
+    let host = normalise(authority);
+    assert_eq!(normalise(&host), host, "normalising twice changes a host");
+    assert!(!host.bytes().any(|byte| byte.is_ascii_uppercase() || byte == b'@'));
+    for spelling in [format!("{host}:8080"), format!("{host}."), host.to_ascii_uppercase()] {
+        assert_eq!(normalise(&spelling), host, "{spelling:?}");
+    }
+    let headers = HeaderMap::from_iter(HeaderValue::from_bytes(data).ok().map(|value| (HOST, value)));
+    assert_eq!(identify::host::Host::of(&Uri::from_static("/"), &headers).as_str(), host);
+}
+
+/// A beginning of PROXY is told alike however it is cut, and an address that was read is read again.
+pub fn proxy_protocol(data: &[u8]) {
+    let whole = parse(data);
+    for end in (0..data.len()).step_by(1 + data.len() / 200) {
+        let part = parse(&data[..end]);
+        assert!(part == whole || part == Beginning::Partial, "{part:?} becomes {whole:?}");
+    }
+    let Beginning::Header { header, length } = whole else { return };
+    assert!(length <= data.len() && parse(&data[..length]) == whole, "a header depends on what follows it");
+    assert!(length == 0 || parse(&data[..length - 1]) == Beginning::Partial);
+    let Some(source) = header.source else { return };
+    let line = match source {
+        SocketAddr::V4(v4) => format!("PROXY TCP4 {} 127.0.0.1 {} 80\r\n", v4.ip(), v4.port()),
+        SocketAddr::V6(v6) => format!("PROXY TCP6 {} ::1 {} 80\r\n", v6.ip(), v6.port()),
+    };
+    match parse(line.as_bytes()) {
+        Beginning::Header { header, .. } => {
+            assert_eq!((header.version, header.source), (Version::One, Some(source)));
+        }
+        other => panic!("{line:?} is {other:?}"),
+    }
+}
+
+/// What a request costs is within bounds, and writing more into it never makes it cheaper.
+pub fn cost(data: &[u8]) {
+    let name = HeaderName::from_static("x-cost");
+    let (steer, lines) = steered(data);
+    let most = (steer & 1 == 1).then_some(1000);
+    let told = Told { name: name.clone(), otherwise: 1, most };
+    let tariff = Tariff { cost: Cost::Header(told), counts: None, refunds: Refunds::default() };
+    let mut headers = lines_of(&name, lines);
+    let cost = tariff.on_arrival(&headers);
+    assert!(cost >= 1 && most.is_none_or(|most| cost <= most), "a request costs {cost}");
+    headers.append(&name, HeaderValue::from_static("7"));
+    assert!(tariff.on_arrival(&headers) >= cost.max(7), "one more number makes a request cheaper");
+    headers.append(&name, HeaderValue::from_static("-1"));
+    assert_eq!(
+        tariff.on_arrival(&headers),
+        most.unwrap_or(u32::MAX),
+        "what is no number does not cost the most"
+    );
+
+    let measure = Measure { unit: NonZeroU64::MIN.saturating_add(1023), most };
+    let tariff = Tariff { cost: Cost::RequestBytes(measure), counts: None, refunds: Refunds::default() };
+    let length = HeaderMap::from_iter(
+        HeaderValue::from_bytes(lines).ok().map(|value| (http::header::CONTENT_LENGTH, value)),
+    );
+    assert!((1..=most.unwrap_or(u32::MAX)).contains(&tariff.on_arrival(&length)));
+}
+
+/// Nobody outside steers, nothing that steers goes further, and gRPC's deadlines are times.
+pub fn steering(data: &[u8]) {
+    proxy::fuzzing::steering(data);
+}
+
+/// A token whose signature is none of ours never says anything, and one that was looked at says the same again.
+pub fn token(data: &[u8]) {
+    static NAMES: LazyLock<Vec<Claim>> =
+        LazyLock::new(|| ["sub", "realm.roles"].into_iter().filter_map(Claim::new).collect());
+    static SIGNED: LazyLock<identify::Settings> = LazyLock::new(|| {
+        verifier(Trust::Signed(
+            [Key::from_secret(b"a secret that no fuzzer knows")].into_iter().collect::<KeySet>(),
+        ))
+    });
+    static VERIFIED: LazyLock<identify::Settings> = LazyLock::new(|| verifier(Trust::Verified));
+
+    fn verifier(trust: Trust) -> identify::Settings {
+        let settings = jwt::Settings {
+            source: Source::Header(AUTHORIZATION),
+            trust,
+            issuers: Box::default(),
+            audiences: Box::default(),
+            leeway: Duration::ZERO,
+        };
+        let verifier = Verifier::new(settings, NAMES.iter().cloned(), [1, 2]);
+        identify::Settings { jwt: Some(Arc::new(verifier)), ..identify::Settings::default() }
+    }
+
+    let headers = lines_of(&AUTHORIZATION, data);
+    let (uri, now) = (Uri::from_static("/"), Timestamp::from_nanos(1 << 60));
+    let said = |settings: &identify::Settings| {
+        let attributes = identify(&Method::GET, &uri, &headers, PEER, settings, now);
+        let attributes = attributes.unwrap_or_else(|_| panic!("`/` is a path"));
+        NAMES
+            .iter()
+            .map(|claim| attributes.claim(claim).map(|value| value.map(str::to_owned)))
+            .collect::<Vec<_>>()
+    };
+    assert!(said(&SIGNED).iter().all(|said| !matches!(said, Ok(Some(_)))), "a forged token speaks");
+    assert_eq!(said(&VERIFIED), said(&VERIFIED), "a token that is remembered says something else");
+}

@@ -1,0 +1,78 @@
+//! What rules count apart.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use http::header::COOKIE;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+
+use crate::identify::{self, Attributes, identify, lookup};
+use crate::limiter::key::KeyHasher;
+use crate::limiter::timestamp::Timestamp;
+use crate::rules::key::{KeyPart, KeyTemplate};
+use crate::rules::matcher::Route;
+
+const FIRST: HeaderName = HeaderName::from_static("x-first");
+const SECOND: HeaderName = HeaderName::from_static("x-second");
+
+/// Two requests have one counter if all that the rule counts by is the same, and else each its own.
+pub fn keys(data: &[u8]) {
+    let middle = data.iter().position(|byte| *byte == 0).unwrap_or(data.len() / 2);
+    let (one, other) = data.split_at(middle);
+    let Some((one, other)) = Request::of(one).zip(Request::of(other.strip_prefix(b"\0").unwrap_or(other)))
+    else {
+        return;
+    };
+    let settings = identify::Settings::default();
+    let hasher = KeyHasher::new([3, 4]);
+    let parts = [
+        KeyPart::Header(FIRST),
+        KeyPart::Header(SECOND),
+        KeyPart::Cookie("c".into()),
+        KeyPart::Query("q".into()),
+        KeyPart::Path,
+    ];
+    let template = KeyTemplate(parts.into());
+    let Some((one, other)) = one.identified(&settings).zip(other.identified(&settings)) else { return };
+    let counter = |request: &Attributes<'_>| template.hash(request, Route(""), hasher);
+    let (by_one, by_other) = (values(&one), values(&other));
+    assert_eq!(counter(&one).is_ok(), by_one.is_some());
+    if let (Some(by_one), Some(by_other)) = (by_one, by_other) {
+        let same = counter(&one) == counter(&other);
+        assert_eq!(same, by_one == by_other, "{by_one:?} and {by_other:?}");
+    }
+}
+
+/// A request out of lines: its target, two headers, and cookies.
+struct Request {
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+impl Request {
+    fn of(data: &[u8]) -> Option<Self> {
+        let mut lines = data.split(|byte| *byte == b'\n');
+        let uri = Uri::try_from(lines.next()?).ok().filter(|uri| uri.path().starts_with('/'))?;
+        let mut headers = HeaderMap::new();
+        for (name, line) in [FIRST, SECOND, COOKIE, FIRST, SECOND, COOKIE].into_iter().zip(lines) {
+            headers.append(name, HeaderValue::from_bytes(line).ok()?);
+        }
+        Some(Self { uri, headers })
+    }
+
+    fn identified<'a>(&'a self, settings: &'a identify::Settings) -> Option<Attributes<'a>> {
+        let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        identify(&Method::GET, &self.uri, &self.headers, peer, settings, Timestamp::from_nanos(1)).ok()
+    }
+}
+
+/// What the rule counts by, one by one.
+fn values(request: &Attributes<'_>) -> Option<[Vec<u8>; 5]> {
+    let header = |name| Some(lookup::header(request.headers, name).ok()??.into_owned());
+    Some([
+        header(&FIRST)?,
+        header(&SECOND)?,
+        lookup::cookie(request.headers, "c").ok()??.to_vec(),
+        lookup::parameter(request.query?, "q").ok()??.to_vec(),
+        request.path.as_bytes().to_vec(),
+    ])
+}

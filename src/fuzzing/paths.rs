@@ -1,0 +1,68 @@
+//! Paths: one spelling each, and none that leads out of the root.
+
+use crate::identify::path::normalise;
+
+/// A path has one spelling, which is that of all its spellings.
+pub fn path(data: &[u8]) {
+    let Ok(path) = std::str::from_utf8(data) else { return };
+    // Nothing else comes through HTTP.
+    if !path.starts_with('/') || path.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
+        return;
+    }
+    let Ok(normal) = normalise(path) else { return };
+    is_one_spelling(&normal);
+    assert_eq!(
+        normalise(&spelt_out(&normal)).as_deref(),
+        Ok(&*normal),
+        "spelt out, {path:?} is another path"
+    );
+    assert_eq!(
+        normalise(&wandering(&normal)).as_deref(),
+        Ok(&*normal),
+        "by detours, {path:?} is another path"
+    );
+}
+
+/// `normal` is what paths are brought to.
+pub(super) fn is_one_spelling(normal: &str) {
+    assert_eq!(normalise(normal).as_deref(), Ok(normal), "normalising twice changes a path");
+    let inside = normal.strip_prefix('/').unwrap_or_else(|| panic!("{normal:?} does not begin at the root"));
+    let mut segments = inside.split('/').rev();
+    let last = segments.next().unwrap_or_default();
+    assert!(!matches!(last, "." | ".."), "{normal:?} ends in dots");
+    assert!(
+        segments.all(|segment| !matches!(segment, "" | "." | "..")),
+        "{normal:?} has a segment that says nothing"
+    );
+    assert!(!normal.contains('\0'));
+}
+
+/// The same with every octet encoded that may be.
+fn spelt_out(normal: &str) -> String {
+    let octets = normal.as_bytes();
+    let mut text = String::new();
+    let mut skipped = 0;
+    for octet in octets {
+        match octet {
+            // Already encoded: what it stands for must stay so.
+            b'%' => {
+                skipped = 2;
+                text.push('%');
+            }
+            octet if skipped > 0 => {
+                skipped -= 1;
+                text.push(char::from(*octet));
+            }
+            b'/' => text.push('/'),
+            // Encoded, it is another character to us, as it is to some servers.
+            b'\\' => text.push('\\'),
+            octet => text.push_str(&format!("%{octet:02x}")),
+        }
+    }
+    text
+}
+
+/// The same with a detour at every slash.
+fn wandering(normal: &str) -> String {
+    normal.replace('/', "//./%2e/elsewhere/%2E./")
+}

@@ -1,0 +1,31 @@
+use std::fs;
+use std::path::Path;
+
+use super::*;
+
+/// The seeds, and whatever a fuzzer has found: each file is a case that was once worth keeping.
+#[test]
+fn every_case_of_the_corpus_keeps_the_promises() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+    for (name, target) in TARGETS {
+        let seeds = fs::read_dir(root.join("corpus").join(name)).unwrap();
+        let seeds: Vec<_> = seeds.map(|entry| entry.unwrap().path()).collect();
+        assert!(!seeds.is_empty(), "no seeds for {name}");
+        for seed in seeds {
+            let seed = fs::read(seed).unwrap();
+            target(&seed);
+            (0..seed.len().min(64)).for_each(|end| target(&seed[..end]));
+        }
+        let binary = fs::read_to_string(root.join("fuzz_targets").join(format!("{name}.rs"))).unwrap();
+        assert!(binary.contains(&format!("weir::fuzzing::{name}(data)")), "{name}");
+        let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+        assert!(manifest.contains(&format!("name = \"{name}\"")), "{name} is in no binary");
+    }
+}
+
+/// A target that accepts everything would find nothing.
+#[test]
+fn a_broken_promise_is_noticed() {
+    let broken = std::panic::catch_unwind(|| paths::is_one_spelling("/a/../b"));
+    assert!(broken.is_err());
+}

@@ -1,0 +1,150 @@
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+/// With a name of its own, or it could not be told from another.
+fn authority(name: &str) -> Authority {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+fn server(authority: &Authority, host: &str, change: impl FnOnce(&mut CertificateParams)) -> TlsAcceptor {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new([host.to_owned()]).unwrap();
+    change(&mut params);
+    let certificate = params.signed_by(&key, authority).unwrap();
+    acceptor(certificate.der().clone(), &key)
+}
+
+fn acceptor(certificate: rustls::pki_types::CertificateDer<'static>, key: &KeyPair) -> TlsAcceptor {
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let builder = builder.unwrap().with_no_client_auth();
+    let mut config = builder.with_single_cert(vec![certificate], key).unwrap();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    TlsAcceptor::from(Arc::new(config))
+}
+
+fn client(authority: &Authority, name: Option<&str>) -> Client {
+    let authorities = Arc::new(Authorities::from_pem(authority.pem().as_bytes()).unwrap());
+    let name = name.map(|name| ServerName::try_from(name.to_owned()).unwrap());
+    Client::new(Settings { trust: Trust::Named { authorities, file: "a".into() }, pair: None, name }).unwrap()
+}
+
+/// A handshake, and a byte from the server with what it has to say about sessions.
+async fn shake(
+    client: &Client,
+    server: &TlsAcceptor,
+    host: &str,
+    protocol: Protocol,
+) -> Result<Shaken, Failure> {
+    let (ours, theirs) = tokio::io::duplex(64 * 1024);
+    let serving = async {
+        let mut stream = server.accept(theirs).await.ok()?;
+        stream.write_all(b"x").await.ok()?;
+        stream.flush().await.ok()
+    };
+    let asking = async {
+        let (mut stream, shaken): (TlsStream<DuplexStream>, _) = client.connect(ours, host, protocol).await?;
+        let mut byte = [0];
+        let _ = stream.read_exact(&mut byte).await;
+        Ok(shaken)
+    };
+    tokio::join!(serving, asking).1
+}
+
+fn words(shaken: Result<Shaken, Failure>) -> (Reason, String) {
+    let failure = shaken.unwrap_err();
+    (failure.reason, failure.to_string())
+}
+
+#[tokio::test]
+async fn a_name_an_address_or_the_name_that_is_given_has_to_be_in_the_certificate() {
+    let authority = authority("one");
+    let (named, addressed) =
+        (server(&authority, "a.example", |_| {}), server(&authority, "192.0.2.1", |_| {}));
+    for (name, server, host, is_good) in [
+        (None, &named, "a.example", true),
+        (None, &named, "b.example", false),
+        (None, &named, "192.0.2.1", false),
+        (None, &addressed, "192.0.2.1", true),
+        (None, &addressed, "192.0.2.2", false),
+        (Some("a.example"), &named, "192.0.2.1", true),
+        (Some("192.0.2.1"), &addressed, "a.example", true),
+        (Some("b.example"), &named, "a.example", false),
+    ] {
+        let shaken = shake(&client(&authority, name), server, host, Protocol::Http1).await;
+        assert_eq!(shaken.is_ok(), is_good, "{name:?} {host}: {shaken:?}");
+        assert!(is_good || words(shaken).0 == Reason::Untrusted);
+    }
+}
+
+#[tokio::test]
+async fn a_session_is_resumed_by_the_same_client_alone() {
+    let authority = authority("one");
+    let server = server(&authority, "a.example", |_| {});
+    let first = client(&authority, None);
+    for expected in [Shaken::Full, Shaken::Resumed, Shaken::Resumed] {
+        assert_eq!(shake(&first, &server, "a.example", Protocol::Http1).await, Ok(expected));
+    }
+    let second = client(&authority, None);
+    assert_eq!(shake(&second, &server, "a.example", Protocol::Http1).await, Ok(Shaken::Full));
+}
+
+#[tokio::test]
+async fn every_failure_says_what_is_wrong() {
+    let (authority, other) = (authority("one"), authority("other"));
+    let expired = |params: &mut CertificateParams| {
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
+    };
+    let of_authority =
+        |params: &mut CertificateParams| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let client = client(&authority, None);
+    let failing =
+        async |server: &TlsAcceptor, protocol| words(shake(&client, server, "a.example", protocol).await);
+    for (server, part) in [
+        (server(&other, "a.example", |_| {}), "no authority that we believe has issued it"),
+        (server(&authority, "a.example", expired), "expired"),
+        (server(&authority, "a.example", of_authority), "that of an authority"),
+        (server(&authority, "b.example", |_| {}), "not valid for name"),
+    ] {
+        let (reason, words) = failing(&server, Protocol::Http1).await;
+        assert!(reason == Reason::Untrusted && words.contains(part), "{part}: {words}");
+    }
+    let good = server(&authority, "a.example", |_| {});
+    let (reason, words) = failing(&good, Protocol::Http2).await;
+    assert!(reason == Reason::Incompatible && words.contains("HTTP/2"), "{words}");
+}
+
+#[tokio::test]
+async fn whoever_answers_is_believed_only_if_that_is_said() {
+    let authority = authority("one");
+    let server = server(&authority, "b.example", |_| {});
+    let client = Client::new(Settings { trust: Trust::Anybody, pair: None, name: None }).unwrap();
+    assert_eq!(shake(&client, &server, "a.example", Protocol::Http1).await, Ok(Shaken::Full));
+}
+
+#[tokio::test]
+async fn who_does_not_speak_tls_is_told_from_who_has_gone() {
+    let client = client(&authority("one"), None);
+    for (said, reason) in [(&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], Reason::NotTls), (b"", Reason::Closed)]
+    {
+        let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+        theirs.write_all(said).await.unwrap();
+        theirs.shutdown().await.unwrap();
+        let connecting = client.connect(ours, "a.example", Protocol::Http1);
+        let shaken = tokio::time::timeout(Duration::from_secs(30), connecting).await.unwrap();
+        assert_eq!(words(shaken.map(|(_, shaken)| shaken)).0, reason);
+    }
+}

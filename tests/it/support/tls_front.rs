@@ -1,0 +1,150 @@
+//! TLS before an upstream that speaks plainly: bytes are carried both ways, and what the handshakes said is noted.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// What a client said of itself when it shook hands.
+#[derive(Clone, Debug)]
+pub(crate) struct Hello {
+    /// Whom it asked for.
+    pub(crate) name: Option<String>,
+    /// What both agreed to speak.
+    pub(crate) protocol: Option<String>,
+    /// The certificate it showed.
+    pub(crate) certificate: Option<CertificateDer<'static>>,
+}
+
+/// What every open connection is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Change its keys.
+    Rekey,
+    /// End as TLS ends.
+    Close,
+    /// End as if the machine had gone.
+    Cut,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: Mutex<Arc<ServerConfig>>,
+    hellos: Mutex<Vec<Hello>>,
+    orders: broadcast::Sender<Order>,
+    backend: SocketAddr,
+}
+
+/// The front, for as long as the test runs.
+#[derive(Debug)]
+pub(crate) struct TlsFront {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl TlsFront {
+    /// Before `backend`.
+    pub(crate) fn start(config: Arc<ServerConfig>, backend: SocketAddr) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            config: Mutex::new(config),
+            hellos: Mutex::default(),
+            orders: broadcast::Sender::new(16),
+            backend,
+        });
+        let serving = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = TcpListener::from_std(listener).unwrap();
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(serve(stream, Arc::clone(&serving)));
+                }
+            });
+        });
+        Self { address, shared }
+    }
+
+    /// Its port of this machine.
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Every handshake that came to its end.
+    pub(crate) fn hellos(&self) -> Vec<Hello> {
+        self.shared.hellos.lock().unwrap().clone()
+    }
+
+    /// Tells every open connection.
+    pub(crate) fn order(&self, order: Order) {
+        self.shared.orders.send(order).unwrap();
+    }
+
+    /// From now on it shows and wants something else.
+    pub(crate) fn replace(&self, config: Arc<ServerConfig>) {
+        *self.shared.config.lock().unwrap() = config;
+    }
+}
+
+async fn serve(stream: TcpStream, shared: Arc<Shared>) {
+    let mut orders = shared.orders.subscribe();
+    let config = Arc::clone(&shared.config.lock().unwrap());
+    let Ok(mut client) = TlsAcceptor::from(config).accept(stream).await else { return };
+    let session = client.get_ref().1;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    shared.hellos.lock().unwrap().push(Hello {
+        name: session.server_name().map(str::to_owned),
+        protocol: session.alpn_protocol().map(text),
+        certificate: session.peer_certificates().and_then(|chain| chain.first().cloned()),
+    });
+    let Ok(mut backend) = TcpStream::connect(shared.backend).await else { return };
+    let (mut upload, mut answer) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
+    let mut sends = true;
+    loop {
+        let carried = tokio::select! {
+            read = client.read(&mut upload), if sends => match read {
+                Ok(0) => {
+                    sends = false;
+                    backend.shutdown().await
+                }
+                Ok(read) => backend.write_all(&upload[..read]).await,
+                Err(error) => Err(error),
+            },
+            read = backend.read(&mut answer) => match read {
+                Ok(0) => {
+                    let _ = client.shutdown().await;
+                    return;
+                }
+                Ok(read) => write(&mut client, &answer[..read]).await,
+                Err(error) => Err(error),
+            },
+            order = orders.recv() => match order {
+                Ok(Order::Rekey) => {
+                    client.get_mut().1.refresh_traffic_keys().unwrap();
+                    client.flush().await
+                }
+                Ok(Order::Close) => {
+                    let _ = client.shutdown().await;
+                    return;
+                }
+                Ok(Order::Cut) | Err(_) => return,
+            },
+        };
+        if carried.is_err() {
+            return;
+        }
+    }
+}
+
+async fn write(client: &mut TlsStream<TcpStream>, bytes: &[u8]) -> std::io::Result<()> {
+    client.write_all(bytes).await?;
+    client.flush().await
+}

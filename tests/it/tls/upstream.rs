@@ -1,0 +1,232 @@
+//! TLS towards the upstream: whom Weir asks for, whom it believes, and what it makes of those whom it does not.
+
+mod connections;
+mod followed;
+
+use std::net::SocketAddr;
+
+use tempfile::TempDir;
+
+use crate::support::h2::H2;
+use crate::support::h2_origin::H2Origin;
+use crate::support::pki::Authority;
+use crate::support::tls_front::TlsFront;
+use crate::support::{Origin, Weir, config_with, get, wait};
+
+const H1: &[&str] = &["http/1.1"];
+const BOTH: &[&str] = &["h2", "http/1.1"];
+
+/// An upstream behind TLS, whom its certificates are from, and where they are.
+struct Beyond {
+    directory: TempDir,
+    authority: Authority,
+    front: TlsFront,
+}
+
+impl Beyond {
+    /// One that is certified as `host` and, if `asks`, wants to know who comes.
+    fn new(backend: SocketAddr, host: &str, protocols: &[&str], asks: bool) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::new("authority");
+        authority.write(&directory.path().join("ca.crt"));
+        let front = TlsFront::start(authority.server(host, protocols, asks), backend);
+        Self { directory, authority, front }
+    }
+
+    /// A map of an upstream at `host`; `tls` stands in its section `tls`, and `DIR` for the directory.
+    fn upstream(&self, host: &str, tls: &str, more: &str) -> String {
+        let port = self.front.port();
+        let upstream = format!("{{ address: \"https://{host}:{port}\", tls: {{ {tls} }}{more} }}");
+        upstream.replace("DIR", &self.directory.path().display().to_string())
+    }
+
+    fn weir(&self, host: &str, tls: &str, more: &str, rest: &str) -> Weir {
+        let rest = rest.replace("DIR", &self.directory.path().display().to_string());
+        Weir::start(&config_with("127.0.0.1:0", &self.upstream(host, tls, more), &rest))
+    }
+}
+
+/// How many handshakes of Weir's ended so.
+fn handshakes(weir: &Weir, outcome: &str) -> f64 {
+    weir.metric("weir_upstream_tls_handshakes_total", &[("outcome", outcome)])
+}
+
+/// How often the log says that there is no TLS, with these words.
+fn told(weir: &Weir, words: &str) -> usize {
+    let lines = weir.log();
+    lines.iter().filter(|line| line.contains("no TLS with an endpoint") && line.contains(words)).count()
+}
+
+#[test]
+fn an_upstream_is_asked_for_by_the_name_of_its_address() {
+    for (host, certified, tls, asked) in [
+        ("localhost", "localhost", "", Some("localhost")),
+        ("127.0.0.1", "127.0.0.1", "", None),
+        ("127.0.0.1", "app.example", ", server_name: app.example", Some("app.example")),
+    ] {
+        let origin = Origin::hello();
+        let beyond = Beyond::new(origin.address(), certified, BOTH, false);
+        let weir = beyond.weir(host, &format!("ca: DIR/ca.crt{tls}"), "", "");
+        for _ in 0..3 {
+            let answer = get(weir.address(), "/a");
+            assert_eq!((answer.status, &*answer.body.text()), (200, "hello"), "{host}");
+        }
+        let hellos = beyond.front.hellos();
+        assert_eq!(hellos.len(), 1, "its connection is kept");
+        assert_eq!(hellos[0].name.as_deref(), asked);
+        assert_eq!(hellos[0].protocol.as_deref(), Some("http/1.1"));
+        assert!(hellos[0].certificate.is_none());
+        for seen in origin.seen() {
+            assert_eq!(seen.head.get("x-forwarded-proto"), Some("http"), "it is the client's");
+        }
+        assert_eq!(handshakes(&weir, "full"), 1.0);
+    }
+}
+
+#[test]
+fn http_2_is_agreed_on_where_it_is_wanted() {
+    let origin = H2Origin::start(None, |request, mut respond| async move {
+        let scheme = request.uri().scheme_str().unwrap_or_default().to_owned();
+        let response = http::Response::builder().header("x-scheme", scheme).body(()).unwrap();
+        respond.send_response(response, true).map(drop)
+    });
+    let beyond = Beyond::new(origin.address(), "localhost", BOTH, false);
+    let weir = beyond.weir("localhost", "ca: DIR/ca.crt", ", http2: true", "");
+    for _ in 0..3 {
+        let answer = get(weir.address(), "/");
+        assert_eq!((answer.status, answer.header("x-scheme")), (200, "https"));
+    }
+    let hellos = beyond.front.hellos();
+    assert_eq!((hellos.len(), hellos[0].protocol.as_deref()), (1, Some("h2")));
+}
+
+#[test]
+fn a_call_of_grpc_has_a_connection_of_its_own_kind() {
+    let origin = H2Origin::hello();
+    let beyond = Beyond::new(origin.address(), "localhost", BOTH, false);
+    let weir = beyond.weir("localhost", "ca: DIR/ca.crt", "", "");
+    let mut client = H2::connect(weir.address());
+    assert_eq!(client.ask(client.call()).status, 200);
+    assert_eq!(beyond.front.hellos()[0].protocol.as_deref(), Some("h2"));
+}
+
+#[test]
+fn an_upstream_without_http_2_is_not_spoken_to_in_it() {
+    let origin = Origin::hello();
+    for protocols in [H1, &[]] {
+        let beyond = Beyond::new(origin.address(), "localhost", protocols, false);
+        let weir = beyond.weir("localhost", "ca: DIR/ca.crt", ", http2: true", "");
+        assert_eq!(get(weir.address(), "/").status, 503);
+        assert_eq!(handshakes(&weir, "incompatible"), 1.0);
+        assert_eq!(told(&weir, "does not speak HTTP/2 over TLS"), 1);
+    }
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
+fn whom_nobody_vouches_for_gets_no_request() {
+    let origin = Origin::hello();
+    let cases = [
+        ("localhost", "app.example", "ca: DIR/ca.crt", "untrusted", "not valid for name"),
+        ("127.0.0.1", "localhost", "ca: DIR/ca.crt", "untrusted", "not valid for name"),
+        ("localhost", "localhost", "ca: DIR/other.crt", "untrusted", "no authority that we believe"),
+    ];
+    for (host, certified, tls, outcome, words) in cases {
+        let beyond = Beyond::new(origin.address(), certified, H1, false);
+        Authority::new("other").write(&beyond.directory.path().join("other.crt"));
+        let log = "access_log: { path: DIR/access.log, format: envoy }\n";
+        let weir = beyond.weir(host, tls, "", log);
+        for _ in 0..3 {
+            let answer = get(weir.address(), "/");
+            assert_eq!((answer.status, &*answer.body.text()), (503, "upstream unavailable\n"));
+        }
+        assert_eq!(handshakes(&weir, outcome), 3.0);
+        assert_eq!(told(&weir, words), 1, "said once: {:?}", weir.log());
+        let failed = weir.metric("weir_upstream_requests_total", &[("outcome", "connect_failed")]);
+        assert_eq!(failed, 3.0);
+        wait::until_true("the flag", || {
+            let lines = std::fs::read_to_string(beyond.directory.path().join("access.log"));
+            lines.unwrap_or_default().contains(" 503 UF ")
+        });
+    }
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
+fn what_does_not_speak_tls_is_told_from_what_is_away() {
+    let origin = Origin::answering("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n");
+    let beyond = Beyond::new(origin.address(), "localhost", H1, false);
+    let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = plain.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in plain.incoming().map_while(Result::ok) {
+            let _ = std::io::Write::write_all(&mut &stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let upstream = beyond.upstream("localhost", "ca: DIR/ca.crt", "");
+    let upstream = upstream.replace(&beyond.front.port().to_string(), &address.port().to_string());
+    let weir = Weir::start(&config_with("127.0.0.1:0", &upstream, ""));
+    assert_eq!(get(weir.address(), "/").status, 503);
+    assert_eq!((handshakes(&weir, "not_tls"), told(&weir, "not TLS")), (1.0, 1));
+}
+
+#[test]
+fn a_handshake_has_no_longer_than_a_connection_has() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new("authority");
+    let ca = authority.write(&directory.path().join("ca.crt"));
+    let upstream = format!(
+        "{{ address: \"https://{}\", connect_timeout: 300ms, timeout: 1h, tls: {{ ca: {} }} }}",
+        silent.local_addr().unwrap(),
+        ca.display()
+    );
+    let weir = Weir::start(&config_with("127.0.0.1:0", &upstream, ""));
+    assert_eq!(get(weir.address(), "/").status, 503);
+    assert_eq!(handshakes(&weir, "unfinished"), 1.0);
+}
+
+#[test]
+fn whoever_answers_is_believed_where_that_is_asked_for() {
+    let origin = Origin::hello();
+    let beyond = Beyond::new(origin.address(), "app.example", H1, false);
+    let weir = beyond.weir("localhost", "verify: insecure", "", "");
+    assert_eq!(get(weir.address(), "/").status, 200);
+    assert!(weir.log().iter().any(|line| line.contains("whoever answers is taken for the upstream")));
+}
+
+#[test]
+fn an_upstream_that_asks_learns_who_we_are() {
+    let origin = Origin::hello();
+    let beyond = Beyond::new(origin.address(), "localhost", H1, true);
+    beyond.authority.issue("weir.example", beyond.directory.path(), "weir");
+    let own = "ca: DIR/ca.crt, certificate: DIR/weir.crt, key: DIR/weir.key";
+    let weir = beyond.weir("localhost", own, "", "");
+    assert_eq!(get(weir.address(), "/").status, 200);
+    assert!(beyond.front.hellos()[0].certificate.is_some());
+    let shown = &weir.admin_json("/certs")["certificates"][0];
+    let (own, authority) = (&shown["cert_chain"][0], &shown["ca_cert"][0]);
+    assert!(own["path"].as_str().unwrap().ends_with("/weir.crt"), "{shown:#}");
+    assert!(authority["path"].as_str().unwrap().ends_with("/ca.crt"), "{shown:#}");
+    assert!(own["days_until_expiration"].as_str().unwrap().parse::<u64>().unwrap() > 365);
+    assert!(weir.metric("weir_tls_certificate_expiry_seconds", &[]) > 365.0 * 86_400.0);
+    let nobody = beyond.weir("localhost", "ca: DIR/ca.crt", "", "");
+    assert_eq!(get(nobody.address(), "/").status, 503);
+    assert_eq!(origin.seen().len(), 1);
+}
+
+#[test]
+fn an_endpoint_that_is_not_trusted_is_left_out_and_the_others_serve() {
+    let origin = Origin::hello();
+    let good = Beyond::new(origin.address(), "localhost", H1, false);
+    let bad = Beyond::new(origin.address(), "app.example", H1, false);
+    let upstream = good.upstream("localhost", "ca: DIR/ca.crt", ", outliers: { failures: 3 }");
+    let own = format!("\"https://localhost:{}\"", good.front.port());
+    let both = format!("[{own}, \"https://localhost:{}\"]", bad.front.port());
+    let weir = Weir::start(&config_with("127.0.0.1:0", &upstream.replace(&own, &both), ""));
+    for _ in 0..20 {
+        assert_eq!(get(weir.address(), "/").status, 200);
+    }
+    assert_eq!(weir.metric("weir_upstream_ejections_total", &[]), 1.0);
+    assert_eq!((handshakes(&weir, "untrusted"), told(&weir, "not trusted")), (3.0, 1));
+}
