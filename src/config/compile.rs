@@ -4,6 +4,7 @@
 //! counts only if nothing was reported.
 
 mod addresses;
+mod clients;
 mod endpoints;
 mod geo;
 mod jwt;
@@ -11,7 +12,6 @@ mod limits;
 mod matching;
 mod nested;
 mod networks;
-mod overload;
 mod patterns;
 mod plans;
 mod refusal;
@@ -57,7 +57,7 @@ pub(super) fn compile(
     let addresses = addresses::compile(raw, files, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
-    let overload = overload::compile(raw.overload.as_ref(), root.key("overload"), report);
+    let overload = clients::compile(raw.overload.as_ref(), root.key("overload"), report);
     let mut identify = identify(raw, files, report);
     let response = response(raw, report);
     let state = state::compile(raw.state.as_ref(), file, root.key("state"), report);

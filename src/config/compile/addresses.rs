@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{each, overload, rules, timeout, tls};
+use super::{clients, each, rules, timeout, tls};
 use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::problem::{Fault, Report};
@@ -70,7 +70,7 @@ fn listener(
     let (header, idle) =
         map.map_or((None, None), |map| (map.header_timeout.as_ref(), map.idle_timeout.as_ref()));
     let proxy = map.and_then(|map| map.proxy_protocol);
-    let limits = overload::limits(map.and_then(|map| map.limits.as_ref()), at.key("limits"), report);
+    let limits = clients::limits(map.and_then(|map| map.limits.as_ref()), at.key("limits"), report);
     let header = timeout(header, at.key("header_timeout"), report);
     let idle = timeout(idle, at.key("idle_timeout"), report);
     let address = report.take(address_at, parse::listener_address(&address?.0))?;
