@@ -22,7 +22,7 @@ pub const MOST_STREAMS: u32 = 128;
 /// keep idle connections, so that they close first and never send a request into a closing connection.
 pub const LISTENER_IDLE_TIMEOUT: Duration = Duration::from_secs(620);
 
-/// TLS handshakes that each worker has under way at once. Each takes some 20 KiB until it has ended, and this many take a
+/// TLS handshakes that each worker has under way at once. Each takes some 12 KiB until it has ended, and this many take a
 /// worker less than a second.
 pub const HANDSHAKES: usize = 256;
 
