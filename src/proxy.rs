@@ -36,7 +36,7 @@ use arc_swap::cache::Cache;
 use tokio::task::{JoinError, JoinSet};
 
 use self::activity::{Patience, SlowClock, TICK};
-use self::connection::Entrance;
+use self::connection::{Entrance, Handshakes};
 use self::elastic::{Elastic, Load};
 use self::fallback::Fallbacks;
 use self::headers::{Given, Hop};
@@ -47,6 +47,7 @@ use crate::limiter::Limiter;
 use crate::limiter::elastic::signal::Signals;
 use crate::listener::socket::Socket;
 use crate::listener::{self, Accepted};
+use crate::overload::{Overload, Refusal as Overloaded};
 use crate::policy::Policy;
 use crate::response::Visibility;
 use crate::response::rate_limit_headers::Notation;
@@ -55,7 +56,7 @@ use crate::rules::RuleIndex;
 use crate::rules::rule::{Rule, RuleLimit};
 use crate::rules::selection::Selected;
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::{DecisionOutcome, Metrics, RuleMetrics, WorkerMetrics};
+use crate::telemetry::metrics::{DecisionOutcome, Metrics, RuleMetrics, TurnedAway, WorkerMetrics};
 use crate::tls::server::Server;
 use crate::upstream::Upstream;
 use crate::upstream::cluster::Cluster;
@@ -81,6 +82,8 @@ pub struct Shared {
     pub access_log: Option<AccessLog>,
     /// How far elastic limits may grow.
     pub elastic: Elastic,
+    /// How much may be under way.
+    pub overload: Arc<Overload>,
     /// Whether a client behind an untrusted private proxy has been warned of already.
     pub warned_of_proxy: AtomicBool,
 }
@@ -111,6 +114,8 @@ pub(crate) struct Worker {
     view: RefCell<Rc<View>>,
     random: RefCell<fastrand::Rng>,
     load: Arc<Load>,
+    /// TLS handshakes under way, beside the listeners.
+    handshakes: Box<[Handshakes]>,
 }
 
 /// One generation as a worker sees it; a request keeps the view it began with.
@@ -155,13 +160,20 @@ async fn serve(worker: &Rc<Worker>, sockets: Vec<(listener::Settings, Socket)>) 
         let (worker, shared) = (Rc::clone(worker), Arc::clone(shared));
         accepting.spawn_local(async move {
             let handle = |accepted: Accepted| {
+                let place = match shared.overload.connect() {
+                    Ok(place) => place,
+                    Err(refusal) => return worker.turn_away(refusal),
+                };
                 // Watched from now on, not from its first turn: the drain must know of it.
                 let activity = worker.slow_clock.watch(patience);
-                let entrance = Entrance { listener: index, proxy_protocol: settings.proxy_protocol };
-                let serving = connection::serve(Rc::clone(&worker), entrance, activity, accepted);
+                let proxy_protocol = settings.proxy_protocol;
+                let entrance = Entrance { listener: index, proxy_protocol, limits: settings.limits };
+                // A task of its own: what panics in it ends with it, and with nothing else.
+                let serving = connection::serve(Rc::clone(&worker), entrance, activity, accepted, place);
                 drop(tokio::task::spawn_local(serving));
             };
-            listener::serve(socket, shared.drain.reached(Phase::Draining), handle).await;
+            let failed = || worker.metrics.accept_failed();
+            listener::serve(socket, shared.drain.reached(Phase::Draining), handle, failed).await;
         });
     }
     while let Some(ended) = accepting.join_next().await {
@@ -195,6 +207,7 @@ async fn keep_time(worker: Rc<Worker>) {
     for tick in 0_u32.. {
         interval.tick().await;
         worker.slow_clock.tick();
+        worker.handshakes.iter().for_each(Handshakes::tick);
         worker.view().upstreams.iter().for_each(|upstream| upstream.tick());
         if tick % TICKS_PER_SECOND == 0 {
             worker.view().upstreams.iter().for_each(|upstream| upstream.age());
@@ -215,6 +228,7 @@ impl Worker {
             view: RefCell::new(Rc::new(view)),
             random: RefCell::new(fastrand::Rng::new()),
             load: shared.elastic.worker(),
+            handshakes: shared.generation.load().tls.iter().map(|_| Handshakes::default()).collect(),
             shared,
         }
     }
@@ -228,6 +242,16 @@ impl Worker {
             *view = Rc::new(View::new(now, &view.upstreams, &self.shared.metrics));
         }
         Rc::clone(&view)
+    }
+
+    /// Notes that somebody is turned away.
+    fn turn_away(&self, refusal: Overloaded) {
+        self.metrics.turned_away(match refusal {
+            Overloaded::Connections => TurnedAway::Connections,
+            Overloaded::Client => TurnedAway::Client,
+            Overloaded::Requests => TurnedAway::Requests,
+            Overloaded::Memory => TurnedAway::Memory,
+        });
     }
 
     fn random(&self) -> u128 {

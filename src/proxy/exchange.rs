@@ -25,6 +25,7 @@ use super::settle::Settlement;
 use super::tunnel::Switched;
 use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::limiter::timestamp::Timestamp;
+use crate::overload::{Refusal, Underway};
 use crate::policy::Policy;
 use crate::rules::tariff::Ending;
 use crate::telemetry::access_log::Entry;
@@ -60,6 +61,8 @@ pub(super) enum Flag {
     DownstreamClosed,
     /// The client stopped sending.
     IdleTimeout,
+    /// There is too much of something.
+    Overloaded,
 }
 
 impl Flag {
@@ -78,6 +81,7 @@ impl Flag {
             Self::DownstreamProtocol => "DPE",
             Self::DownstreamClosed => "DC",
             Self::IdleTimeout => "SI",
+            Self::Overloaded => "OM",
         }
     }
 }
@@ -122,6 +126,8 @@ pub(super) struct Exchange {
     /// The answer is taken down for others.
     capture: Option<Box<Capture>>,
     record: Option<Box<Record>>,
+    /// Its place among all, where they are counted.
+    underway: Option<Underway>,
 }
 
 /// What the access log wants to know, copied before the request goes on.
@@ -177,7 +183,18 @@ impl Exchange {
             settlement: None,
             capture: None,
             record,
+            underway: None,
         })
+    }
+
+    /// It has a place among all, until its end.
+    pub(super) fn takes(&mut self, underway: Option<Underway>) {
+        self.underway = underway;
+    }
+
+    /// Somebody is turned away.
+    pub(super) fn note_turned_away(&self, refusal: Refusal) {
+        self.connection.worker.turn_away(refusal);
     }
 
     pub(super) fn activity(&self) -> &Rc<Activity> {

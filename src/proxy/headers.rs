@@ -1,6 +1,7 @@
 //! What is taken off and put on as messages pass: hop-by-hop fields, forwarding fields, the request's identity.
 
 pub(super) mod envoy;
+pub(super) mod identity;
 
 mod given;
 
@@ -35,11 +36,16 @@ pub(super) enum Unacceptable {
     Method,
     /// A transfer coding that we cannot decode.
     Coding,
+    /// More fields than may be.
+    Fields,
 }
 
-/// The target is in origin-form, in absolute-form, or `*` where that may be.
+/// The longest method that anybody has registered has 17 letters; longer words only fill logs.
+const LONGEST_METHOD: usize = 64;
+
+/// The target is in origin-form, in absolute-form, or `*` where that may be; the method is one that we pass on.
 fn has_good_target(head: &request::Parts) -> Result<(), Unacceptable> {
-    if matches!(head.method, Method::CONNECT | Method::TRACE) {
+    if matches!(head.method, Method::CONNECT | Method::TRACE) || head.method.as_str().len() > LONGEST_METHOD {
         return Err(Unacceptable::Method);
     }
     let is_good = match head.uri.scheme_str() {
@@ -62,6 +68,21 @@ fn is_chunked(head: &request::Parts, codings: Once<'_>) -> Result<(), Unacceptab
         Once::Value(_) if head.version == Version::HTTP_10 => Err(Unacceptable::Malformed),
         Once::Value(_) => Ok(()),
     }
+}
+
+/// What is checked while it is read over HTTP/1.1. White space around a value would be none for an upstream of HTTP/1.1:
+/// one key with a space behind it would be another one to our limits and the same to the service (RFC 9113 section
+/// 8.2.1 has no such values).
+fn validate_fields(fields: &HeaderMap, most: u32) -> Result<(), Unacceptable> {
+    if fields.len() > most as usize {
+        return Err(Unacceptable::Fields);
+    }
+    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let is_padded = |value: &HeaderValue| {
+        let value = value.as_bytes();
+        is_space(value.first()) || is_space(value.last())
+    };
+    if fields.values().any(is_padded) { Err(Unacceptable::Malformed) } else { Ok(()) }
 }
 
 fn is_asterisk(head: &request::Parts) -> bool {
@@ -129,8 +150,8 @@ pub(super) enum Expectation {
 
 impl Expectation {
     /// What the fields of a request say.
-    pub(super) fn of(given: Given) -> Self {
-        if given.expect { Self::Continue } else { Self::None }
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        if headers.contains_key(EXPECT) { Self::Continue } else { Self::None }
     }
 }
 
@@ -190,6 +211,9 @@ pub(super) fn prepare_request(head: &mut request::Parts, given: Given, hop: &Hop
             headers.insert(TE, HeaderValue::from_static("trailers"));
             headers.insert(CONNECTION, HeaderValue::from_static("te"));
         }
+    }
+    if given.imitations {
+        identity::remove_imitations(headers);
     }
     let controls =
         if given.controls { envoy::take_controls(headers, hop.client.peer_is_trusted) } else { None };
@@ -317,14 +341,14 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 /// The fields that a Connection field names. RFC 9110 section 7.6.1: a client may not have us drop what the
-/// message needs to be understood.
+/// message needs to be understood, nor what says who it is.
 fn named_by_connection(value: &HeaderValue) -> impl Iterator<Item = HeaderName> {
     value
         .to_str()
         .unwrap_or_default()
         .split(',')
         .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
-        .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && *name != forwarded::X_FORWARDED_FOR)
+        .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && !identity::tells_who_asks(name.as_str()))
 }
 
 /// Whether a comma-separated field names `token`.

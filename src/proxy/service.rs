@@ -16,7 +16,7 @@ use super::exchange::Exchange;
 use super::forward::forward;
 use super::grpc;
 use super::headers::envoy::Controls;
-use super::headers::{self, Unacceptable};
+use super::headers::{self, Expectation, Unacceptable};
 use super::limits::Limits;
 use crate::identify::identify;
 use crate::rules::selection::Selection;
@@ -38,12 +38,18 @@ pub(super) fn handle(
     let now = worker.shared.clock.now();
     let (mut head, body) = request.into_parts();
     let mut exchange = Exchange::begin(connection, &head, now, view.stall);
-    headers::join_cookies(&mut head);
-
-    let given = match headers::validate(&head) {
+    match worker.shared.overload.begin() {
+        Ok(underway) => exchange.takes(underway),
+        Err(refusal) => {
+            let unread = Unread::new(Expectation::of(&head.headers), body);
+            return answered(answers::overloaded(exchange, refusal, unread));
+        }
+    }
+    let given = match headers::validate(&head, connection.limits.headers) {
         Ok(given) => given,
         Err(unacceptable) => return answered(answers::malformed(exchange, unacceptable)),
     };
+    headers::join_cookies(&mut head);
     let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, &policy.identify, now);
     let Ok(mut attributes) = identified else {
         return answered(answers::malformed(exchange, Unacceptable::Malformed));
@@ -61,7 +67,12 @@ pub(super) fn handle(
         Selection::Denied(rule, denial) => {
             view.record(rule, DecisionOutcome::Denied);
             exchange.note_refused(view.rule_name(rule), (&mut head, given), &hop);
-            return answered(answers::denied(exchange, &view, denial, Unread::new(given, body)));
+            return answered(answers::denied(
+                exchange,
+                &view,
+                denial,
+                Unread::new(given.expectation(), body),
+            ));
         }
         Selection::Limited(all, onlookers) => Limits::check(&worker.shared.limiter, all, onlookers, now),
     };
@@ -71,7 +82,7 @@ pub(super) fn handle(
         Action::Delay(delay) => Some(delay),
         Action::Refuse { by, retry_after } => {
             exchange.note_refused(view.rule_name(limits.rule(by)), (&mut head, given), &hop);
-            let unread = Unread::new(given, body);
+            let unread = Unread::new(given.expectation(), body);
             if let Some(kept) = view.fallbacks.recall(limits.rule(by), &head, now) {
                 let headers = limits.refusal_headers(&view, by, retry_after);
                 return answered(answers::remembered(exchange, &kept, headers, now, unread));

@@ -20,10 +20,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-pub use self::arrival::{Handshake, Preamble, UpstreamHandshake};
+pub use self::arrival::{Handshake, Preamble, TurnedAway, UpstreamHandshake};
 pub use self::elastic::Elastic;
 pub use self::envoy::{Stats, StatsFilter, Used};
 use self::exporter::Exporter;
+pub use self::process::resident_memory;
 use self::rule::Rules;
 pub use self::rule::{DecisionOutcome, Decisions, RuleMetrics};
 use self::totals::Totals;
@@ -31,7 +32,7 @@ pub use self::totals::UpstreamTotals;
 use self::upstream::Upstreams;
 pub use self::upstream::{ClusterMetrics, ClusterView, EndpointMetrics, HostView, Overflow, UpstreamOutcome};
 use self::worker::WorkerCells;
-pub use self::worker::WorkerMetrics;
+pub use self::worker::{Span, WorkerMetrics};
 use crate::limiter::timestamp::Timestamp;
 
 /// This build's version.

@@ -3,9 +3,12 @@
 //! Most requests have few of them, and asking for each by name would hash a dozen names per request: so all fields are
 //! looked at once.
 
-use http::{HeaderValue, request};
+use http::{HeaderValue, Version, request};
 
-use super::{Unacceptable, envoy, has_good_target, is_chunked, is_of_the_hop, names_one_host};
+use super::{
+    Expectation, Unacceptable, envoy, has_good_target, identity, is_chunked, is_of_the_hop, names_one_host,
+    validate_fields,
+};
 use crate::identify::forwarded;
 
 /// The fields that somebody will ask for.
@@ -19,13 +22,25 @@ pub(in crate::proxy) struct Given {
     pub(super) request_id: bool,
     pub(super) client_cert: bool,
     pub(super) controls: bool,
+    /// What only looks like one of ours.
+    pub(super) imitations: bool,
 }
 
-/// Refuses what hyper lets through and a proxy must not; answers which fields there are.
+impl Given {
+    /// Whether the client waits for permission to send its body.
+    pub(in crate::proxy) const fn expectation(self) -> Expectation {
+        if self.expect { Expectation::Continue } else { Expectation::None }
+    }
+}
+
+/// Refuses what hyper lets through and a proxy must not, and more than so many fields; answers which there are.
 ///
 /// # Errors
 /// Why the request cannot be passed on.
-pub(in crate::proxy) fn validate(head: &request::Parts) -> Result<Given, Unacceptable> {
+pub(in crate::proxy) fn validate(head: &request::Parts, most_fields: u32) -> Result<Given, Unacceptable> {
+    if head.version == Version::HTTP_2 {
+        validate_fields(&head.headers, most_fields)?;
+    }
     has_good_target(head)?;
     let mut given = Given::default();
     let (mut hosts, mut codings) = (Once::None, Once::None);
@@ -47,7 +62,10 @@ pub(in crate::proxy) fn validate(head: &request::Parts) -> Result<Given, Unaccep
             "x-forwarded-client-cert" => given.client_cert = true,
             name if is_of_the_hop(name) => given.of_the_hop = true,
             name if name == forwarded::X_FORWARDED_FOR.as_str() => given.forwarded_for = true,
-            name => given.controls |= envoy::is_control(name),
+            name => {
+                given.controls |= envoy::is_control(name);
+                given.imitations |= identity::may_imitate(name);
+            }
         }
     }
     if !names_one_host(head, hosts) {

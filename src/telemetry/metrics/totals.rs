@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::histogram;
-use super::arrival::{Handshake, Preamble};
+use super::arrival::{Handshake, Preamble, TurnedAway};
 use super::rule::Decisions;
 use super::upstream::{ClusterMetrics, UpstreamCells, UpstreamOutcome};
-use super::worker::{CLASSES, ListenerCells, WorkerCells};
+use super::worker::{CLASSES, ListenerCells, Spans, WorkerCells};
 
 /// One listener over all workers.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +19,9 @@ pub(super) struct ListenerTotals {
     pub(super) opened: u64,
     pub(super) closed: u64,
     pub(super) handshakes: [u64; Handshake::LABELS.len()],
+    /// Begun and ended.
+    pub(super) shaking: (u64, u64),
+    pub(super) waiting_to_shake: (u64, u64),
     pub(super) preambles: [u64; Preamble::LABELS.len()],
     pub(super) duration: histogram::Totals,
 }
@@ -48,6 +51,8 @@ pub(super) struct Totals {
     pub(super) upstreams: Vec<(Box<str>, UpstreamTotals)>,
     pub(super) clusters: Vec<(Box<str>, Arc<ClusterMetrics>)>,
     pub(super) malformed: u64,
+    pub(super) turned_away: [u64; TurnedAway::LABELS.len()],
+    pub(super) accept_failures: u64,
     pub(super) delay: histogram::Totals,
     pub(super) delays_started: u64,
     pub(super) rules: Vec<(Box<str>, Decisions)>,
@@ -77,6 +82,8 @@ impl ListenerTotals {
         add(&mut self.started, &cells.started);
         add(&mut self.opened, &cells.opened);
         add_all(&mut self.handshakes, &cells.handshakes);
+        add_span(&mut self.shaking, &cells.shaking);
+        add_span(&mut self.waiting_to_shake, &cells.waiting_to_shake);
         add_all(&mut self.preambles, &cells.preambles);
     }
 }
@@ -149,6 +156,8 @@ impl Totals {
             upstreams: Vec::new(),
             clusters: Vec::new(),
             malformed: 0,
+            turned_away: Default::default(),
+            accept_failures: 0,
             delay: histogram::Totals::default(),
             delays_started: 0,
             rules,
@@ -161,6 +170,8 @@ impl Totals {
             totals.add(cells);
         }
         add(&mut self.malformed, &worker.malformed);
+        add_all(&mut self.turned_away, &worker.turned_away);
+        add(&mut self.accept_failures, &worker.accept_failures);
         self.delay.add(&worker.delay);
         add(&mut self.delays_started, &worker.delays_started);
     }
@@ -173,6 +184,11 @@ impl Totals {
 
 fn add(total: &mut u64, cell: &AtomicU64) {
     *total = total.saturating_add(cell.load(Ordering::Relaxed));
+}
+
+fn add_span(sum: &mut (u64, u64), spans: &Spans) {
+    let (begun, ended) = spans.load();
+    *sum = (sum.0.saturating_add(begun), sum.1.saturating_add(ended));
 }
 
 fn add_all(totals: &mut [u64], cells: &[AtomicU64]) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::super::histogram::Histogram;
-use super::arrival::{Handshake, Preamble};
+use super::arrival::{Handshake, Preamble, TurnedAway};
 
 /// Classes of status codes, 1xx to 5xx.
 pub(super) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -25,8 +25,42 @@ pub(super) struct ListenerCells {
     pub(super) opened: AtomicU64,
     pub(super) closed: AtomicU64,
     pub(super) handshakes: [AtomicU64; Handshake::LABELS.len()],
+    pub(super) shaking: Spans,
+    pub(super) waiting_to_shake: Spans,
     pub(super) preambles: [AtomicU64; Preamble::LABELS.len()],
     pub(super) duration: Histogram,
+}
+
+/// What begins and ends.
+#[derive(Debug, Default)]
+pub(super) struct Spans {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Spans {
+    /// Those that have begun so far, and those that have ended.
+    pub(super) fn load(&self) -> (u64, u64) {
+        // In this order, or what ends in between would make the difference negative.
+        let ended = self.ended.load(Ordering::Relaxed);
+        (self.begun.load(Ordering::Relaxed), ended)
+    }
+}
+
+/// Something that has begun, until this is dropped.
+#[derive(Debug)]
+pub struct Span {
+    cells: Arc<WorkerCells>,
+    listener: usize,
+    of: fn(&ListenerCells) -> &Spans,
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if let Some(cells) = self.cells.listeners.get(self.listener) {
+            bump(&(self.of)(cells).ended);
+        }
+    }
 }
 
 /// All that one worker counts.
@@ -34,6 +68,8 @@ pub(super) struct ListenerCells {
 pub(super) struct WorkerCells {
     pub(super) listeners: Box<[ListenerCells]>,
     pub(super) malformed: AtomicU64,
+    pub(super) turned_away: [AtomicU64; TurnedAway::LABELS.len()],
+    pub(super) accept_failures: AtomicU64,
     pub(super) delays_started: AtomicU64,
     pub(super) delay: Histogram,
 }
@@ -43,6 +79,8 @@ impl WorkerCells {
         Self {
             listeners: (0..listeners).map(|_| ListenerCells::default()).collect(),
             malformed: AtomicU64::new(0),
+            turned_away: Default::default(),
+            accept_failures: AtomicU64::new(0),
             delays_started: AtomicU64::new(0),
             delay: Histogram::default(),
         }
@@ -74,6 +112,16 @@ impl WorkerMetrics {
         self.with(listener, |cells| bump(&cells.handshakes[handshake.index()]));
     }
 
+    /// A handshake begins.
+    pub fn handshake_begins(&self, listener: usize) -> Span {
+        self.span(listener, |cells| &cells.shaking)
+    }
+
+    /// A handshake waits for its turn.
+    pub fn handshake_waits(&self, listener: usize) -> Span {
+        self.span(listener, |cells| &cells.waiting_to_shake)
+    }
+
     /// A connection came to a listener where a proxy may say who connected.
     pub fn preamble(&self, listener: usize, outcome: Preamble) {
         self.with(listener, |cells| bump(&cells.preambles[outcome as usize]));
@@ -103,6 +151,16 @@ impl WorkerMetrics {
         bump(&self.cells.malformed);
     }
 
+    /// A connection or a request was turned away, for there is too much of something.
+    pub fn turned_away(&self, why: TurnedAway) {
+        bump(&self.cells.turned_away[why as usize]);
+    }
+
+    /// A connection could not be accepted, for want of descriptors or memory.
+    pub fn accept_failed(&self) {
+        bump(&self.cells.accept_failures);
+    }
+
     /// A limit holds a request back. Exactly one [`Self::delay_ended`] must follow.
     pub fn delay_started(&self) {
         bump(&self.cells.delays_started);
@@ -111,6 +169,11 @@ impl WorkerMetrics {
     /// A request that was held back goes on after so long, or its client has left.
     pub fn delay_ended(&self, delay: Duration) {
         self.cells.delay.record(delay);
+    }
+
+    fn span(&self, listener: usize, of: fn(&ListenerCells) -> &Spans) -> Span {
+        self.with(listener, |cells| bump(&of(cells).begun));
+        Span { cells: Arc::clone(&self.cells), listener, of }
     }
 
     fn with(&self, listener: usize, count: impl FnOnce(&ListenerCells)) {
