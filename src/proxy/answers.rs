@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version, request};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 
@@ -24,7 +24,6 @@ use super::stream::MOST_DISCARDED;
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::timestamp::Timestamp;
 use crate::overload;
-use crate::response::fallback::Kept;
 use crate::rules::selection::Denial;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
@@ -98,31 +97,24 @@ pub(super) fn denied(
     }
 }
 
-/// A request that the limit at position `by` refuses.
+/// A request that the limit at position `by` refuses; answered with what it was answered before, where that is kept.
 pub(super) fn limited(
     mut exchange: Box<Exchange>,
     view: &View,
-    (limits, by): (&Limits, usize),
-    retry_after: Duration,
+    (limits, by, retry_after): (&Limits, usize, Duration),
+    (head, now): (&request::Parts, Timestamp),
     unread: Unread,
 ) -> Response<ResponseBody> {
-    let refusal = view.refusal(limits.rule(by));
+    let rule = limits.rule(by);
+    let mut headers = limits.refusal_headers(view, by, retry_after);
+    if let Some(kept) = view.fallbacks.recall(rule, head, now) {
+        kept.extend(&mut headers, now);
+        exchange.answers(StatusCode::OK, Flag::RateLimited);
+        return refused(exchange, (StatusCode::OK, kept.body()), headers, unread);
+    }
+    let refusal = view.refusal(rule);
     exchange.answers(refusal.status, Flag::RateLimited);
-    let headers = limits.refusal_headers(view, by, retry_after);
     refused(exchange, (refusal.status, &refusal.body), headers, unread)
-}
-
-/// The same request, answered with what it was answered before.
-pub(super) fn remembered(
-    mut exchange: Box<Exchange>,
-    kept: &Kept,
-    mut headers: HeaderMap,
-    now: Timestamp,
-    unread: Unread,
-) -> Response<ResponseBody> {
-    kept.extend(&mut headers, now);
-    exchange.answers(StatusCode::OK, Flag::RateLimited);
-    refused(exchange, (StatusCode::OK, kept.body()), headers, unread)
 }
 
 /// The upstream's answer, or ours in its place.

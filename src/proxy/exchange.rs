@@ -187,9 +187,13 @@ impl Exchange {
         })
     }
 
-    /// It has a place among all, until its end.
-    pub(super) fn takes(&mut self, underway: Option<Underway>) {
-        self.underway = underway;
+    /// Takes a place among all requests, until its end.
+    ///
+    /// # Errors
+    /// What there is too much of.
+    pub(super) fn take_place(&mut self) -> Result<(), Refusal> {
+        self.underway = self.connection.worker.shared.overload.begin()?;
+        Ok(())
     }
 
     /// Somebody is turned away.

@@ -38,12 +38,9 @@ pub(super) fn handle(
     let now = worker.shared.clock.now();
     let (mut head, body) = request.into_parts();
     let mut exchange = Exchange::begin(connection, &head, now, view.stall);
-    match worker.shared.overload.begin() {
-        Ok(underway) => exchange.takes(underway),
-        Err(refusal) => {
-            let unread = Unread::new(Expectation::of(&head.headers), body);
-            return answered(answers::overloaded(exchange, refusal, unread));
-        }
+    if let Err(refusal) = exchange.take_place() {
+        let unread = Unread::new(Expectation::of(&head.headers), body);
+        return answered(answers::overloaded(exchange, refusal, unread));
     }
     let given = match headers::validate(&head, connection.limits.headers) {
         Ok(given) => given,
@@ -67,12 +64,8 @@ pub(super) fn handle(
         Selection::Denied(rule, denial) => {
             view.record(rule, DecisionOutcome::Denied);
             exchange.note_refused(view.rule_name(rule), (&mut head, given), &hop);
-            return answered(answers::denied(
-                exchange,
-                &view,
-                denial,
-                Unread::new(given.expectation(), body),
-            ));
+            let unread = Unread::new(given.expectation(), body);
+            return answered(answers::denied(exchange, &view, denial, unread));
         }
         Selection::Limited(all, onlookers) => Limits::check(&worker.shared.limiter, all, onlookers, now),
     };
@@ -83,20 +76,21 @@ pub(super) fn handle(
         Action::Refuse { by, retry_after } => {
             exchange.note_refused(view.rule_name(limits.rule(by)), (&mut head, given), &hop);
             let unread = Unread::new(given.expectation(), body);
-            if let Some(kept) = view.fallbacks.recall(limits.rule(by), &head, now) {
-                let headers = limits.refusal_headers(&view, by, retry_after);
-                return answered(answers::remembered(exchange, &kept, headers, now, unread));
-            }
-            return answered(answers::limited(exchange, &view, (&limits, by), retry_after, unread));
+            return answered(answers::limited(
+                exchange,
+                &view,
+                (&limits, by, retry_after),
+                (&head, now),
+                unread,
+            ));
         }
     };
 
     let upstream = view.upstream(&attributes).map(Rc::clone);
-    exchange
-        .bodies_may_rest(upstream.as_ref().map_or(view.stall, |upstream| upstream.settings().idle_timeout));
+    let stall = upstream.as_ref().map_or(view.stall, |upstream| upstream.settings().idle_timeout);
+    exchange.bodies_may_rest(stall);
     exchange.reserve(&limits, policy);
-    let is_certified = attributes.certificate.is_some();
-    exchange.listen(view.fallbacks.listen(limits.rules(), &head, is_certified, now));
+    exchange.listen(view.fallbacks.listen(limits.rules(), &head, attributes.certificate.is_some(), now));
     let controls = exchange.note_wishes(headers::prepare_request(&mut head, given, &hop));
     limits.write_marks(&mut head.headers, &view);
     exchange.note_headers(&head.headers);
@@ -106,8 +100,7 @@ pub(super) fn handle(
         }
         grpc::mind_deadline(&exchange, &head.headers);
         let upstream = upstream.as_deref();
-        let timeout = timeout(upstream, controls.as_deref());
-        let body = RequestBody::new(body, &mut exchange, timeout);
+        let body = RequestBody::new(body, &mut exchange, timeout(upstream, controls.as_deref()));
         let answer = forward(&view, upstream, &mut exchange, (&mut head, body), controls.as_deref()).await;
         let mut response = answers::upstream(exchange, upstream, &mut limits, answer);
         limits.write_headers(response.headers_mut(), &view);
