@@ -21,6 +21,7 @@ mod state;
 mod tariff;
 mod throttle;
 mod tls;
+mod tracing;
 mod upstream_tls;
 mod upstreams;
 mod windows;
@@ -55,6 +56,7 @@ pub(super) fn compile(
     let root = At::ROOT;
     let addresses = addresses::compile(raw, files, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
+    let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
     let mut identify = identify(raw, files, report);
     let response = response(raw, report);
@@ -90,6 +92,7 @@ pub(super) fn compile(
         routes: upstreams.routes,
         admin: addresses.admin,
         access_log,
+        tracing,
         drain,
         max_keys: max_keys(raw.limiter.as_ref()),
         state,
