@@ -37,7 +37,7 @@ use http::HeaderMap;
 use tokio::task::{JoinError, JoinSet};
 
 use self::activity::{Patience, SlowClock, TICK};
-use self::connection::Entrance;
+use self::connection::{Entrance, Handshakes};
 use self::elastic::{Elastic, Load};
 use self::fallback::Fallbacks;
 use self::headers::Hop;
@@ -116,6 +116,8 @@ pub(crate) struct Worker {
     view: RefCell<Rc<View>>,
     random: RefCell<fastrand::Rng>,
     load: Arc<Load>,
+    /// TLS handshakes under way, beside the listeners.
+    handshakes: Box<[Handshakes]>,
 }
 
 /// One generation as a worker sees it; a request keeps the view it began with.
@@ -200,6 +202,7 @@ async fn keep_time(worker: Rc<Worker>) {
     for tick in 0_u32.. {
         interval.tick().await;
         worker.slow_clock.tick();
+        worker.handshakes.iter().for_each(Handshakes::tick);
         worker.view().upstreams.iter().for_each(|upstream| upstream.tick());
         if tick % TICKS_PER_SECOND == 0 {
             worker.view().upstreams.iter().for_each(|upstream| upstream.age());
@@ -220,6 +223,7 @@ impl Worker {
             view: RefCell::new(Rc::new(view)),
             random: RefCell::new(fastrand::Rng::new()),
             load: shared.elastic.worker(),
+            handshakes: shared.generation.load().tls.iter().map(|_| Handshakes::default()).collect(),
             shared,
         }
     }

@@ -11,6 +11,10 @@ pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// keep idle connections, so that they close first and never send a request into a closing connection.
 pub const LISTENER_IDLE_TIMEOUT: Duration = Duration::from_secs(620);
 
+/// TLS handshakes that each worker has under way at once. Each takes some 20 KiB until it has ended, and this many take a
+/// worker less than a second.
+pub const HANDSHAKES: usize = 256;
+
 /// Until a connection to the upstream stands. The service is beside us; this covers a lost SYN or two.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -37,6 +37,17 @@ impl Transport {
         if again.is_empty() { rest } else { Self::Rewound(Box::new(Rewound { again, read: 0, rest })) }
     }
 
+    /// Ready when the client has sent something, if only the end; without taking it.
+    pub fn poll_begun(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            // Asked itself: the runtime takes a new connection for readable until it has tried.
+            Self::Tcp(stream) => stream.poll_peek(cx, &mut ReadBuf::new(&mut [0])).map(drop),
+            Self::Rewound(stream) if stream.again.is_empty() => stream.rest.poll_begun(cx),
+            // Nobody far away can be at the other end, or it has begun long ago.
+            Self::Unix(_) | Self::Tls(_) | Self::Rewound(_) => Poll::Ready(()),
+        }
+    }
+
     /// Has small answers not wait for the client's acknowledgement of earlier ones.
     pub fn set_nodelay(&self) {
         if let Self::Tcp(stream) = self {

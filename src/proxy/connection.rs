@@ -1,6 +1,7 @@
 //! One client's connection, whatever it speaks: HTTP/1.1 or HTTP/2, until either side has had enough.
 
 mod arrival;
+mod handshakes;
 mod http1;
 mod http2;
 mod opening;
@@ -12,6 +13,7 @@ use std::rc::Rc;
 use http::{HeaderValue, Version};
 use hyper_util::rt::TokioIo;
 
+pub(super) use self::handshakes::Handshakes;
 use self::opening::Opening;
 use super::Worker;
 use super::activity::Activity;

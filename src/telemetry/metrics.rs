@@ -31,7 +31,7 @@ pub use self::totals::UpstreamTotals;
 use self::upstream::Upstreams;
 pub use self::upstream::{ClusterMetrics, ClusterView, EndpointMetrics, HostView, Overflow, UpstreamOutcome};
 use self::worker::WorkerCells;
-pub use self::worker::WorkerMetrics;
+pub use self::worker::{Span, WorkerMetrics};
 use super::spans::Counted;
 use crate::limiter::timestamp::Timestamp;
 

@@ -32,6 +32,8 @@ pub struct Settings {
     pub pairs: Vec<Pair>,
     /// Whose certificates are asked for.
     pub clients: Clients,
+    /// How many handshakes a worker may have under way at once.
+    pub handshakes: usize,
 }
 
 /// Who has to show a certificate.
@@ -163,19 +165,22 @@ pub enum Failure {
     Refused,
     /// It took too long.
     TimedOut,
+    /// It had to give way to others, or found no place.
+    Crowded,
     /// Anything else.
     Other,
 }
 
 impl Failure {
     /// Every failure.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Closed,
         Self::NotTls,
         Self::Incompatible,
         Self::ClientCertificate,
         Self::Refused,
         Self::TimedOut,
+        Self::Crowded,
         Self::Other,
     ];
 
@@ -188,6 +193,7 @@ impl Failure {
             Self::ClientCertificate => "client_certificate",
             Self::Refused => "refused",
             Self::TimedOut => "timed_out",
+            Self::Crowded => "crowded",
             Self::Other => "other",
         }
     }

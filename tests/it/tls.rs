@@ -1,6 +1,7 @@
 //! TLS towards clients: curl and openssl as those see it, and certificates that come and go.
 
 mod clients;
+mod crowds;
 mod rotation;
 mod upstream;
 
@@ -23,13 +24,20 @@ struct Secured {
 impl Secured {
     /// `more` stands in the section `tls`, with `DIR` for the directory of the certificates.
     fn start(more: &str, rest: &str) -> Self {
+        Self::patient("1s", more, rest)
+    }
+
+    /// The same, where a head and a handshake have this long.
+    fn patient(header_timeout: &str, more: &str, rest: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::new("authority");
         authority.write(&directory.path().join("ca.crt"));
         authority.issue("app.example", directory.path(), "app");
         authority.issue("*.wild.example", directory.path(), "wild");
         let origin = Origin::hello();
-        let weir = Weir::start(&yaml(directory.path(), &origin, more, rest));
+        let text = yaml(directory.path(), &origin, more, rest);
+        let weir =
+            Weir::start(&text.replace("header_timeout: 1s", &format!("header_timeout: {header_timeout}")));
         Self { directory, authority, origin, weir }
     }
 

@@ -8,7 +8,7 @@ use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::files::certificates::{AUTHORITIES, CHAIN, KEY};
 use crate::config::problem::{Fault, Report, quoted};
-use crate::config::raw;
+use crate::config::{defaults, raw};
 use crate::identify::certificate::CertificateName;
 use crate::listener::ProxyProtocol;
 use crate::rules::pattern::HeaderPattern;
@@ -40,7 +40,9 @@ pub(super) fn server(
         pairs.extend(each(list, at.key("certificates"), read));
     }
     let clients = clients(raw, at, files, report)?;
-    (!pairs.is_empty()).then_some(Settings { pairs, clients })
+    let handshakes = raw.handshakes.and_then(|count| usize::try_from(count).ok());
+    let handshakes = handshakes.unwrap_or(defaults::HANDSHAKES);
+    (!pairs.is_empty()).then_some(Settings { pairs, clients, handshakes })
 }
 
 /// A certificate and its key; `refusing` are those to whom it is shown.

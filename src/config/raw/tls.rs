@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{HeaderPattern, OneOrMany};
+use crate::config::defaults;
 
 /// TLS of a listener. Files are read again when they change.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -20,6 +21,9 @@ pub struct Tls {
     /// Whether clients must have a certificate, or may.
     #[schemars(extend("default" = "required"))]
     pub client_auth: Option<ClientAuth>,
+    /// How many handshakes each worker has under way at once; who comes next waits.
+    #[schemars(range(min = 1, max = 100_000), extend("default" = defaults::HANDSHAKES))]
+    pub handshakes: Option<u64>,
 }
 
 /// A certificate with its key.

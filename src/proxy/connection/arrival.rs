@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::HeaderValue;
+use tokio_rustls::server::TlsStream;
 
+use super::handshakes::Lost;
 use super::{Connection, Entrance, Secured};
 use crate::identify::certificate::Certificate;
 use crate::listener::preamble;
@@ -61,8 +63,7 @@ async fn secured(
     server: Arc<Server>,
     stream: Transport,
 ) -> Option<Transport> {
-    let shaking = Box::pin(server.accept(stream));
-    let shaken = in_time(connection, shaking).await.unwrap_or(Err(Failure::TimedOut));
+    let shaken = shake(connection, entrance, &server, stream).await;
     let handshake = match &shaken {
         Ok((_, Session { is_resumed: true, .. })) => Handshake::Resumed,
         Ok(_) => Handshake::Full,
@@ -72,6 +73,30 @@ async fn secured(
     let (stream, session) = shaken.ok()?;
     connection.secured = Some(Box::new(session.identity.map_or_else(Secured::default, of_client)));
     Some(Transport::Tls(Box::new(stream)))
+}
+
+/// A handshake, once the client has begun it and there is a place for it.
+async fn shake(
+    connection: &Connection,
+    entrance: Entrance,
+    server: &Server,
+    stream: Transport,
+) -> Result<(TlsStream<Transport>, Session), Failure> {
+    let worker = &connection.worker;
+    let all = worker.handshakes.get(entrance.listener).ok_or(Failure::Other)?;
+    in_time(connection, poll_fn(|cx| stream.poll_begun(cx))).await.ok_or(Failure::TimedOut)?;
+    let place = {
+        let _waiting = worker.metrics.handshake_waits(entrance.listener);
+        let taking = Box::pin(all.take(server.settings().handshakes));
+        in_time(connection, taking).await.ok_or(Failure::Crowded)?
+    };
+    let _under_way = worker.metrics.handshake_begins(entrance.listener);
+    let shaking = Box::pin(place.keep(Box::pin(server.accept(stream))));
+    match in_time(connection, shaking).await {
+        Some(Ok(shaken)) => shaken,
+        Some(Err(Lost)) => Err(Failure::Crowded),
+        None => Err(Failure::TimedOut),
+    }
 }
 
 fn of_client(identity: Identity) -> Secured {

@@ -17,7 +17,7 @@ pub enum Handshake {
 impl Handshake {
     /// The label values, by index.
     pub(super) const LABELS: [&'static str; 2 + Failure::ALL.len()] = {
-        let mut labels = ["full", "resumed", "", "", "", "", "", "", ""];
+        let mut labels = ["full", "resumed", "", "", "", "", "", "", "", ""];
         let mut index = 0;
         while index < Failure::ALL.len() {
             labels[2 + index] = Failure::ALL[index].as_str();

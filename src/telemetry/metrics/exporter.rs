@@ -154,6 +154,11 @@ impl Exporter {
                 self.count(&families::HANDSHAKES, &[name, ("outcome", outcome)], count);
             }
         }
+        if listener.waiting_to_shake.0 > 0 {
+            let now = |(begun, ended): (u64, u64)| begun.saturating_sub(ended) as f64;
+            self.set(&families::HANDSHAKES_IN_FLIGHT, &[name], now(listener.shaking));
+            self.set(&families::HANDSHAKES_WAITING, &[name], now(listener.waiting_to_shake));
+        }
         if listener.preambles.iter().any(|count| *count > 0) {
             for (outcome, count) in Preamble::LABELS.iter().zip(listener.preambles) {
                 self.count(&families::PREAMBLES, &[name, ("outcome", outcome)], count);

@@ -53,6 +53,10 @@ pub(super) static CONNECTIONS_OPENED: Family =
     counter("weir_downstream_connections_total", "Connections of clients accepted.");
 pub(super) static HANDSHAKES: Family =
     counter("weir_tls_handshakes_total", "TLS handshakes with clients, by how they ended.");
+pub(super) static HANDSHAKES_IN_FLIGHT: Family =
+    gauge("weir_tls_handshakes_in_flight", "TLS handshakes with clients that are under way.");
+pub(super) static HANDSHAKES_WAITING: Family =
+    gauge("weir_tls_handshakes_waiting", "Clients whose TLS handshake waits for others to end.");
 pub(super) static PREAMBLES: Family = counter(
     "weir_proxy_protocol_connections_total",
     "Connections to listeners with the PROXY protocol, by what they began with.",
@@ -162,7 +166,7 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 52] = [
+pub(super) static ALL: [&Family; 54] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -173,6 +177,8 @@ pub(super) static ALL: [&Family; 52] = [
     &CONNECTIONS,
     &CONNECTIONS_OPENED,
     &HANDSHAKES,
+    &HANDSHAKES_IN_FLIGHT,
+    &HANDSHAKES_WAITING,
     &PREAMBLES,
     &CERTIFICATE_EXPIRY,
     &UPSTREAM_REQUESTS,

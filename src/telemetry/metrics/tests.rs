@@ -53,6 +53,8 @@ fn busy() -> Arc<Metrics> {
         worker.request_started(0);
     }
     one.handshake(0, Handshake::Resumed);
+    drop(one.handshake_waits(0));
+    std::mem::forget(one.handshake_begins(0));
     one.preamble(1, Preamble::V2);
     one.request_finished(0, StatusCode::TOO_MANY_REQUESTS, Duration::from_micros(40));
     one.downstream_connection_closed(0);
@@ -106,6 +108,8 @@ fn all_workers_add_up() {
         (r#"weir_upstream_request_duration_seconds_bucket{upstream="upstream",le="+Inf"}"#, 1.0),
         (r#"weir_upstream_connections{upstream="upstream"}"#, 1.0),
         (r#"weir_tls_handshakes_total{listener="inbound",outcome="resumed"}"#, 1.0),
+        (r#"weir_tls_handshakes_in_flight{listener="inbound"}"#, 1.0),
+        (r#"weir_tls_handshakes_waiting{listener="inbound"}"#, 0.0),
         (r#"weir_upstream_tls_handshakes_total{upstream="upstream",outcome="full"}"#, 1.0),
         (r#"weir_proxy_protocol_connections_total{listener="0.0.0.0:8081",outcome="v2"}"#, 1.0),
         (r#"weir_tls_certificate_expiry_seconds{certificate="app.crt"}"#, 100.0),

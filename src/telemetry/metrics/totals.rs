@@ -7,7 +7,7 @@ use super::super::histogram;
 use super::arrival::{Handshake, Preamble};
 use super::rule::Decisions;
 use super::upstream::{ClusterMetrics, UpstreamCells, UpstreamOutcome};
-use super::worker::{CLASSES, ListenerCells, WorkerCells};
+use super::worker::{CLASSES, ListenerCells, Spans, WorkerCells};
 
 /// One listener over all workers.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +19,9 @@ pub(super) struct ListenerTotals {
     pub(super) opened: u64,
     pub(super) closed: u64,
     pub(super) handshakes: [u64; Handshake::LABELS.len()],
+    /// Begun and ended.
+    pub(super) shaking: (u64, u64),
+    pub(super) waiting_to_shake: (u64, u64),
     pub(super) preambles: [u64; Preamble::LABELS.len()],
     pub(super) duration: histogram::Totals,
 }
@@ -77,6 +80,8 @@ impl ListenerTotals {
         add(&mut self.started, &cells.started);
         add(&mut self.opened, &cells.opened);
         add_all(&mut self.handshakes, &cells.handshakes);
+        add_span(&mut self.shaking, &cells.shaking);
+        add_span(&mut self.waiting_to_shake, &cells.waiting_to_shake);
         add_all(&mut self.preambles, &cells.preambles);
     }
 }
@@ -173,6 +178,11 @@ impl Totals {
 
 fn add(total: &mut u64, cell: &AtomicU64) {
     *total = total.saturating_add(cell.load(Ordering::Relaxed));
+}
+
+fn add_span(sum: &mut (u64, u64), spans: &Spans) {
+    let (begun, ended) = spans.load();
+    *sum = (sum.0.saturating_add(begun), sum.1.saturating_add(ended));
 }
 
 fn add_all(totals: &mut [u64], cells: &[AtomicU64]) {

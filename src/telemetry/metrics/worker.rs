@@ -25,8 +25,42 @@ pub(super) struct ListenerCells {
     pub(super) opened: AtomicU64,
     pub(super) closed: AtomicU64,
     pub(super) handshakes: [AtomicU64; Handshake::LABELS.len()],
+    pub(super) shaking: Spans,
+    pub(super) waiting_to_shake: Spans,
     pub(super) preambles: [AtomicU64; Preamble::LABELS.len()],
     pub(super) duration: Histogram,
+}
+
+/// What begins and ends.
+#[derive(Debug, Default)]
+pub(super) struct Spans {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Spans {
+    /// Those that have begun so far, and those that have ended.
+    pub(super) fn load(&self) -> (u64, u64) {
+        // In this order, or what ends in between would make the difference negative.
+        let ended = self.ended.load(Ordering::Relaxed);
+        (self.begun.load(Ordering::Relaxed), ended)
+    }
+}
+
+/// Something that has begun, until this is dropped.
+#[derive(Debug)]
+pub struct Span {
+    cells: Arc<WorkerCells>,
+    listener: usize,
+    of: fn(&ListenerCells) -> &Spans,
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if let Some(cells) = self.cells.listeners.get(self.listener) {
+            bump(&(self.of)(cells).ended);
+        }
+    }
 }
 
 /// All that one worker counts.
@@ -74,6 +108,16 @@ impl WorkerMetrics {
         self.with(listener, |cells| bump(&cells.handshakes[handshake.index()]));
     }
 
+    /// A handshake begins.
+    pub fn handshake_begins(&self, listener: usize) -> Span {
+        self.span(listener, |cells| &cells.shaking)
+    }
+
+    /// A handshake waits for its turn.
+    pub fn handshake_waits(&self, listener: usize) -> Span {
+        self.span(listener, |cells| &cells.waiting_to_shake)
+    }
+
     /// A connection came to a listener where a proxy may say who connected.
     pub fn preamble(&self, listener: usize, outcome: Preamble) {
         self.with(listener, |cells| bump(&cells.preambles[outcome as usize]));
@@ -111,6 +155,11 @@ impl WorkerMetrics {
     /// A request that was held back goes on after so long, or its client has left.
     pub fn delay_ended(&self, delay: Duration) {
         self.cells.delay.record(delay);
+    }
+
+    fn span(&self, listener: usize, of: fn(&ListenerCells) -> &Spans) -> Span {
+        self.with(listener, |cells| bump(&of(cells).begun));
+        Span { cells: Arc::clone(&self.cells), listener, of }
     }
 
     fn with(&self, listener: usize, count: impl FnOnce(&ListenerCells)) {

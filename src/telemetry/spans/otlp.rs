@@ -176,7 +176,7 @@ fn split_port(authority: &str) -> (&str, Option<u64>) {
 }
 
 fn text(name: &str, value: &str) -> KeyValue {
-    let cut = value.floor_char_boundary(LONGEST_TEXT);
+    let cut = (0..=value.len().min(LONGEST_TEXT)).rev().find(|cut| value.is_char_boundary(*cut)).unwrap_or(0);
     attribute(name, Value::StringValue(value[..cut].to_owned()))
 }
 

@@ -85,7 +85,7 @@ async fn shake(server: &Server, client: &Arc<ClientConfig>) -> (Result<Session, 
 }
 
 fn server(authority: &Authority, clients: Clients) -> Server {
-    Server::new(Settings { pairs: vec![authority.pair("a.example")], clients }, None).unwrap()
+    Server::new(Settings { pairs: vec![authority.pair("a.example")], clients, handshakes: 1 }, None).unwrap()
 }
 
 #[tokio::test]
@@ -96,7 +96,8 @@ async fn a_session_is_resumed_by_a_ticket_after_the_certificate_has_changed() {
     let (session, answered) = shake(&first, &client).await;
     assert!(answered && !session.unwrap().is_resumed);
     assert!(shake(&first, &client).await.0.unwrap().is_resumed);
-    let settings = Settings { pairs: vec![authority.pair("a.example")], clients: Clients::Anybody };
+    let settings =
+        Settings { pairs: vec![authority.pair("a.example")], clients: Clients::Anybody, handshakes: 1 };
     let second = Server::new(settings.clone(), Some(&first)).unwrap();
     assert!(shake(&second, &client).await.0.unwrap().is_resumed);
     let stranger = Server::new(settings, None).unwrap();
