@@ -5,6 +5,7 @@ mod crowding;
 mod ending;
 mod generation;
 mod keeping;
+mod pressure;
 mod reloading;
 
 use std::path::Path;
@@ -23,6 +24,7 @@ use crate::drain::Drain;
 use crate::limiter::{self, Limiter};
 use crate::listener;
 use crate::listener::socket::{self, Socket};
+use crate::overload::Overload;
 use crate::proxy::elastic::Elastic;
 use crate::proxy::elastic::control::keep_headroom;
 use crate::proxy::{self, Shared};
@@ -96,6 +98,7 @@ pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
             () = keep_headroom(&running.shared) => Ok(()),
             () = reloading::on_signals(&running) => Ok(()),
             () = crowding::watch(&running.shared, config.max_keys) => Ok(()),
+            () = pressure::watch(&running.shared.overload) => Ok(()),
         }
     });
     running.reload.stop();
@@ -147,6 +150,8 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
     let log = config.access_log.as_ref().map(AccessLog::open).transpose();
     let (access_log, log_guard) = log.map_err(Error::system("cannot open the access log"))?.unzip();
     metrics.config_started(1, clock.now());
+    let overload = Overload::new(&config.overload, pressure::descriptors(), pressure::memory());
+    tracing::info!(connections = overload.most_connections(), "so many connections of clients may be open");
     let shared = Arc::new(Shared {
         generation: Arc::clone(&generations.current),
         limiter,
@@ -156,6 +161,7 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
         access_log,
         tracer: tracer.map(Arc::new),
         elastic: Elastic::default(),
+        overload: Arc::new(overload),
         warned_of_proxy: AtomicBool::new(false),
     });
     let keeping = config.state.as_ref().zip(keeper);

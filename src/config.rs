@@ -38,7 +38,7 @@ use crate::response::refusal::Refusal;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
 use crate::telemetry::{access_log, spans};
-use crate::{drain, identify, listener, response, snapshot, tls, upstream};
+use crate::{drain, identify, listener, overload, response, snapshot, tls, upstream};
 
 /// A valid configuration.
 #[derive(Clone, Debug)]
@@ -63,6 +63,8 @@ pub struct Config {
     pub tracing: Option<spans::Settings>,
     /// How the process ends.
     pub drain: drain::Settings,
+    /// How much may be under way in all.
+    pub overload: overload::Settings,
     /// Counters the limiter has room for.
     pub max_keys: usize,
     /// Where counters are kept across restarts; `None` for nowhere.

@@ -12,6 +12,7 @@ pub mod fuzzing;
 pub mod identify;
 pub mod limiter;
 pub mod listener;
+pub mod overload;
 pub mod policy;
 pub mod proxy;
 pub mod response;

@@ -30,8 +30,21 @@ pub struct Settings {
     pub header_timeout: Duration,
     /// How long a connection may stay without a request.
     pub idle_timeout: Duration,
+    /// What a connection and a request may take.
+    pub limits: Limits,
     /// Whether a proxy in front says who connected.
     pub proxy_protocol: ProxyProtocol,
+}
+
+/// What a connection and a request may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a request's head.
+    pub header_size: u32,
+    /// Fields of a request's head.
+    pub headers: u32,
+    /// Requests that a connection of HTTP/2 may have under way.
+    pub streams: u32,
 }
 
 /// Whether connections begin with what a proxy says of them, if it is one that is believed.
@@ -59,7 +72,14 @@ pub struct Accepted {
 ///
 /// Connections that the kernel has completed but we have not accepted would be reset by closing: a client
 /// that saw its connect succeed deserves an answer.
-pub async fn serve(socket: Socket, stop: impl Future<Output = ()>, mut handle: impl FnMut(Accepted)) {
+///
+/// `failed` is told of each time that none could be accepted, for want of descriptors or memory.
+pub async fn serve(
+    socket: Socket,
+    stop: impl Future<Output = ()>,
+    mut handle: impl FnMut(Accepted),
+    mut failed: impl FnMut(),
+) {
     let accepting = match Accepting::new(socket) {
         Ok(accepting) => accepting,
         Err(error) => {
@@ -68,6 +88,7 @@ pub async fn serve(socket: Socket, stop: impl Future<Output = ()>, mut handle: i
         }
     };
     let mut stop = std::pin::pin!(stop);
+    let mut failures = 0_u64;
     loop {
         tokio::select! {
             // A flood of connections must not keep us from noticing the end.
@@ -77,7 +98,12 @@ pub async fn serve(socket: Socket, stop: impl Future<Output = ()>, mut handle: i
                 Ok(accepted) => handle(accepted),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept, pausing");
+                    failures += 1;
+                    failed();
+                    // Fifty a second, for as long as it lasts: said at the first, the second, the fourth and so on.
+                    if failures.is_power_of_two() {
+                        tracing::warn!(%error, failures, "cannot accept, pausing");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },

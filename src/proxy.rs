@@ -49,6 +49,7 @@ use crate::limiter::Limiter;
 use crate::limiter::elastic::signal::Signals;
 use crate::listener::socket::Socket;
 use crate::listener::{self, Accepted};
+use crate::overload::{Overload, Refusal as Overloaded};
 use crate::policy::Policy;
 use crate::response::Visibility;
 use crate::response::rate_limit_headers::Notation;
@@ -57,7 +58,7 @@ use crate::rules::RuleIndex;
 use crate::rules::rule::{Rule, RuleLimit};
 use crate::rules::selection::Selected;
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::{DecisionOutcome, Metrics, RuleMetrics, WorkerMetrics};
+use crate::telemetry::metrics::{DecisionOutcome, Metrics, RuleMetrics, TurnedAway, WorkerMetrics};
 use crate::telemetry::spans::Tracer;
 use crate::tls::server::Server;
 use crate::upstream::Upstream;
@@ -86,6 +87,8 @@ pub struct Shared {
     pub tracer: Option<Arc<Tracer>>,
     /// How far elastic limits may grow.
     pub elastic: Elastic,
+    /// How much may be under way.
+    pub overload: Arc<Overload>,
     /// Whether a client behind an untrusted private proxy has been warned of already.
     pub warned_of_proxy: AtomicBool,
 }
@@ -162,13 +165,20 @@ async fn serve(worker: &Rc<Worker>, sockets: Vec<(listener::Settings, Socket)>) 
         let (worker, shared) = (Rc::clone(worker), Arc::clone(shared));
         accepting.spawn_local(async move {
             let handle = |accepted: Accepted| {
+                let place = match shared.overload.connect() {
+                    Ok(place) => place,
+                    Err(refusal) => return worker.turn_away(refusal),
+                };
                 // Watched from now on, not from its first turn: the drain must know of it.
                 let activity = worker.slow_clock.watch(patience);
-                let entrance = Entrance { listener: index, proxy_protocol: settings.proxy_protocol };
-                let serving = connection::serve(Rc::clone(&worker), entrance, activity, accepted);
+                let proxy_protocol = settings.proxy_protocol;
+                let entrance = Entrance { listener: index, proxy_protocol, limits: settings.limits };
+                // A task of its own: what panics in it ends with it, and with nothing else.
+                let serving = connection::serve(Rc::clone(&worker), entrance, activity, accepted, place);
                 drop(tokio::task::spawn_local(serving));
             };
-            listener::serve(socket, shared.drain.reached(Phase::Draining), handle).await;
+            let failed = || worker.metrics.accept_failed();
+            listener::serve(socket, shared.drain.reached(Phase::Draining), handle, failed).await;
         });
     }
     while let Some(ended) = accepting.join_next().await {
@@ -237,6 +247,16 @@ impl Worker {
             *view = Rc::new(View::new(now, &view.upstreams, &self.shared.metrics));
         }
         Rc::clone(&view)
+    }
+
+    /// Notes that somebody is turned away.
+    fn turn_away(&self, refusal: Overloaded) {
+        self.metrics.turned_away(match refusal {
+            Overloaded::Connections => TurnedAway::Connections,
+            Overloaded::Client => TurnedAway::Client,
+            Overloaded::Requests => TurnedAway::Requests,
+            Overloaded::Memory => TurnedAway::Memory,
+        });
     }
 
     fn random(&self) -> u128 {

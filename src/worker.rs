@@ -130,6 +130,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_task_that_panics_ends_alone() {
+        let crew = Arc::new(Crew::default());
+        let (tell, told) = tokio::sync::oneshot::channel();
+        crew.spawn("worker-0".to_owned(), || async {
+            // As connections and streams run: on their own, and nobody waits for them.
+            drop(tokio::task::spawn_local(async { panic!("as a test of a task's end") }));
+            tokio::task::yield_now().await;
+            drop(tokio::task::spawn_local(async { tell.send(()).expect("the other side waits") }));
+            told.await.map_err(|_| Unfinished("the other task has gone, too"))
+        })
+        .unwrap();
+        soon(crew.gone()).await;
+        assert_eq!(crew.failure(), None);
+    }
+
+    #[tokio::test]
     async fn a_worker_that_panics_is_noticed_while_the_others_go_on() {
         let crew = Arc::new(Crew::default());
         let (end, ending) = tokio::sync::oneshot::channel::<()>();

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 21] = [
+const TABLE: [(&str, &[&str]); 22] = [
     ("main", &["app", "cli", "config", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -45,6 +45,7 @@ const TABLE: [(&str, &[&str]); 21] = [
             "upstream",
             "snapshot",
             "drain",
+            "overload",
             "telemetry",
             // Certificates and keys are data files.
             "tls",
@@ -65,6 +66,7 @@ const TABLE: [(&str, &[&str]); 21] = [
             "telemetry",
             "clock",
             "drain",
+            "overload",
             "listener",
             "worker",
             "tls",
@@ -78,6 +80,7 @@ const TABLE: [(&str, &[&str]); 21] = [
     ("clock", &["limiter"]),
     ("tls", &[]),
     ("drain", &[]),
+    ("overload", &[]),
     ("policy", &["response", "throttle", "rules", "identify"]),
     ("response", &["throttle", "limiter"]),
     ("throttle", &["limiter"]),
@@ -100,6 +103,7 @@ const EVERYTHING: &[&str] = &[
     "clock",
     "tls",
     "drain",
+    "overload",
     "policy",
     "response",
     "throttle",
@@ -173,11 +177,12 @@ fn impurities(source: &Source) -> Vec<String> {
 
 /// What a file of the configuration takes from the shell beside its settings.
 fn more_than_settings(source: &Source) -> Vec<String> {
-    const SETTINGS: [(&str, &[&str]); 7] = [
-        ("listener", &["Settings", "Address", "ProxyProtocol"]),
+    const SETTINGS: [(&str, &[&str]); 8] = [
+        ("listener", &["Settings", "Address", "Limits", "ProxyProtocol"]),
         ("upstream", &["settings", "Settings", "Address"]),
         ("drain", &["Settings"]),
         ("snapshot", &["Settings"]),
+        ("overload", &["Settings", "Memory"]),
         ("telemetry", &["access_log", "spans"]),
         ("spans", &["Settings", "Collector"]),
         ("access_log", &["Settings", "Sink", "Format"]),

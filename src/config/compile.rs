@@ -4,6 +4,7 @@
 //! counts only if nothing was reported.
 
 mod addresses;
+mod clients;
 mod endpoints;
 mod geo;
 mod jwt;
@@ -58,6 +59,7 @@ pub(super) fn compile(
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
+    let overload = clients::compile(raw.overload.as_ref(), root.key("overload"), report);
     let mut identify = identify(raw, files, report);
     let response = response(raw, report);
     let state = state::compile(raw.state.as_ref(), file, root.key("state"), report);
@@ -94,6 +96,7 @@ pub(super) fn compile(
         access_log,
         tracing,
         drain,
+        overload,
         max_keys: max_keys(raw.limiter.as_ref()),
         state,
         identify,

@@ -7,11 +7,22 @@ use std::time::Duration;
 /// its head to hold a connection gets this long.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A request's head may take this much; Envoy's default.
+pub const HEADER_SIZE: u32 = 60 * 1024;
+/// The same as it is written.
+pub const HEADER_SIZE_TEXT: &str = "60KiB";
+
+/// Fields of a request's head; Envoy's default. Browsers send some twenty.
+pub const MOST_HEADERS: u32 = 100;
+
+/// Requests that a connection of HTTP/2 may have under way: as many as RFC 9113 section 6.5.2 recommends, and some.
+pub const MOST_STREAMS: u32 = 128;
+
 /// How long a connection may stay without a request. Longer than the 600 s for which large load balancers
 /// keep idle connections, so that they close first and never send a request into a closing connection.
 pub const LISTENER_IDLE_TIMEOUT: Duration = Duration::from_secs(620);
 
-/// TLS handshakes that each worker has under way at once. Each takes some 20 KiB until it has ended, and this many take a
+/// TLS handshakes that each worker has under way at once. Each takes some 12 KiB until it has ended, and this many take a
 /// worker less than a second.
 pub const HANDSHAKES: usize = 256;
 

@@ -6,6 +6,7 @@
 //! that the rest can be looked at all the same.
 
 mod jwt;
+mod limits;
 mod plans;
 mod rules;
 mod tariff;
@@ -17,6 +18,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::jwt::{ClaimPattern, Jwt, Secret, SecretText, SigningAlgorithm};
+pub use self::limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
 pub use self::rules::{
     Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange, OnDenied,
@@ -62,6 +64,8 @@ pub struct Root {
     pub tracing: Option<Tracing>,
     /// How the process ends.
     pub drain: Option<Drain>,
+    /// How much may be under way in all; what is over is turned away.
+    pub overload: Option<Overload>,
     /// Whom to believe about the client's address.
     pub client_ip: Option<ClientIp>,
     /// Where addresses are.
@@ -112,6 +116,8 @@ pub struct ListenerMap {
     /// How long a connection may stay without a request.
     #[schemars(extend("default" = shown(defaults::LISTENER_IDLE_TIMEOUT)))]
     pub idle_timeout: Option<Duration>,
+    /// What a connection and a request may take.
+    pub limits: Option<ListenerLimits>,
     /// TLS; plain unless given.
     pub tls: Option<Box<Tls>>,
     /// Whether connections begin with the PROXY protocol. Believed only from `client_ip.trusted_proxies`.

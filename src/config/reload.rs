@@ -333,6 +333,7 @@ pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
         ("workers", old.workers != new.workers),
         ("admin", (old.admin.address, old.admin.probes) != (new.admin.address, new.admin.probes)),
         ("drain", old.drain != new.drain),
+        ("overload", old.overload != new.overload),
         ("access_log", old.access_log != new.access_log),
         ("tracing", !is_same_tracing(old.tracing.as_ref(), new.tracing.as_ref())),
         ("limiter.max_keys", old.max_keys != new.max_keys),

@@ -23,6 +23,7 @@ use super::settle;
 use super::stream::MOST_DISCARDED;
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::timestamp::Timestamp;
+use crate::overload;
 use crate::response::fallback::Kept;
 use crate::rules::selection::Denial;
 use crate::upstream::Upstream;
@@ -55,11 +56,29 @@ pub(super) fn malformed(mut exchange: Exchange, unacceptable: Unacceptable) -> R
         Unacceptable::Malformed => (StatusCode::BAD_REQUEST, "bad request\n"),
         Unacceptable::Method => (StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n"),
         Unacceptable::Coding => (StatusCode::NOT_IMPLEMENTED, "transfer coding not implemented\n"),
+        Unacceptable::Fields => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too many header fields\n"),
     };
     exchange.activity().must_linger();
     exchange.answers(status, Flag::DownstreamProtocol);
     let close = exchange.is_alone();
     closing_if(close, ours(exchange, status, text))
+}
+
+/// A request that comes when there is too much of something already. Where that is memory, its connection goes, too.
+pub(super) fn overloaded(
+    mut exchange: Exchange,
+    refusal: overload::Refusal,
+    unread: Unread,
+) -> Response<ResponseBody> {
+    exchange.note_turned_away(refusal);
+    let (status, body) = (StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"overloaded\n"));
+    exchange.answers(status, Flag::Overloaded);
+    let close = refusal == overload::Refusal::Memory && exchange.is_alone();
+    let headers = HeaderMap::from_iter([
+        (CONTENT_TYPE, PLAIN_TEXT),
+        (X_ENVOY_OVERLOADED, HeaderValue::from_static("true")),
+    ]);
+    closing_if(close, refused(exchange, (status, &body), headers, unread))
 }
 
 /// A request that a rule refuses without asking limits.

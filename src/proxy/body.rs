@@ -15,6 +15,7 @@ pub(super) use self::replay::Replay;
 use self::replay::Replayed;
 use super::activity::Uploading;
 use super::exchange::Exchange;
+use super::headers::identity::clean_trailers;
 use crate::upstream::answer::{Answer, AnswerError};
 
 /// A client's request body on its way to the upstream.
@@ -96,7 +97,12 @@ impl Body for RequestBody {
             return replayed.poll_frame(cx);
         }
         let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
-        let polled = Pin::new(&mut *incoming).poll_frame(cx);
+        let mut polled = Pin::new(&mut *incoming).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            clean_trailers(trailers);
+        }
         let ended = matches!(polled, Poll::Ready(None)) || incoming.is_end_stream();
         if let Some(upload) = &self.upload {
             upload.note(&polled, ended);

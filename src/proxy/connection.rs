@@ -7,7 +7,7 @@ mod http2;
 mod opening;
 
 use std::cell::RefCell;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use http::{HeaderValue, Version};
@@ -21,13 +21,9 @@ use super::headers::{self, Hop};
 use super::stream::Downstream;
 use super::tunnel::Switched;
 use crate::identify::certificate::Certificate;
-use crate::identify::client_ip::ClientAddress;
-use crate::listener::{Accepted, ProxyProtocol};
-
-/// A request's head may take this much (Envoy's default); above it the answer is 431.
-const LARGEST_HEAD: u32 = 60 * 1024;
-/// What a connection may buffer of what it reads and of what it writes.
-const BUFFER: usize = 64 * 1024;
+use crate::identify::client_ip::{self, ClientAddress};
+use crate::listener::{Accepted, Limits, ProxyProtocol};
+use crate::overload::{Place, Refusal};
 
 /// By which listener a connection comes, and what that expects of it.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +32,8 @@ pub(super) struct Entrance {
     pub(super) listener: usize,
     /// Whether a proxy in front says who connected.
     pub(super) proxy_protocol: ProxyProtocol,
+    /// What a connection and a request may take.
+    pub(super) limits: Limits,
 }
 
 /// What TLS says of a client.
@@ -54,9 +52,13 @@ pub(super) struct Connection {
     pub(super) listener: usize,
     pub(super) peer: IpAddr,
     pub(super) peer_text: HeaderValue,
+    /// What it and its requests may take.
+    pub(super) limits: Limits,
     /// What is known by TLS, if that is spoken.
     pub(super) secured: Option<Box<Secured>>,
     activity: Rc<Activity>,
+    /// Its place among all.
+    place: Place,
     /// The notes of the stream opened last, until its task has them.
     newest: RefCell<Option<Rc<Activity>>>,
     /// What the connection is to become when its last answer is out.
@@ -64,7 +66,13 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    fn new(worker: Rc<Worker>, listener: usize, activity: Rc<Activity>, peer: IpAddr) -> Self {
+    fn new(
+        worker: Rc<Worker>,
+        Entrance { listener, limits, .. }: Entrance,
+        activity: Rc<Activity>,
+        peer: IpAddr,
+        place: Place,
+    ) -> Self {
         worker.metrics.downstream_connection_opened(listener);
         let peer_text = headers::address(peer);
         Self {
@@ -72,11 +80,27 @@ impl Connection {
             listener,
             peer,
             peer_text,
+            limits,
             secured: None,
             activity,
+            place,
             newest: RefCell::default(),
             switched: RefCell::default(),
         }
+    }
+
+    /// Whether the client may have one more connection: this one. Processes of this machine that come by a socket in
+    /// the file system cannot be told apart.
+    fn claim(&mut self, peer: SocketAddr) -> bool {
+        if peer.port() == 0 && peer.ip().is_loopback() {
+            return true;
+        }
+        let prefix = self.worker.view().policy.identify.ipv6_prefix;
+        let fits = self.place.claim(client_ip::network(self.peer, 32, prefix));
+        if !fits {
+            self.worker.turn_away(Refusal::Client);
+        }
+        fits
     }
 
     /// What the client's certificate says, if it has shown one that holds.
@@ -120,10 +144,11 @@ pub(super) async fn serve(
     entrance: Entrance,
     activity: Rc<Activity>,
     accepted: Accepted,
+    place: Place,
 ) {
     accepted.stream.set_nodelay();
     let peer = accepted.peer.ip().to_canonical();
-    let mut connection = Connection::new(worker, entrance.listener, Rc::clone(&activity), peer);
+    let mut connection = Connection::new(worker, entrance, Rc::clone(&activity), peer, place);
     let Some(transport) = arrival::arrive(&mut connection, entrance, accepted).await else { return };
     let connection = Rc::new(connection);
     let mut stream = Downstream::new(transport, Rc::clone(&activity));

@@ -28,6 +28,7 @@ use super::settle::Settlement;
 use super::tunnel::Switched;
 use crate::identify::Attributes;
 use crate::limiter::timestamp::Timestamp;
+use crate::overload::{Refusal, Underway};
 use crate::policy::Policy;
 use crate::rules::RuleIndex;
 use crate::rules::tariff::Ending;
@@ -64,6 +65,8 @@ pub(super) enum Flag {
     DownstreamClosed,
     /// The client stopped sending.
     IdleTimeout,
+    /// There is too much of something.
+    Overloaded,
 }
 
 impl Flag {
@@ -82,6 +85,7 @@ impl Flag {
             Self::DownstreamProtocol => "DPE",
             Self::DownstreamClosed => "DC",
             Self::IdleTimeout => "SI",
+            Self::Overloaded => "OM",
         }
     }
 }
@@ -126,6 +130,8 @@ pub(super) struct Exchange {
     /// The answer is taken down for others.
     capture: Option<Box<Capture>>,
     record: Option<Box<Record>>,
+    /// Its place among all, where they are counted.
+    underway: Option<Underway>,
 }
 
 impl Exchange {
@@ -158,7 +164,18 @@ impl Exchange {
             settlement: None,
             capture: None,
             record,
+            underway: None,
         }
+    }
+
+    /// It has a place among all, until its end.
+    pub(super) fn takes(&mut self, underway: Option<Underway>) {
+        self.underway = underway;
+    }
+
+    /// Somebody is turned away.
+    pub(super) fn note_turned_away(&self, refusal: Refusal) {
+        self.connection.worker.turn_away(refusal);
     }
 
     pub(super) fn activity(&self) -> &Rc<Activity> {

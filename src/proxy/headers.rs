@@ -1,6 +1,7 @@
 //! What is taken off and put on as messages pass: hop-by-hop fields, forwarding fields, the request's identity.
 
 pub(super) mod envoy;
+pub(super) mod identity;
 
 use std::net::IpAddr;
 
@@ -31,11 +32,19 @@ pub(super) enum Unacceptable {
     Method,
     /// A transfer coding that we cannot decode.
     Coding,
+    /// More fields than may be.
+    Fields,
 }
 
-/// Refuses what hyper lets through and a proxy must not.
-pub(super) fn validate(head: &request::Parts) -> Result<(), Unacceptable> {
-    if matches!(head.method, Method::CONNECT | Method::TRACE) {
+/// The longest method that anybody has registered has 17 letters; longer words only fill logs.
+const LONGEST_METHOD: usize = 64;
+
+/// Refuses what hyper lets through and a proxy must not, and more than so many fields.
+pub(super) fn validate(head: &request::Parts, most_fields: u32) -> Result<(), Unacceptable> {
+    if head.version == Version::HTTP_2 {
+        validate_fields(&head.headers, most_fields)?;
+    }
+    if matches!(head.method, Method::CONNECT | Method::TRACE) || head.method.as_str().len() > LONGEST_METHOD {
         return Err(Unacceptable::Method);
     }
     let target = match head.uri.scheme_str() {
@@ -54,6 +63,21 @@ pub(super) fn validate(head: &request::Parts) -> Result<(), Unacceptable> {
         Some(_) if head.version == Version::HTTP_10 => Err(Unacceptable::Malformed),
         _ => Ok(()),
     }
+}
+
+/// What is checked while it is read over HTTP/1.1. White space around a value would be none for an upstream of HTTP/1.1:
+/// one key with a space behind it would be another one to our limits and the same to the service (RFC 9113 section
+/// 8.2.1 has no such values).
+fn validate_fields(fields: &HeaderMap, most: u32) -> Result<(), Unacceptable> {
+    if fields.len() > most as usize {
+        return Err(Unacceptable::Fields);
+    }
+    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let is_padded = |value: &HeaderValue| {
+        let value = value.as_bytes();
+        is_space(value.first()) || is_space(value.last())
+    };
+    if fields.values().any(is_padded) { Err(Unacceptable::Malformed) } else { Ok(()) }
 }
 
 fn is_asterisk(head: &request::Parts) -> bool {
@@ -184,6 +208,9 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>) -> Wishe
             headers.insert(CONNECTION, HeaderValue::from_static("te"));
         }
     }
+    if given.imitations {
+        identity::remove_imitations(headers);
+    }
     let controls =
         if given.controls { envoy::take_controls(headers, hop.client.peer_is_trusted) } else { None };
     headers.reserve(ADDED);
@@ -241,6 +268,7 @@ struct Given {
     request_id: bool,
     client_cert: bool,
     controls: bool,
+    imitations: bool,
 }
 
 impl Given {
@@ -255,7 +283,10 @@ impl Given {
                 "x-forwarded-proto" => given.forwarded_proto = true,
                 "x-request-id" => given.request_id = true,
                 "x-forwarded-client-cert" => given.client_cert = true,
-                name => given.controls |= envoy::is_control(name),
+                name => {
+                    given.controls |= envoy::is_control(name);
+                    given.imitations |= identity::may_imitate(name);
+                }
             }
         }
         given
@@ -341,14 +372,14 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 /// The fields that a Connection field names. RFC 9110 section 7.6.1: a client may not have us drop what the
-/// message needs to be understood.
+/// message needs to be understood, nor what says who it is.
 fn named_by_connection(value: &HeaderValue) -> impl Iterator<Item = HeaderName> {
     value
         .to_str()
         .unwrap_or_default()
         .split(',')
         .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
-        .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && *name != forwarded::X_FORWARDED_FOR)
+        .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && !identity::tells_who_asks(name.as_str()))
 }
 
 /// Whether a comma-separated field names `token`.

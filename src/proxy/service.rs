@@ -38,11 +38,14 @@ pub(super) fn handle(
     let now = worker.shared.clock.now();
     let (mut head, body) = request.into_parts();
     let mut exchange = Exchange::begin(connection, &head, now, view.stall);
-    headers::join_cookies(&mut head);
-
-    if let Err(unacceptable) = headers::validate(&head) {
+    match worker.shared.overload.begin() {
+        Ok(underway) => exchange.takes(underway),
+        Err(refusal) => return answered(answers::overloaded(exchange, refusal, Unread::new(&head, body))),
+    }
+    if let Err(unacceptable) = headers::validate(&head, connection.limits.headers) {
         return answered(answers::malformed(exchange, unacceptable));
     }
+    headers::join_cookies(&mut head);
     let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, &policy.identify, now);
     let Ok(mut attributes) = identified else {
         return answered(answers::malformed(exchange, Unacceptable::Malformed));

@@ -20,10 +20,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-pub use self::arrival::{Handshake, Preamble, UpstreamHandshake};
+pub use self::arrival::{Handshake, Preamble, TurnedAway, UpstreamHandshake};
 pub use self::elastic::Elastic;
 pub use self::envoy::{Stats, StatsFilter, Used};
 use self::exporter::Exporter;
+pub use self::process::resident_memory;
 use self::rule::Rules;
 pub use self::rule::{DecisionOutcome, Decisions, RuleMetrics};
 use self::totals::Totals;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{each, rules, timeout, tls};
+use super::{clients, each, rules, timeout, tls};
 use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::problem::{Fault, Report};
@@ -63,12 +63,14 @@ fn listener(
         let checked = rules::check_name(name);
         report.take(at.key("name"), checked);
     }
-    let (header, idle, proxy) = match raw {
-        raw::Listener::Address(_) => (None, None, None),
-        raw::Listener::Map(map) => {
-            (map.header_timeout.as_ref(), map.idle_timeout.as_ref(), map.proxy_protocol)
-        }
+    let map = match raw {
+        raw::Listener::Address(_) => None,
+        raw::Listener::Map(map) => Some(map),
     };
+    let (header, idle) =
+        map.map_or((None, None), |map| (map.header_timeout.as_ref(), map.idle_timeout.as_ref()));
+    let proxy = map.and_then(|map| map.proxy_protocol);
+    let limits = clients::limits(map.and_then(|map| map.limits.as_ref()), at.key("limits"), report);
     let header = timeout(header, at.key("header_timeout"), report);
     let idle = timeout(idle, at.key("idle_timeout"), report);
     let address = report.take(address_at, parse::listener_address(&address?.0))?;
@@ -78,6 +80,7 @@ fn listener(
         address,
         header_timeout: header.unwrap_or(defaults::HEADER_TIMEOUT),
         idle_timeout: idle.unwrap_or(defaults::LISTENER_IDLE_TIMEOUT),
+        limits,
         proxy_protocol: tls::proxy_protocol(proxy, at.key("proxy_protocol"), report),
     })
 }

@@ -29,10 +29,13 @@ pub(super) async fn arrive(
 ) -> Option<Transport> {
     let tls = connection.worker.view().tls.get(entrance.listener).cloned().flatten();
     if tls.is_none() && entrance.proxy_protocol == ProxyProtocol::Disabled {
-        return Some(accepted.stream);
+        return connection.claim(accepted.peer).then_some(accepted.stream);
     }
     connection.activity.prepare();
     let accepted = introduced(connection, entrance, accepted).await?;
+    if !connection.claim(accepted.peer) {
+        return None;
+    }
     let transport = match tls {
         Some(server) => Box::pin(secured(connection, entrance, server, accepted.stream)).await?,
         None => accepted.stream,

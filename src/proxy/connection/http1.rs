@@ -9,11 +9,18 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
-use super::{BUFFER, Connection, LARGEST_HEAD};
+use super::Connection;
 use crate::proxy::activity::Overdue;
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
 use crate::proxy::tunnel;
+
+/// What a connection may buffer of what it reads and of what it writes.
+const BUFFER: usize = 64 * 1024;
+/// Beside a head of the largest size.
+const SPARE: usize = 4 * 1024;
+/// As many fields as hyper has room for without asking for memory.
+const USUAL_FIELDS: usize = 100;
 
 /// The answer to a head that never ended (RFC 9110 section 15.5.9).
 const TIMED_OUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
@@ -23,10 +30,13 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
     let activity = Rc::clone(&connection.activity);
     let asked = Rc::clone(&connection);
     let handler = service_fn(move |request| service::handle(&asked, request));
-    let mut serving = http1::Builder::new()
-        .max_header_size(LARGEST_HEAD as usize)
-        .max_buf_size(BUFFER)
-        .serve_connection(stream, handler);
+    let (size, fields) = (connection.limits.header_size as usize, connection.limits.headers as usize);
+    let mut builder = http1::Builder::new();
+    builder.max_header_size(size).max_buf_size(BUFFER.max(size + SPARE));
+    if fields != USUAL_FIELDS {
+        builder.max_headers(fields);
+    }
+    let mut serving = builder.serve_connection(stream, handler);
     let ended = poll_fn(|cx| {
         activity.wake_by(cx.waker());
         match activity.overdue() {

@@ -14,13 +14,11 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
-use super::{Connection, LARGEST_HEAD};
+use super::Connection;
 use crate::proxy::activity::{Activity, Overdue};
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
 
-/// Streams that a client may have open at once.
-const MOST_STREAMS: u32 = 128;
 /// Streams opened and reset again that may wait to be noticed; more end the connection (CVE-2023-44487).
 const MOST_RESETS_PENDING: usize = 20;
 /// Resets that the client's errors may bring about before the connection is ended.
@@ -38,10 +36,10 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
     let asked = Rc::clone(&connection);
     let handler = service_fn(move |request| service::handle(&asked, request));
     let mut serving = http2::Builder::new(Streams(Rc::clone(&connection)))
-        .max_concurrent_streams(MOST_STREAMS)
+        .max_concurrent_streams(connection.limits.streams)
         .max_pending_accept_reset_streams(MOST_RESETS_PENDING)
         .max_local_error_reset_streams(MOST_ERRORS)
-        .max_header_list_size(LARGEST_HEAD)
+        .max_header_list_size(connection.limits.header_size)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND_BUFFER)

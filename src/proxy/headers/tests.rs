@@ -10,6 +10,10 @@ fn head(uri: &str, headers: &[(&str, &str)]) -> request::Parts {
     request.body(()).unwrap().into_parts().0
 }
 
+fn valid(head: &request::Parts) -> Result<(), Unacceptable> {
+    validate(head, 100)
+}
+
 fn hop(trusted: bool) -> Hop<'static> {
     static PEER: HeaderValue = HeaderValue::from_static("198.51.100.7");
     let peer: IpAddr = "198.51.100.7".parse().unwrap();
@@ -92,11 +96,11 @@ fn trailers_are_asked_for_on_behalf_of_the_client() {
 #[test]
 fn a_request_needs_exactly_one_plausible_host() {
     let ok = [("host", "a.test:80")];
-    assert_eq!(validate(&head("/", &ok)), Ok(()));
+    assert_eq!(valid(&head("/", &ok)), Ok(()));
     for bad in
         [&[][..], &[("host", "")], &[("host", "a"), ("host", "a")], &[("host", "u@a")], &[("host", "a/b")]]
     {
-        assert_eq!(validate(&head("/", bad)), Err(Unacceptable::Malformed), "{bad:?}");
+        assert_eq!(valid(&head("/", bad)), Err(Unacceptable::Malformed), "{bad:?}");
     }
     for (host, plausible) in [
         ("a.test", true),
@@ -117,7 +121,7 @@ fn a_request_needs_exactly_one_plausible_host() {
     }
     let mut old = head("/", &[]);
     old.version = Version::HTTP_10;
-    assert_eq!(validate(&old), Ok(()));
+    assert_eq!(valid(&old), Ok(()));
 }
 
 #[test]
@@ -125,7 +129,7 @@ fn only_one_chunked_coding_is_understood() {
     let coded = |codings: &[&str]| {
         let mut headers = vec![("host", "a")];
         headers.extend(codings.iter().map(|coding| ("transfer-encoding", *coding)));
-        validate(&head("/", &headers))
+        valid(&head("/", &headers))
     };
     assert_eq!(coded(&["chunked"]), Ok(()));
     assert_eq!(coded(&["Chunked"]), Ok(()));
@@ -137,7 +141,7 @@ fn only_one_chunked_coding_is_understood() {
 #[test]
 fn targets_that_are_no_path_are_refused() {
     for bad in ["ftp://a/p", "a.test:80"] {
-        assert_eq!(validate(&head(bad, &[("host", "a")])), Err(Unacceptable::Malformed), "{bad}");
+        assert_eq!(valid(&head(bad, &[("host", "a")])), Err(Unacceptable::Malformed), "{bad}");
     }
-    assert_eq!(validate(&head("*", &[("host", "a")])), Err(Unacceptable::Malformed));
+    assert_eq!(valid(&head("*", &[("host", "a")])), Err(Unacceptable::Malformed));
 }

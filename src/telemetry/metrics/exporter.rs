@@ -10,7 +10,7 @@ use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
 use super::super::histogram;
-use super::arrival::{Handshake, Preamble};
+use super::arrival::{Handshake, Preamble, TurnedAway};
 use super::families::{self, Family, Kind};
 use super::process::Process;
 use super::totals::{ListenerTotals, Totals, UpstreamTotals};
@@ -117,6 +117,10 @@ impl Exporter {
             self.set(&families::UPSTREAM_ENDPOINTS_HEALTHY, &[name], healthy as f64);
         }
         self.count(&families::REQUESTS_MALFORMED, &[], totals.malformed);
+        for (limit, count) in TurnedAway::LABELS.iter().zip(totals.turned_away) {
+            self.count(&families::TURNED_AWAY, &[("limit", limit)], count);
+        }
+        self.count(&families::ACCEPT_FAILURES, &[], totals.accept_failures);
         self.set(&families::REQUESTS_DELAYED, &[], totals.delayed() as f64);
         for (rule, decisions) in &totals.rules {
             for (outcome, count) in decisions.iter() {

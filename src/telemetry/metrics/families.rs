@@ -51,6 +51,14 @@ pub(super) static REQUEST_DELAY: Family =
 pub(super) static CONNECTIONS: Family = gauge("weir_downstream_connections", "Open connections of clients.");
 pub(super) static CONNECTIONS_OPENED: Family =
     counter("weir_downstream_connections_total", "Connections of clients accepted.");
+pub(super) static TURNED_AWAY: Family = counter(
+    "weir_overload_turned_away_total",
+    "Connections and requests turned away because there was too much of something, by what.",
+);
+pub(super) static ACCEPT_FAILURES: Family = counter(
+    "weir_accept_failures_total",
+    "Times no connection could be accepted, for want of descriptors or memory.",
+);
 pub(super) static HANDSHAKES: Family =
     counter("weir_tls_handshakes_total", "TLS handshakes with clients, by how they ended.");
 pub(super) static HANDSHAKES_IN_FLIGHT: Family =
@@ -166,7 +174,7 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 54] = [
+pub(super) static ALL: [&Family; 56] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -176,6 +184,8 @@ pub(super) static ALL: [&Family; 54] = [
     &REQUEST_DELAY,
     &CONNECTIONS,
     &CONNECTIONS_OPENED,
+    &TURNED_AWAY,
+    &ACCEPT_FAILURES,
     &HANDSHAKES,
     &HANDSHAKES_IN_FLIGHT,
     &HANDSHAKES_WAITING,

@@ -30,6 +30,11 @@ impl Process {
     }
 }
 
+/// Memory that is resident, in bytes; nothing where the kernel does not tell.
+pub fn resident_memory() -> Option<u64> {
+    resident(&fs::read_to_string("/proc/self/status").ok()?)
+}
+
 fn resident(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

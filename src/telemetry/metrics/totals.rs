@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::histogram;
-use super::arrival::{Handshake, Preamble};
+use super::arrival::{Handshake, Preamble, TurnedAway};
 use super::rule::Decisions;
 use super::upstream::{ClusterMetrics, UpstreamCells, UpstreamOutcome};
 use super::worker::{CLASSES, ListenerCells, Spans, WorkerCells};
@@ -51,6 +51,8 @@ pub(super) struct Totals {
     pub(super) upstreams: Vec<(Box<str>, UpstreamTotals)>,
     pub(super) clusters: Vec<(Box<str>, Arc<ClusterMetrics>)>,
     pub(super) malformed: u64,
+    pub(super) turned_away: [u64; TurnedAway::LABELS.len()],
+    pub(super) accept_failures: u64,
     pub(super) delay: histogram::Totals,
     pub(super) delays_started: u64,
     pub(super) rules: Vec<(Box<str>, Decisions)>,
@@ -154,6 +156,8 @@ impl Totals {
             upstreams: Vec::new(),
             clusters: Vec::new(),
             malformed: 0,
+            turned_away: Default::default(),
+            accept_failures: 0,
             delay: histogram::Totals::default(),
             delays_started: 0,
             rules,
@@ -166,6 +170,8 @@ impl Totals {
             totals.add(cells);
         }
         add(&mut self.malformed, &worker.malformed);
+        add_all(&mut self.turned_away, &worker.turned_away);
+        add(&mut self.accept_failures, &worker.accept_failures);
         self.delay.add(&worker.delay);
         add(&mut self.delays_started, &worker.delays_started);
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::super::histogram::Histogram;
-use super::arrival::{Handshake, Preamble};
+use super::arrival::{Handshake, Preamble, TurnedAway};
 
 /// Classes of status codes, 1xx to 5xx.
 pub(super) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -68,6 +68,8 @@ impl Drop for Span {
 pub(super) struct WorkerCells {
     pub(super) listeners: Box<[ListenerCells]>,
     pub(super) malformed: AtomicU64,
+    pub(super) turned_away: [AtomicU64; TurnedAway::LABELS.len()],
+    pub(super) accept_failures: AtomicU64,
     pub(super) delays_started: AtomicU64,
     pub(super) delay: Histogram,
 }
@@ -77,6 +79,8 @@ impl WorkerCells {
         Self {
             listeners: (0..listeners).map(|_| ListenerCells::default()).collect(),
             malformed: AtomicU64::new(0),
+            turned_away: Default::default(),
+            accept_failures: AtomicU64::new(0),
             delays_started: AtomicU64::new(0),
             delay: Histogram::default(),
         }
@@ -145,6 +149,16 @@ impl WorkerMetrics {
     /// Bytes that are no request got a 400, 408 or 431; not one of the requests counted above.
     pub fn malformed_request(&self) {
         bump(&self.cells.malformed);
+    }
+
+    /// A connection or a request was turned away, for there is too much of something.
+    pub fn turned_away(&self, why: TurnedAway) {
+        bump(&self.cells.turned_away[why as usize]);
+    }
+
+    /// A connection could not be accepted, for want of descriptors or memory.
+    pub fn accept_failed(&self) {
+        bump(&self.cells.accept_failures);
     }
 
     /// A limit holds a request back. Exactly one [`Self::delay_ended`] must follow.

@@ -29,17 +29,19 @@ pub(super) fn head(parts: &request::Parts, body: &impl Body, out: &mut Vec<u8>) 
     out.push(b' ');
     target(&parts.uri, out);
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    let (coding, told) = coding(&parts.headers, body);
+    let coding = coding(&parts.headers, body);
     for (name, value) in &parts.headers {
-        // One way to tell the end, and only one.
-        let is_framing = *name == TRANSFER_ENCODING || (*name == CONTENT_LENGTH && !told);
+        // One way to tell the end, and only one. A length of nothing is passed on as it came.
+        let is_framing =
+            *name == TRANSFER_ENCODING || (*name == CONTENT_LENGTH && coding != Coding::Octets(0));
         if !is_framing {
             field(name, value.as_bytes(), out);
         }
     }
     match &coding {
         Coding::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-        Coding::Octets(octets @ 1..) if !told => {
+        // In our own digits: `0010` is eight to some.
+        Coding::Octets(octets @ 1..) => {
             field(&CONTENT_LENGTH, itoa::Buffer::new().format(*octets).as_bytes(), out);
         }
         Coding::Octets(_) => {}
@@ -48,16 +50,12 @@ pub(super) fn head(parts: &request::Parts, body: &impl Body, out: &mut Vec<u8>) 
     coding
 }
 
-/// How a body is to be coded, and whether a `Content-Length` among the fields tells so already.
-fn coding(headers: &HeaderMap, body: &impl Body) -> (Coding, bool) {
+/// How a body is to be coded.
+fn coding(headers: &HeaderMap, body: &impl Body) -> Coding {
     if body.is_end_stream() {
-        // A length of nothing is passed on as it came.
-        return (Coding::Octets(0), true);
+        return Coding::Octets(0);
     }
-    match body.size_hint().exact() {
-        Some(octets) => (Coding::Octets(octets), headers.contains_key(CONTENT_LENGTH)),
-        None => (Coding::Chunked(announced(headers)), false),
-    }
+    body.size_hint().exact().map_or_else(|| Coding::Chunked(announced(headers)), Coding::Octets)
 }
 
 /// The trailers that a request announces, those apart that must not stand in one (RFC 9110 section 6.5.1).

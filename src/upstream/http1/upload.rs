@@ -21,6 +21,8 @@ pub(in crate::upstream) struct Upload<B> {
     coding: Coding,
     /// It may be sent twice.
     repeatable: bool,
+    /// Its body broke off: whatever could still be sent would look like a whole one.
+    broken: bool,
 }
 
 /// Why a request cannot be sent to its end.
@@ -43,7 +45,7 @@ where
         let coding = encode::head(parts, &body, outbox.end());
         let empty = body.is_end_stream();
         let repeatable = empty && is_idempotent(&parts.method);
-        Self { outbox, body: (!empty).then_some(body), coding, repeatable }
+        Self { outbox, body: (!empty).then_some(body), coding, repeatable, broken: false }
     }
 
     /// Sends as much as can be sent now; ready when all of it is.
@@ -53,7 +55,10 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Failure>> {
         loop {
-            let filled = self.poll_fill(cx).map_err(Failure::Body)?;
+            let filled = self.poll_fill(cx).map_err(|error| {
+                self.broken = true;
+                Failure::Body(error)
+            })?;
             ready!(self.outbox.poll_write(stream, cx)).map_err(Failure::Connection)?;
             match filled {
                 Poll::Ready(()) if self.body.is_none() => return Poll::Ready(Ok(())),
@@ -135,7 +140,7 @@ impl<B> Upload<B> {
     /// 9.2.2, the upstream could not tell two of these from one; or it has seen nothing of it. A body
     /// that has gone out is not kept.
     pub(in crate::upstream) fn may_repeat(&self) -> bool {
-        self.repeatable || !self.outbox.has_begun()
+        !self.broken && (self.repeatable || !self.outbox.has_begun())
     }
 
     /// All is to be sent once more, where it [may](Self::may_repeat) be.

@@ -159,6 +159,14 @@ impl Weir {
         assert!(sent.unwrap().success(), "could not send SIG{name}");
     }
 
+    /// Leaves it only so many descriptors, those it has among them.
+    pub(crate) fn limit_descriptors(&self, most: u64) {
+        let pid = self.child.id().to_string();
+        let limit = format!("--nofile={most}:");
+        let limited = Command::new("prlimit").args(["--pid", &pid, &limit]).status();
+        assert!(limited.unwrap().success(), "could not limit the descriptors");
+    }
+
     /// Sends SIGTERM.
     pub(crate) fn terminate(&self) {
         self.signal("TERM");

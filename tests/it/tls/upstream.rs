@@ -3,7 +3,9 @@
 mod connections;
 mod followed;
 
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
@@ -80,6 +82,49 @@ fn an_upstream_is_asked_for_by_the_name_of_its_address() {
             assert_eq!(seen.head.get("x-forwarded-proto"), Some("http"), "it is the client's");
         }
         assert_eq!(handshakes(&weir, "full"), 1.0);
+    }
+}
+
+#[test]
+fn openssl_is_spoken_to_in_both_versions_and_its_sessions_are_resumed() {
+    for version in ["-tls1_2", "-tls1_3"] {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::new("authority");
+        let ca = authority.write(&directory.path().join("ca.crt"));
+        authority.issue("localhost", directory.path(), "app");
+        let mut server = Command::new("openssl")
+            .args([
+                "s_server",
+                "-accept",
+                "127.0.0.1:0",
+                "-www",
+                "-cert",
+                "app.crt",
+                "-key",
+                "app.key",
+                version,
+            ])
+            .current_dir(directory.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut ports =
+            lines.filter_map(|line| line.strip_prefix("ACCEPT ")?.rsplit_once(':')?.1.parse().ok());
+        let port: u16 = ports.next().unwrap();
+        let upstream =
+            format!("{{ address: \"https://localhost:{port}\", tls: {{ ca: {} }} }}", ca.display());
+        let weir = Weir::start(&config_with("127.0.0.1:0", &upstream, ""));
+        for _ in 0..3 {
+            let answer = get(weir.address(), "/");
+            assert_eq!(answer.status, 200);
+            assert!(answer.body.text().contains("</HTML>") || answer.body.text().contains("</html>"));
+        }
+        assert_eq!((handshakes(&weir, "full"), handshakes(&weir, "resumed")), (1.0, 2.0), "{version}");
+        server.kill().unwrap();
+        server.wait().unwrap();
     }
 }
 

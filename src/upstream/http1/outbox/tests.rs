@@ -1,6 +1,8 @@
+use std::future::poll_fn;
 use std::task::Waker;
 
 use proptest::prelude::*;
+use tokio::io::{AsyncReadExt as _, BufWriter};
 
 use super::*;
 
@@ -97,4 +99,20 @@ fn memory_is_used_again_but_not_what_was_in_it() {
     assert!(outbox.into_buffer().capacity() >= 6);
     let grown = Outbox::new(Vec::with_capacity(KEPT + 1));
     assert_eq!(grown.into_buffer().capacity(), 0);
+}
+
+#[tokio::test]
+async fn what_lies_with_the_stream_is_not_out_yet() {
+    let (near, mut far) = tokio::io::duplex(4);
+    let mut stream = BufWriter::new(near);
+    let mut outbox = Outbox::default();
+    outbox.end().extend_from_slice(b"0123456789");
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(outbox.poll_write(&mut stream, &mut cx).is_pending());
+    assert!(outbox.is_empty() && !outbox.is_out());
+    let mut read = [0; 10];
+    let (read_all, written) =
+        tokio::join!(far.read_exact(&mut read), poll_fn(|cx| outbox.poll_write(&mut stream, cx)));
+    assert!(read_all.is_ok() && written.is_ok() && outbox.is_out());
+    assert_eq!(&read, b"0123456789");
 }

@@ -141,6 +141,20 @@ fn a_body_that_is_not_as_long_as_promised_is_never_made_to_look_so() {
 }
 
 #[test]
+fn a_body_that_broke_off_before_its_first_byte_is_not_sent_as_an_empty_one() {
+    let broken = || Some(Err(io::ErrorKind::InvalidData.into()));
+    for (length, frames) in [(None, vec![broken()]), (Some(3), vec![data("hello")])] {
+        let body = Frames { frames: frames.into(), length };
+        let (parts, body) = post().body(body).unwrap().into_parts();
+        let mut upload = Upload::new(&parts, body, Vec::new());
+        assert!(upload.may_repeat());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(matches!(upload.poll(&mut Vec::new(), &mut cx), Poll::Ready(Err(Failure::Body(_)))));
+        assert!(!upload.may_repeat(), "nothing is out, and yet");
+    }
+}
+
+#[test]
 fn only_what_cannot_be_told_from_its_repetition_is_sent_again() {
     for (method, length, repeatable) in
         [("GET", 0, true), ("PUT", 0, true), ("POST", 0, false), ("PATCH", 0, false), ("PUT", 1, false)]

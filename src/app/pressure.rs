@@ -1,0 +1,66 @@
+//! What the system lets the process have, and how much of its memory is in use.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::overload::Overload;
+use crate::telemetry::metrics::resident_memory;
+
+/// How often memory is looked at: in less time it does not grow by much.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Where containers are told how much memory they have, in both versions of cgroups.
+const MEMORY_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+
+/// Asks for as many descriptors as may be asked for, and answers how many there are. The lower bound that processes
+/// start with is for those that use `select`.
+pub(super) fn descriptors() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let current = getrlimit(Resource::Nofile).current;
+    current.and_then(|current| usize::try_from(current).ok()).unwrap_or(usize::MAX)
+}
+
+/// The memory of the container, or else of the machine, in bytes.
+pub(super) fn memory() -> u64 {
+    let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
+    let machine = total(&read("/proc/meminfo")).unwrap_or(u64::MAX);
+    let limits = MEMORY_LIMITS.iter().filter_map(|file| read(file).trim().parse::<u64>().ok());
+    limits.fold(machine, u64::min)
+}
+
+fn total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// Watches memory for as long as it is polled.
+pub(super) async fn watch(overload: &Overload) {
+    if !overload.minds_memory() {
+        return std::future::pending().await;
+    }
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(bytes) = resident_memory() else { continue };
+        match overload.note_memory(bytes) {
+            Some(true) => tracing::warn!(bytes, "memory is short: requests are turned away"),
+            Some(false) => tracing::info!(bytes, "memory is no longer short"),
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_tells_what_there_is() {
+        assert!(descriptors() >= 64);
+        assert!(memory() > 1 << 20 && memory() < u64::MAX);
+        assert_eq!(total("MemFree: 1 kB\nMemTotal:    2 kB\n"), Some(2048));
+    }
+}

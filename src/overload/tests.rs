@@ -1,0 +1,108 @@
+use std::sync::atomic::AtomicU32;
+
+use super::*;
+
+fn overload(settings: &Settings) -> Arc<Overload> {
+    Arc::new(Overload::new(settings, 1000, 1 << 30))
+}
+
+fn client(number: u32) -> IpAddr {
+    IpAddr::from(number.to_be_bytes())
+}
+
+#[test]
+fn half_of_the_descriptors_are_for_clients_unless_said_otherwise() {
+    assert_eq!(overload(&Settings::default()).most_connections(), 500);
+    let settings = Settings { connections: NonZeroUsize::new(7), ..Settings::default() };
+    assert_eq!(overload(&settings).most_connections(), 7);
+}
+
+#[test]
+fn a_place_is_free_again_when_it_is_dropped() {
+    let settings =
+        Settings { connections: NonZeroUsize::new(2), requests: NonZeroUsize::new(1), ..Settings::default() };
+    let overload = overload(&settings);
+    let places = [overload.connect(), overload.connect()];
+    assert_eq!(overload.connect().err(), Some(Refusal::Connections));
+    drop(places);
+    assert!(overload.connect().is_ok());
+    let request = overload.begin();
+    assert_eq!(overload.begin().err(), Some(Refusal::Requests));
+    drop(request);
+    assert!(overload.begin().is_ok());
+}
+
+#[test]
+fn a_client_that_is_refused_leaves_nothing_behind() {
+    let settings = Settings { connections_per_client: NonZeroU32::new(1), ..Settings::default() };
+    let overload = overload(&settings);
+    let mut first = overload.connect().unwrap();
+    let mut second = overload.connect().unwrap();
+    assert!(first.claim(client(1)) && !second.claim(client(1)));
+    drop(second);
+    let mut third = overload.connect().unwrap();
+    assert!(third.claim(client(2)) && third.claim(client(3)), "a connection is one client's");
+    drop((first, third));
+    assert_eq!(overload.clients.as_ref().unwrap().len(), 0);
+}
+
+#[test]
+fn bounds_hold_exactly_while_many_threads_come_and_go() {
+    const MOST: u32 = 3;
+    let settings = Settings {
+        connections: NonZeroUsize::new(20),
+        connections_per_client: NonZeroU32::new(MOST),
+        ..Settings::default()
+    };
+    let overload = overload(&settings);
+    let inside: [AtomicU32; 4] = Default::default();
+    std::thread::scope(|scope| {
+        for thread in 0..8_u32 {
+            let (overload, inside) = (&overload, &inside);
+            scope.spawn(move || {
+                for round in 0..2000_u32 {
+                    let who = (thread + round) % 4;
+                    // Eight threads never meet the bound of all.
+                    let mut place = overload.connect().unwrap();
+                    if place.claim(client(who)) {
+                        let there = inside[who as usize].fetch_add(1, Ordering::SeqCst) + 1;
+                        assert!(there <= MOST, "{there} at once");
+                        inside[who as usize].fetch_sub(1, Ordering::SeqCst);
+                    }
+                    drop(place);
+                }
+            });
+        }
+    });
+    assert_eq!(overload.clients.as_ref().unwrap().len(), 0);
+    assert_eq!(overload.connections.0.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn nobody_is_turned_away_below_the_bound() {
+    let settings = Settings { connections: NonZeroUsize::new(8), ..Settings::default() };
+    let overload = overload(&settings);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..5000).for_each(|_| drop(overload.connect().unwrap())));
+        }
+    });
+}
+
+#[test]
+fn memory_that_is_short_stays_so_until_some_is_given_back() {
+    let settings = Settings { memory: Some(Memory::Share(50)), ..Settings::default() };
+    let overload = Overload::new(&settings, 1000, 2_000_000);
+    assert!(overload.minds_memory());
+    assert_eq!(overload.note_memory(999_999), None);
+    assert_eq!(overload.note_memory(1_000_000), Some(true));
+    assert_eq!(overload.begin().err(), Some(Refusal::Memory));
+    assert_eq!(overload.note_memory(960_000), None);
+    assert_eq!(overload.note_memory(940_000), Some(false));
+    assert!(overload.begin().is_ok());
+}
+
+#[test]
+fn where_nothing_is_set_no_request_is_counted() {
+    assert!(matches!(overload(&Settings::default()).begin(), Ok(None)));
+}

@@ -1,0 +1,138 @@
+//! Every file of `tests/hostile` against the real binary and an upstream that records every byte.
+//!
+//! What a client is answered matters less than what the upstream sees: nothing, or a request that cannot be read in
+//! two ways. With `WEIR_BLESS=1` what happens is written into the files: read the difference before committing it.
+
+mod case;
+mod frames;
+mod recorder;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use self::case::{Case, Input, Upstream, shown};
+use self::recorder::Recorder;
+use crate::support::wire::Framing;
+use crate::support::{Client, Weir, config_with, wait};
+
+/// Who is refused by a rule if the rules see what is asked for.
+const RULES: &str = "
+rules:
+  - { name: admin, match: { path: /admin/* }, action: deny }
+  - { name: internal, match: { host: internal.test }, action: deny }
+  - { name: spoofed, match: { client_ip: 203.0.113.7 }, action: deny }
+  - { name: keyed, key: { header: x-key }, limit: 1000/s }
+";
+
+/// The configuration that a case names.
+fn configuration(name: &str, upstream: SocketAddr) -> String {
+    let (listener, rest) = match name {
+        "plain" => ("", ""),
+        "trusted" => ("", "client_ip: { trusted_proxies: 127.0.0.0/8 }"),
+        "small" => (", limits: { header_size: 4KiB, headers: 10, streams: 2 }", ""),
+        other => panic!("no configuration `{other}`"),
+    };
+    let listener = format!(
+        "{{ address: 127.0.0.1:0, name: inbound, header_timeout: 500ms, idle_timeout: 5s{listener} }}"
+    );
+    let upstream = format!("{{ address: \"{upstream}\", idle_timeout: 500ms }}");
+    config_with(&listener, &upstream, &format!("{rest}\n{RULES}"))
+}
+
+/// What Weir puts on every request is left out where it says the plain truth.
+fn plain(recorded: &[u8]) -> Vec<u8> {
+    let is_truth = |line: &[u8]| {
+        let line = String::from_utf8_lossy(line);
+        match line.trim_end().split_once(": ") {
+            Some(("x-forwarded-for" | "x-envoy-external-address", value)) => value == "127.0.0.1",
+            Some(("x-forwarded-proto", value)) => value == "http",
+            Some(("x-envoy-expected-rq-timeout-ms", value)) => value.parse::<u32>().is_ok(),
+            Some(("x-request-id", value)) => {
+                value.len() == 36 && value.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+            }
+            _ => false,
+        }
+    };
+    let lines = recorded.split_inclusive(|byte| *byte == b'\n');
+    lines.filter(|line| !is_truth(line)).flatten().copied().collect()
+}
+
+/// Statuses in the order in which they came, and whether the connection was closed.
+fn play(pieces: &[Vec<u8>], address: SocketAddr, expected: &[String]) -> Vec<String> {
+    let mut client = Client::connect(address);
+    let mut got: Vec<String> = Vec::new();
+    let method = pieces.first().map_or("", |piece| if piece.starts_with(b"HEAD ") { "HEAD" } else { "GET" });
+    let mut pieces = pieces.iter();
+    let mut send = |client: &Client| {
+        if let Some(piece) = pieces.next() {
+            // The answer may come, and the connection go, before all is sent.
+            let _ = client.wire.send(piece);
+        }
+    };
+    send(&client);
+    let stays = expected.last().is_some_and(|last| last == "open");
+    loop {
+        if stays && got.len() + 1 >= expected.len() {
+            client.send("GET /still-there HTTP/1.1\r\nhost: s.test\r\n\r\n");
+            let status = client.try_answer("GET").map_or(0, |answer| answer.status);
+            got.push(if status == 200 { "open".to_owned() } else { format!("then {status}") });
+            return got;
+        }
+        let Ok(Some(head)) = client.wire.read_head() else { break };
+        got.push(head.word(1).to_owned());
+        let framing = Framing::of_answer(&head, method);
+        if framing == Framing::Close || client.wire.read_body(framing, |_| {}).is_err() {
+            break;
+        }
+        send(&client);
+    }
+    client.wire.drain();
+    got.push(if client.is_closed() { "close" } else { "open, silent" }.to_owned());
+    got
+}
+
+fn agrees(case: &Case, answer: &[String], seen: &[u8]) -> bool {
+    let answered = match case.input {
+        Input::Bytes(_) => case.answer == answer,
+        Input::Frames(_) => frames::agrees(&case.answer, answer),
+    };
+    let is_seen = match &case.upstream {
+        Upstream::Exactly(expected) => shown(expected) == shown(seen),
+        Upstream::Less(whole) => whole.starts_with(seen) && seen.len() < whole.len(),
+    };
+    answered && is_seen
+}
+
+#[test]
+fn every_hostile_input_is_answered_as_expected_and_the_upstream_sees_only_what_it_may() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");
+    let cases = Case::all(&directory);
+    assert!(cases.len() >= 80, "only {} cases", cases.len());
+    let only = std::env::var_os("WEIR_HOSTILE").unwrap_or_default();
+    let recorder = Recorder::start();
+    let mut running: BTreeMap<String, Weir> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for case in cases.iter().filter(|case| case.path.to_string_lossy().contains(&*only.to_string_lossy())) {
+        let start = || Weir::start(&configuration(&case.with, recorder.address()));
+        let weir = running.entry(case.with.clone()).or_insert_with(start);
+        let answer = match &case.input {
+            Input::Bytes(pieces) => play(pieces, weir.address(), &case.answer),
+            Input::Frames(text) => frames::play(text, weir.address(), &case.answer),
+        };
+        let is_quiet = || weir.metric("weir_downstream_connections", &[]) == 0.0;
+        wait::until_true("the end of the connection", is_quiet);
+        let seen = plain(&recorder.take());
+        let still = b"GET /still-there HTTP/1.1\r\nhost: s.test\r\n\r\n";
+        let seen = seen.strip_suffix(still).unwrap_or(&seen);
+        if agrees(case, &answer, seen) {
+            continue;
+        }
+        if std::env::var_os("WEIR_BLESS").is_some() {
+            case.bless(&answer, seen);
+        }
+        let name = case.path.strip_prefix(&directory).unwrap().display();
+        wrong.push(format!("{name}: {}\n{}", answer.join(", "), shown(seen)));
+    }
+    assert!(wrong.is_empty(), "{} of {} not as expected:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}

@@ -1,0 +1,144 @@
+//! One file of the corpus. `tests/hostile/README.md` says how they are written.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What a client does, and what must come of it.
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) path: PathBuf,
+    /// Which configuration it meets.
+    pub(super) with: String,
+    pub(super) input: Input,
+    /// The answers, and `close` or `open`.
+    pub(super) answer: Vec<String>,
+    pub(super) upstream: Upstream,
+}
+
+#[derive(Debug)]
+pub(super) enum Input {
+    /// Bytes, each piece but the first after one more answer.
+    Bytes(Vec<Vec<u8>>),
+    /// Frames of HTTP/2, as they are written.
+    Frames(String),
+}
+
+/// What the upstream sees.
+#[derive(Debug)]
+pub(super) enum Upstream {
+    /// These bytes and no others.
+    Exactly(Vec<u8>),
+    /// The beginning of these, and never all of them.
+    Less(Vec<u8>),
+}
+
+impl Case {
+    /// All cases below `directory`, in the order of their names.
+    pub(super) fn all(directory: &Path) -> Vec<Self> {
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for group in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+            if group.is_dir() {
+                paths.extend(fs::read_dir(group).unwrap().map(|entry| entry.unwrap().path()));
+            }
+        }
+        paths.sort();
+        paths.iter().map(|path| Self::read(path)).collect()
+    }
+
+    fn read(path: &Path) -> Self {
+        let text = fs::read_to_string(path).unwrap();
+        let (mut with, mut pieces, mut frames) = ("plain".to_owned(), Vec::new(), None);
+        let (mut answer, mut upstream) = (Vec::new(), Upstream::Exactly(Vec::new()));
+        for section in text.split("\n--- ").skip(1) {
+            let (title, content) = section.split_once('\n').unwrap_or((section, ""));
+            match title.trim() {
+                "client" => pieces.push(bytes(content)),
+                "frames" => frames = Some(content.to_owned()),
+                "answer" => {
+                    answer = content.lines().filter(|line| !line.is_empty()).map(Into::into).collect()
+                }
+                "upstream" => upstream = Upstream::Exactly(bytes(content)),
+                "upstream, less than" => upstream = Upstream::Less(bytes(content)),
+                title => match title.strip_prefix("with ") {
+                    Some(name) => name.clone_into(&mut with),
+                    None => panic!("{}: a section `{title}`", path.display()),
+                },
+            }
+        }
+        assert!(text.starts_with("# "), "{}: say what it is", path.display());
+        assert!(!answer.is_empty(), "{}: no answer", path.display());
+        let input = frames.map_or(Input::Bytes(pieces), Input::Frames);
+        Self { path: path.to_owned(), with, input, answer, upstream }
+    }
+
+    /// Writes what has happened in place of what was to happen.
+    pub(super) fn bless(&self, answer: &[String], upstream: &[u8]) {
+        let text = fs::read_to_string(&self.path).unwrap();
+        let (before, _) = text.split_once("\n--- answer").unwrap();
+        let mut text = format!("{before}\n--- answer\n{}\n", answer.join("\n"));
+        if !upstream.is_empty() {
+            text += &format!("--- upstream\n{}", shown(upstream));
+        }
+        fs::write(&self.path, text).unwrap();
+    }
+}
+
+/// The bytes that a text means: line breaks are none, escapes are one each, `\{N:TEXT}` is TEXT N times.
+pub(super) fn bytes(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(['\\', '\n']) {
+        bytes.extend_from_slice(&rest.as_bytes()[..at]);
+        let escape = &rest[at..];
+        let after = match escape.as_bytes().get(1) {
+            _ if escape.starts_with('\n') => 1,
+            Some(b'x') => {
+                bytes.push(u8::from_str_radix(&escape[2..4], 16).unwrap());
+                4
+            }
+            Some(b'{') => {
+                let (inside, _) = escape[2..].split_once('}').unwrap();
+                let (count, what) = inside.split_once(':').unwrap();
+                bytes.extend(self::bytes(what).repeat(count.parse().unwrap()));
+                inside.len() + 3
+            }
+            Some(letter) => {
+                let meant = [(b'r', b'\r'), (b'n', b'\n'), (b't', b'\t'), (b'0', 0), (b'\\', b'\\')];
+                bytes.push(meant.iter().find(|(written, _)| written == letter).unwrap().1);
+                2
+            }
+            None => panic!("a backslash at the end"),
+        };
+        rest = &escape[after..];
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    bytes
+}
+
+/// The text that means `bytes`, a line per line of theirs.
+pub(super) fn shown(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    let mut rest = bytes;
+    while let Some(&first) = rest.first() {
+        let run = rest.iter().take_while(|byte| **byte == first).count();
+        let one = match first {
+            b'\r' => "\\r".to_owned(),
+            b'\n' => "\\n\n".to_owned(),
+            b'\\' => "\\\\".to_owned(),
+            b'\t' => "\\t".to_owned(),
+            b' '..=b'~' => char::from(first).to_string(),
+            other => format!("\\x{other:02x}"),
+        };
+        if run >= 40 {
+            text += &format!("\\{{{run}:{one}}}");
+            rest = &rest[run..];
+        } else {
+            text += &one;
+            rest = &rest[1..];
+        }
+    }
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}

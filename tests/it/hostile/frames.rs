@@ -1,0 +1,237 @@
+//! HTTP/2 frame by frame: written from text, and read as what they mean for the case.
+
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const TYPES: [&str; 10] = [
+    "DATA",
+    "HEADERS",
+    "PRIORITY",
+    "RST_STREAM",
+    "SETTINGS",
+    "PUSH_PROMISE",
+    "PING",
+    "GOAWAY",
+    "WINDOW_UPDATE",
+    "CONTINUATION",
+];
+/// Asked after everything else: what comes back shows that all of it was read, and the connection lives.
+const LAST: [u8; 8] = *b"the last";
+/// How long a connection is listened to that goes on.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// Sends what `text` says and answers what came of it: `status STREAM CODE`, `reset STREAM CODE`, `goaway CODE`,
+/// and `close` or `open`.
+pub(super) fn play(text: &str, address: SocketAddr, expected: &[String]) -> Vec<String> {
+    let bytes = written(text);
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let mut writer = stream.try_clone().unwrap();
+    let sending = thread::spawn(move || {
+        // The connection may go before all is sent.
+        let _ = writer.write_all(&bytes).and_then(|()| writer.write_all(&frame(6, 0, 0, &LAST)));
+    });
+    let (mut heard, mut buffer, mut events) = (Vec::new(), vec![0; 64 << 10], BTreeSet::new());
+    let is_expected = expected.last().is_some_and(|last| last == "open");
+    let (mut is_alive, mut is_over) = (false, false);
+    let end = loop {
+        match stream.read(&mut buffer) {
+            Ok(read) if read > 0 => heard.extend_from_slice(&buffer[..read]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break "open, silent",
+            // A reset ends it as well as an end does.
+            _ => break "close",
+        }
+        while let Some(length) = first_frame(&heard) {
+            let frame: Vec<u8> = heard.drain(..length).collect();
+            is_alive |= frame[3] == 6 && frame[9..] == LAST;
+            events.extend(meaning(&frame));
+        }
+        // What is not expected gets a moment to come all the same.
+        if !is_over && is_alive && is_expected && expected.iter().all(|line| is_met(line, &events)) {
+            stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            is_over = true;
+        }
+    };
+    let _ = stream.shutdown(Shutdown::Both);
+    sending.join().unwrap();
+    let is_open = end != "close" && is_over;
+    events.into_iter().chain([if is_open { "open" } else { end }.to_owned()]).collect()
+}
+
+/// Whether one of the alternatives of `line` has happened, as far as it is an event.
+fn is_met(line: &str, events: &BTreeSet<String>) -> bool {
+    line == "open" || line.split(" | ").any(|one| one == "nothing" || events.contains(one))
+}
+
+/// Whether every event was expected and everything expected has happened.
+pub(super) fn agrees(expected: &[String], got: &[String]) -> bool {
+    let got: BTreeSet<String> = got.iter().cloned().collect();
+    let allowed: BTreeSet<&str> = expected.iter().flat_map(|line| line.split(" | ")).collect();
+    expected.iter().all(|line| (line != "open" && is_met(line, &got)) || got.contains(line))
+        && got.iter().all(|event| allowed.contains(event.as_str()))
+}
+
+fn first_frame(heard: &[u8]) -> Option<usize> {
+    let length = u32::from_be_bytes([0, *heard.first()?, *heard.get(1)?, *heard.get(2)?]) as usize + 9;
+    (heard.len() >= length).then_some(length)
+}
+
+fn meaning(frame: &[u8]) -> Option<String> {
+    let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
+    let stream = word(5);
+    match frame[3] {
+        1 => status(&frame[9..]).map(|status| format!("status {stream} {status}")),
+        3 => Some(format!("reset {stream} {}", word(9))),
+        7 => Some(format!("goaway {}", word(13))),
+        _ => None,
+    }
+}
+
+/// The status at the beginning of a block of fields; none in one of trailers.
+fn status(block: &[u8]) -> Option<String> {
+    let mut block = block;
+    // Changes of the table's size come first.
+    while block.first()? & 0xe0 == 0x20 {
+        block = &block[1..];
+    }
+    match block[0] {
+        0x88..=0x8e => {
+            Some(["200", "204", "206", "304", "400", "404", "500"][usize::from(block[0] - 0x88)].into())
+        }
+        0x48 | 0x08 | 0x18 if block[1] & 0x80 == 0 => {
+            Some(String::from_utf8_lossy(&block[2..5]).into_owned())
+        }
+        0x48 | 0x08 | 0x18 => Some(digits(&block[2..])),
+        _ => None,
+    }
+}
+
+/// Three digits in the code of RFC 7541, appendix B: five bits up to 2, six from 3 on.
+fn digits(coded: &[u8]) -> String {
+    let bits: Vec<u32> =
+        coded.iter().flat_map(|byte| (0..8).rev().map(move |bit| u32::from(byte >> bit & 1))).collect();
+    let number =
+        |at: usize, length: usize| bits[at..at + length].iter().fold(0, |number, bit| number << 1 | bit);
+    let mut at = 0;
+    (0..3)
+        .map(|_| {
+            let (digit, length) = match number(at, 5) {
+                short @ 0..=2 => (short, 5),
+                _ => (number(at, 6) - 0x19 + 3, 6),
+            };
+            at += length;
+            char::from_digit(digit, 10).unwrap()
+        })
+        .collect()
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+fn written(text: &str) -> Vec<u8> {
+    let mut lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    let mut bytes = Vec::new();
+    if lines.first() == Some(&"no preface") {
+        lines.remove(0);
+    } else {
+        bytes = [PREFACE, &frame(4, 0, 0, &[])].concat();
+    }
+    let mut lines = lines.into_iter();
+    while let Some(line) = lines.next() {
+        match line.strip_prefix("repeat ") {
+            Some(count) => {
+                let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "end").collect();
+                for round in 0..count.parse::<u32>().unwrap() {
+                    bytes.extend(block.iter().flat_map(|line| one(line, round)));
+                }
+            }
+            None => bytes.extend(one(line, 0)),
+        }
+    }
+    bytes
+}
+
+/// A line: a frame, or bytes as they are.
+fn one(line: &str, round: u32) -> Vec<u8> {
+    if let Some(raw) = line.strip_prefix("RAW ") {
+        return payload(raw);
+    }
+    let mut words = line.splitn(4, ' ');
+    let mut word = || words.next().unwrap_or_default();
+    let (kind, flags, stream) = (word(), word(), word());
+    let kind = match TYPES.iter().position(|name| *name == kind) {
+        Some(position) => u8::try_from(position).unwrap(),
+        None => u8::from_str_radix(kind.trim_start_matches("0x"), 16).unwrap(),
+    };
+    let stream = if stream == "@" { 2 * round + 1 } else { stream.parse().unwrap() };
+    frame(kind, u8::from_str_radix(flags, 16).unwrap(), stream, &payload(word()))
+}
+
+/// Hexadecimal bytes, `"text"`, `(name: value)` as a literal field, `N*` before any of them; `get` and `post` begin a
+/// request.
+fn payload(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let (times, item) = match rest.split_once('*') {
+            Some((count, item)) if count.bytes().all(|byte| byte.is_ascii_digit()) => {
+                (count.parse().unwrap(), item)
+            }
+            _ => (1, rest),
+        };
+        let (one, length) = match item.as_bytes()[0] {
+            b'"' => {
+                let (inside, _) = item[1..].split_once('"').unwrap();
+                (super::case::bytes(inside), inside.len() + 2)
+            }
+            b'(' => {
+                let (inside, _) = item[1..].split_once(')').unwrap();
+                let (name, value) = inside[1..].split_once(": ").unwrap();
+                let name = super::case::bytes(&format!("{}{name}", &inside[..1]));
+                ([&[0][..], &counted(&name), &counted(&super::case::bytes(value))].concat(), inside.len() + 2)
+            }
+            _ => {
+                let word = item.split(' ').next().unwrap();
+                let meant = match word {
+                    "get" => [&[0x82, 0x86, 0x84, 1, 6][..], b"a.test"].concat(),
+                    "post" => [&[0x83, 0x86, 0x84, 1, 6][..], b"a.test"].concat(),
+                    hex => (0..hex.len())
+                        .step_by(2)
+                        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
+                        .collect(),
+                };
+                (meant, word.len())
+            }
+        };
+        bytes.extend(one.repeat(times));
+        rest = item[length..].trim_start();
+    }
+    bytes
+}
+
+/// A string behind its length (RFC 7541 section 5).
+fn counted(text: &[u8]) -> Vec<u8> {
+    let mut length = text.len();
+    let mut bytes = Vec::new();
+    if length < 127 {
+        bytes.push(u8::try_from(length).unwrap());
+    } else {
+        bytes.push(127);
+        length -= 127;
+        while length >= 128 {
+            bytes.push(u8::try_from(length % 128 + 128).unwrap());
+            length /= 128;
+        }
+        bytes.push(u8::try_from(length).unwrap());
+    }
+    bytes.extend_from_slice(text);
+    bytes
+}

@@ -1,0 +1,184 @@
+//! Too much of something: connections, requests, memory, descriptors. Who has a place is served, who comes too late is
+//! told so at once, and what was given back is there for the next.
+
+use std::net::Shutdown;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
+use crate::support::wait::{until, until_true};
+use crate::support::{Client, Origin, Request, Then, Weir, ask, at_once, config, config_with, get};
+
+#[test]
+fn connections_beyond_the_bound_are_closed_and_places_are_given_back() {
+    let weir = Weir::start(&config("echo", "overload: { connections: 2 }"));
+    let mut clients = [Client::connect(weir.address()), Client::connect(weir.address())];
+    assert!(clients.iter_mut().all(|client| client.get("/").status == 200));
+    assert!(Client::connect(weir.address()).is_closed());
+    assert!(clients.iter_mut().all(|client| client.get("/").status == 200));
+    let [one, _other] = clients;
+    drop(one);
+    until_true("a place", || Client::connect(weir.address()).try_ask(&Request::get("/")).is_ok());
+    let turned_away = weir.metric("weir_overload_turned_away_total", &[("limit", "connections")]);
+    assert!(turned_away >= 1.0, "{turned_away}");
+}
+
+#[test]
+fn a_client_has_as_many_connections_as_it_may_and_others_have_theirs() {
+    let weir = Weir::start(&config("echo", "workers: 2\noverload: { connections_per_client: 3 }"));
+    let served = Mutex::new(Vec::new());
+    let admitted = at_once(20, |_| {
+        let mut client = Client::connect_from("127.0.0.1", weir.address());
+        let is_served = client.try_ask(&Request::get("/")).is_ok();
+        served.lock().unwrap().push(client);
+        is_served
+    });
+    assert_eq!(admitted.iter().filter(|is_served| **is_served).count(), 3);
+    assert_eq!(Client::connect_from("127.0.0.2", weir.address()).get("/").status, 200);
+    drop(served);
+    until_true("a place", || get_from_first(&weir));
+    let turned_away = weir.metric("weir_overload_turned_away_total", &[("limit", "connections_per_client")]);
+    assert!(turned_away >= 17.0, "{turned_away}");
+}
+
+fn get_from_first(weir: &Weir) -> bool {
+    Client::connect_from("127.0.0.1", weir.address()).try_ask(&Request::get("/")).is_ok()
+}
+
+#[test]
+fn requests_beyond_the_bound_are_told_so_and_charge_nothing() {
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let origin = Origin::start(move |turn| {
+        if turn.head.word(1) == "/slow" {
+            released.lock().unwrap().recv().unwrap();
+        }
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(Then::Keep)
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("access.log");
+    let rules = "rules: [{ name: all, key: [], limit: 2/d }]";
+    let rest = format!(
+        "overload: {{ requests: 1 }}\naccess_log: {{ path: {}, format: json }}\n{rules}",
+        log.display()
+    );
+    let weir = Weir::start(&config(origin.address(), &rest));
+    let slow = Client::connect(weir.address());
+    slow.send(Request::get("/slow").bytes());
+    origin.until("the slow request", |seen| seen.head.word(1) == "/slow");
+    for _ in 0..3 {
+        let answer = get(weir.address(), "/");
+        assert_eq!((answer.status, answer.header("x-envoy-overloaded")), (503, "true"));
+        assert_eq!(answer.head.get("x-ratelimit-limit"), None, "no rule was asked");
+    }
+    release.send(()).unwrap();
+    let mut slow = slow;
+    assert_eq!(slow.answer("GET").status, 200);
+    until_true("a place, and one charge left", || get(weir.address(), "/").status == 200);
+    assert_eq!(get(weir.address(), "/").status, 429);
+    let is_flagged =
+        || std::fs::read_to_string(&log).unwrap_or_default().contains(r#""response_flags":"OM""#);
+    until_true("the flag in the access log", is_flagged);
+    assert!(weir.metric("weir_overload_turned_away_total", &[("limit", "requests")]) >= 3.0);
+}
+
+#[test]
+fn when_memory_is_short_requests_are_turned_away_and_their_connections_closed() {
+    // No process of ours is as small as that.
+    let weir = Weir::start(&config("echo", "overload: { memory: 2MiB }"));
+    let answer = until("memory to be looked at", || {
+        let mut client = Client::connect(weir.address());
+        let answer = client.get("/");
+        (answer.status == 503).then(|| (answer, client.is_closed()))
+    });
+    assert_eq!(answer.0.header("x-envoy-overloaded"), "true");
+    assert!(answer.1);
+    assert_eq!(weir.admin_get("/ready").status, 200);
+}
+
+#[test]
+fn descriptors_that_run_out_keep_nobody_waiting_who_has_one_and_come_back() {
+    let weir = Weir::start(&config("echo", "overload: { connections: 100000 }"));
+    let mut early = Client::connect(weir.address());
+    assert_eq!(early.get("/").status, 200);
+    let open = weir.metric("process_open_fds", &[]);
+    weir.limit_descriptors(open as u64 + 5);
+    // The kernel completes their connections; nobody accepts most of them.
+    let mut crowd: Vec<_> = (0..50).map(|_| Client::connect(weir.address())).collect();
+    crowd.iter().for_each(|client| client.send(Request::get("/").bytes()));
+    until_true("a line in the log", || weir.log().iter().any(|line| line.contains("cannot accept")));
+    assert_eq!(early.get("/").status, 200, "a connection that stands is served");
+    // Whoever leaves makes room for another: in the end all of them have been served.
+    for client in &mut crowd {
+        assert_eq!(client.answer("GET").status, 200);
+        client.wire.stream().shutdown(Shutdown::Both).unwrap();
+    }
+    assert_eq!(get(weir.address(), "/").status, 200);
+    let failures = weir.metric("weir_accept_failures_total", &[]);
+    // Fifty a second in a pause after each: a loop without one makes as many in a millisecond.
+    assert!((1.0..2000.0).contains(&failures), "{failures}");
+    let lines = weir.log().iter().filter(|line| line.contains("cannot accept")).count();
+    assert!(lines < 20, "{lines} lines in the log");
+}
+
+#[test]
+fn heads_that_trickle_from_many_keep_nobody_waiting_and_are_let_go() {
+    let origin = Origin::hello();
+    let listener = "{ address: 127.0.0.1:0, header_timeout: 2s }";
+    let weir = Weir::start(&config_with(listener, &format!("{{ address: \"{}\" }}", origin.address()), ""));
+    let mut slow: Vec<_> = (0..300).map(|_| Client::connect(weir.address())).collect();
+    for client in &slow {
+        client.send("GET / HTTP/1.1\r\nhost: a.test\r\nx-slow: ");
+    }
+    let mut client = Client::connect(weir.address());
+    for _ in 0..100 {
+        assert_eq!(client.get("/").status, 200);
+        assert_eq!(get(weir.address(), "/").status, 200);
+    }
+    for client in &mut slow {
+        let status = client.wire.read_head().unwrap().map(|head| head.word(1).to_owned());
+        assert_eq!(status.as_deref(), Some("408"));
+        client.wire.drain();
+        assert!(client.is_closed());
+    }
+    assert_eq!(weir.metric("weir_requests_malformed_total", &[]), 300.0);
+}
+
+#[test]
+fn bodies_that_stand_still_for_many_keep_nobody_waiting_and_are_let_go() {
+    let origin = Origin::hello();
+    let upstream = format!("{{ address: \"{}\", idle_timeout: 2s }}", origin.address());
+    let weir = Weir::start(&config_with("{ address: 127.0.0.1:0 }", &upstream, ""));
+    let mut slow: Vec<_> = (0..100).map(|_| Client::connect(weir.address())).collect();
+    for client in &slow {
+        client.send("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 10\r\n\r\nhalf ");
+    }
+    for _ in 0..100 {
+        assert_eq!(get(weir.address(), "/").status, 200);
+    }
+    for client in &mut slow {
+        assert_eq!(client.try_answer("POST").unwrap().status, 408);
+        assert!(client.is_closed());
+    }
+    let whole = origin.seen().iter().filter(|seen| seen.complete && seen.head.word(0) == "POST").count();
+    assert_eq!(whole, 0);
+}
+
+#[test]
+fn idle_connections_are_cheap_and_keep_nobody_waiting() {
+    const IDLE: usize = 400;
+    let weir = Weir::start(&config("echo", ""));
+    let resident = || weir.metric("process_resident_memory_bytes", &[]);
+    // What one pays for all.
+    (0..20).for_each(|_| assert_eq!(get(weir.address(), "/").status, 200));
+    let before = resident();
+    let mut idle: Vec<_> = (0..IDLE).map(|_| Client::connect(weir.address())).collect();
+    assert!(idle.iter_mut().all(|client| client.get("/").status == 200));
+    for _ in 0..100 {
+        assert_eq!(get(weir.address(), "/").status, 200);
+    }
+    let each = (resident() - before) / IDLE as f64;
+    assert!(each < 20.0 * 1024.0, "{each} bytes for an idle connection");
+    assert!(idle.iter_mut().all(|client| client.get("/").status == 200));
+    assert_eq!(ask(weir.address(), &Request::get("/")).status, 200);
+}
