@@ -88,8 +88,7 @@ pub(super) fn handle(
     exchange
         .bodies_may_rest(upstream.as_ref().map_or(view.stall, |upstream| upstream.settings().idle_timeout));
     exchange.reserve(&limits, policy);
-    let is_certified = attributes.certificate.is_some();
-    exchange.listen(view.fallbacks.listen(limits.rules(), &head, is_certified, now));
+    exchange.listen(view.fallbacks.listen(limits.rules(), &head, attributes.certificate.is_some(), now));
     let controls = exchange.note_wishes(headers::prepare_request(&mut head, &hop));
     limits.write_marks(&mut head.headers, &view);
     exchange.note_headers(&mut head.headers);
