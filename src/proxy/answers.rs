@@ -22,7 +22,6 @@ use super::limits::Limits;
 use super::settle;
 use super::stream::MOST_DISCARDED;
 use crate::identify::lookup::Ambiguity;
-use crate::limiter::timestamp::Timestamp;
 use crate::overload;
 use crate::rules::selection::Denial;
 use crate::upstream::Upstream;
@@ -102,13 +101,13 @@ pub(super) fn limited(
     mut exchange: Box<Exchange>,
     view: &View,
     (limits, by, retry_after): (&Limits, usize, Duration),
-    (head, now): (&request::Parts, Timestamp),
+    head: &request::Parts,
     unread: Unread,
 ) -> Response<ResponseBody> {
     let rule = limits.rule(by);
     let mut headers = limits.refusal_headers(view, by, retry_after);
-    if let Some(kept) = view.fallbacks.recall(rule, head, now) {
-        kept.extend(&mut headers, now);
+    if let Some(kept) = view.fallbacks.recall(rule, head, limits.at()) {
+        kept.extend(&mut headers, limits.at());
         exchange.answers(StatusCode::OK, Flag::RateLimited);
         return refused(exchange, (StatusCode::OK, kept.body()), headers, unread);
     }

@@ -63,6 +63,7 @@ pub(super) fn handle(
         }
         Selection::Denied(rule, denial) => {
             view.record(rule, DecisionOutcome::Denied);
+            exchange.note_rules(policy, std::iter::once(rule), &attributes);
             exchange.note_refused(view.rule_name(rule), (&mut head, given), &hop);
             let unread = Unread::new(given.expectation(), body);
             return answered(answers::denied(exchange, &view, denial, unread));
@@ -70,19 +71,14 @@ pub(super) fn handle(
         Selection::Limited(all, onlookers) => Limits::check(&worker.shared.limiter, all, onlookers, now),
     };
     limits.record(&view);
+    exchange.note_rules(policy, limits.rules(), &attributes);
     let delay = match throttle::resolve(limits.decision()) {
         Action::Forward => None,
         Action::Delay(delay) => Some(delay),
         Action::Refuse { by, retry_after } => {
             exchange.note_refused(view.rule_name(limits.rule(by)), (&mut head, given), &hop);
             let unread = Unread::new(given.expectation(), body);
-            return answered(answers::limited(
-                exchange,
-                &view,
-                (&limits, by, retry_after),
-                (&head, now),
-                unread,
-            ));
+            return answered(answers::limited(exchange, &view, (&limits, by, retry_after), &head, unread));
         }
     };
 
@@ -93,7 +89,7 @@ pub(super) fn handle(
     exchange.listen(view.fallbacks.listen(limits.rules(), &head, attributes.certificate.is_some(), now));
     let controls = exchange.note_wishes(headers::prepare_request(&mut head, given, &hop));
     limits.write_marks(&mut head.headers, &view);
-    exchange.note_headers(&head.headers);
+    exchange.note_headers(&mut head.headers);
     Handling::Forwarding(Box::pin(async move {
         if let Some(delay) = delay {
             exchange.wait(delay).await;
