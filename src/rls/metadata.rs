@@ -27,7 +27,7 @@ fn described(descriptor: &Descriptor) -> Value {
     let mut fields = Map::new();
     let entries = descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value));
     fields.insert("entries".to_owned(), entries.collect());
-    if let Some(limit) = &descriptor.limit {
+    if let Some(limit) = descriptor.limit {
         fields.insert("limit".to_owned(), json!(written(limit)));
     }
     if let Some(hits) = descriptor.hits_addend {
@@ -37,7 +37,7 @@ fn described(descriptor: &Descriptor) -> Value {
 }
 
 /// The text form of the message, in which what is zero is left out.
-fn written(limit: &Override) -> String {
+fn written(limit: Override) -> String {
     let count =
         (limit.requests_per_unit > 0).then(|| format!("requests_per_unit:{}", limit.requests_per_unit));
     let unit = limit.unit.map(|unit| format!("unit:{}", unit.as_str()));

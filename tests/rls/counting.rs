@@ -129,11 +129,14 @@ fn windows_end_at_fixed_marks_of_the_epoch() {
         let entries = format!("{}=v", unit.as_str());
         let left = desk.status(&entries).duration_until_reset.unwrap().as_secs();
         let now = desk.now.as_secs();
-        assert!((1..=unit.seconds()).contains(&left) && (now + left) % unit.seconds() == 0, "{unit:?}");
+        assert!(
+            (1..=unit.seconds()).contains(&left) && (now + left).is_multiple_of(unit.seconds()),
+            "{unit:?}"
+        );
         desk.pass(left - 1);
         let last = desk.status(&entries);
         assert_eq!(last.duration_until_reset.unwrap().as_secs(), 1, "{unit:?}");
-        assert_eq!(last.code == Code::OverLimit, true, "{unit:?}");
+        assert_eq!(last.code, Code::OverLimit, "{unit:?}");
         desk.pass(1);
         assert_eq!(desk.status(&entries).code, Code::Ok, "{unit:?}");
     }

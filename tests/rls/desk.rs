@@ -29,14 +29,15 @@ impl Desk {
 
     pub(crate) fn with(yaml: &str, settings: Settings) -> Self {
         let limiter = Limiter::new(Table { max_keys: 10_000, secret: [7, 11] });
-        let windows = Windows::install(&limiter, START).unwrap();
-        let rules = Rules::from_yaml([("config.test", yaml)], false).unwrap();
+        let windows = Windows::install(&limiter, START).expect("a meter for each unit");
+        let rules = Rules::from_yaml([("config.test", yaml)], false).expect("rules that load");
         let service = Service { rules: Some(Arc::new(rules)), settings: Arc::new(settings), windows };
         Self { service, limiter, now: START }
     }
 
     pub(crate) fn reload(&mut self, yaml: &str) {
-        self.service.rules = Some(Arc::new(Rules::from_yaml([("config.test", yaml)], false).unwrap()));
+        self.service.rules =
+            Some(Arc::new(Rules::from_yaml([("config.test", yaml)], false).expect("rules that load")));
     }
 
     pub(crate) fn pass(&mut self, seconds: u64) {
@@ -48,7 +49,7 @@ impl Desk {
     }
 
     pub(crate) fn ask_all(&self, domain: &str, descriptors: Vec<Descriptor>) -> Answer {
-        self.try_ask(&Request { domain: domain.to_owned(), descriptors, hits_addend: 0 }).unwrap()
+        self.try_ask(&Request { domain: domain.to_owned(), descriptors, hits_addend: 0 }).expect("an answer")
     }
 
     /// One descriptor in domain `d`, written `key=value,key=value`.
@@ -68,7 +69,7 @@ impl Desk {
 
 pub(crate) fn descriptor(entries: &str) -> Descriptor {
     let entry = |entry: &str| {
-        let (key, value) = entry.split_once('=').unwrap();
+        let (key, value) = entry.split_once('=').expect("key=value");
         Entry { key: key.to_owned(), value: value.to_owned() }
     };
     let entries = entries.split(',').filter(|entry| !entry.is_empty()).map(entry).collect();

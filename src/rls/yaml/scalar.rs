@@ -106,8 +106,8 @@ fn magnitude(text: &str) -> Option<u64> {
 
 /// Digits with a point or none, and perhaps an exponent.
 fn is_float(text: &str) -> bool {
-    let (mantissa, exponent) = match text.find(['e', 'E']) {
-        Some(at) => (&text[..at], Some(text[at + 1..].strip_prefix(['+', '-']).unwrap_or(&text[at + 1..]))),
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent.strip_prefix(['+', '-']).unwrap_or(exponent))),
         None => (text, None),
     };
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
