@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::EXPECT;
 use http::{HeaderMap, HeaderValue, StatusCode, request};
 
 use self::record::Record;
@@ -22,7 +21,7 @@ use super::elastic::Load;
 use super::fallback::Capture;
 use super::grpc;
 use super::headers::envoy::Controls;
-use super::headers::{self, Hop, Wishes};
+use super::headers::{self, Given, Hop, Wishes};
 use super::limits::Limits;
 use super::settle::Settlement;
 use super::tunnel::Switched;
@@ -103,7 +102,7 @@ impl Flag {
     }
 }
 
-/// What is known of an exchange so far.
+/// What is known of an exchange so far. It goes through many hands, so it lives in a box.
 #[derive(Debug)]
 pub(super) struct Exchange {
     connection: Rc<Connection>,
@@ -141,12 +140,12 @@ impl Exchange {
         head: &request::Parts,
         started: Timestamp,
         stall: Duration,
-    ) -> Self {
+    ) -> Box<Self> {
         let activity = connection.begin_exchange(head.version);
         activity.begin_exchange(stall);
         connection.worker.metrics.request_started(connection.listener);
         let record = Record::begin(connection, head);
-        Self {
+        Box::new(Self {
             connection: Rc::clone(connection),
             activity,
             grpc: grpc::is_call(head),
@@ -165,12 +164,16 @@ impl Exchange {
             capture: None,
             record,
             underway: None,
-        }
+        })
     }
 
-    /// It has a place among all, until its end.
-    pub(super) fn takes(&mut self, underway: Option<Underway>) {
-        self.underway = underway;
+    /// Takes a place among all requests, until its end.
+    ///
+    /// # Errors
+    /// What there is too much of.
+    pub(super) fn take_place(&mut self) -> Result<(), Refusal> {
+        self.underway = self.connection.worker.shared.overload.begin()?;
+        Ok(())
     }
 
     /// Somebody is turned away.
@@ -213,13 +216,16 @@ impl Exchange {
     }
 
     /// A rule refuses the request; for the log, its headers are what the upstream would have seen.
-    pub(super) fn note_refused(&mut self, rule: &str, head: &mut request::Parts, hop: &Hop<'_>) {
+    pub(super) fn note_refused(
+        &mut self,
+        rule: &str,
+        (head, given): (&mut request::Parts, Given),
+        hop: &Hop<'_>,
+    ) {
         if let Some(record) = &mut self.record {
             record.rule = Some(rule.into());
-            let expect = head.headers.get(EXPECT).cloned();
-            let _ = headers::prepare_request(head, hop);
+            let _ = headers::prepare_request(head, given, hop);
             record.note_headers(&head.headers);
-            head.headers.extend(expect.map(|expect| (EXPECT, expect)));
         }
     }
 
@@ -235,7 +241,7 @@ impl Exchange {
     }
 
     /// The upstream does: the connection is a tunnel from now on, and this its exchange.
-    pub(super) fn switch(self, upstream: Tunnel) {
+    pub(super) fn switch(self: Box<Self>, upstream: Tunnel) {
         let connection = Rc::clone(&self.connection);
         connection.switch(Switched { upstream, exchange: self });
     }

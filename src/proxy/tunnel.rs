@@ -21,7 +21,7 @@ pub(super) struct Switched {
     /// The far end.
     pub(super) upstream: Tunnel,
     /// The request that asked for it.
-    pub(super) exchange: Exchange,
+    pub(super) exchange: Box<Exchange>,
 }
 
 /// Carries bytes both ways until both sides have ended, either breaks off, or nothing has moved for the upstream's
