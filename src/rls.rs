@@ -2,7 +2,7 @@
 //! descriptor meets, what is counted, and the answer as plain data.
 //!
 //! Whatever the reference answers to a request, this answers, down to the words of its errors; where it differs,
-//! `docs/design/013-envoy-rate-limit-service.md` says why. What it is not: it opens no socket, reads no
+//! `docs/design/015-envoy-rate-limit-service.md` says why. What it is not: it opens no socket, reads no
 //! file, clock or environment, and counts no metric; what there is to count comes with each answer.
 
 pub mod answer;
