@@ -140,7 +140,6 @@ async fn connect(
     tried: &mut Tried,
     mut attempt: Attempt,
 ) -> Result<(Attempt, Line), Failure> {
-    let mut left = plan.retries;
     loop {
         let connecting = or_overdue(exchange.activity(), attempt.endpoint.connect(exchange.is_grpc())).await;
         let failure = match connecting {
@@ -153,11 +152,11 @@ async fn connect(
             matches!(failure, Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout));
         let failed: Answered = Err(failure);
         attempt.end(&failed, exchange);
-        let may_move = is_refused && plan.on.connect_failure && left > 0 && upstream.has_other(tried);
+        let may_move =
+            is_refused && plan.on.connect_failure && plan.allows_after(tried) && upstream.has_other(tried);
         let Some(endpoint) = may_move.then(|| upstream.pick(tried)).flatten() else {
             return failed.and(Err(Failure::NoEndpoint));
         };
-        left -= 1;
         exchange.note_retry();
         endpoint.metrics().retried();
         attempt = Attempt::begin(endpoint, exchange);

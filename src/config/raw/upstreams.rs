@@ -37,6 +37,9 @@ pub struct UpstreamMap {
     /// Whether all requests go over HTTP/2, with prior knowledge or as agreed on by TLS; calls of gRPC always do.
     #[schemars(extend("default" = false))]
     pub http2: Option<bool>,
+    /// Other protocols that a client may ask for with `upgrade`; after that neither rules nor limits see what is said.
+    #[schemars(extend("default" = "websocket"))]
+    pub upgrades: Option<OneOrMany<String>>,
     /// Until a connection stands.
     #[schemars(extend("default" = shown(defaults::CONNECT_TIMEOUT)))]
     pub connect_timeout: Option<Duration>,
