@@ -36,6 +36,7 @@ use crate::snapshot;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::{ClusterView, Metrics};
+use crate::telemetry::spans::Tracer;
 use crate::tls::client::Client;
 use crate::tls::server::Server;
 
@@ -111,6 +112,8 @@ pub struct State {
     pub levels: LevelHandle,
     /// The access log, if there is one.
     pub access_log: Option<AccessLog>,
+    /// Who sends spans, if anybody does.
+    pub tracer: Option<Arc<Tracer>>,
     /// The latest reading of the configuration.
     pub reload: Ask<ReloadView>,
     /// The configuration in effect, as YAML; secrets are taken out here.

@@ -32,6 +32,7 @@ use crate::snapshot::Keeper;
 use crate::telemetry::access_log::{self, AccessLog};
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::spans::{self, Tracer};
 use crate::worker::Crew;
 
 /// Why the process cannot serve.
@@ -61,6 +62,7 @@ struct Running {
     reload: Handle,
     keeping: Option<Keeping>,
     log_guard: Option<access_log::Guard>,
+    span_guard: Option<spans::Guard>,
 }
 
 /// Runs the proxy by the configuration at `path` until it is told to end, then drains.
@@ -102,6 +104,7 @@ pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
     running.reload.stop();
     running.keeping.iter().for_each(Keeping::finish);
     drop(running.log_guard);
+    drop(running.span_guard);
     ended.map_err(Error::Thread)
 }
 
@@ -142,6 +145,8 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
     let generations = Generations::first(config, &limiter, &clock, &metrics)
         .map(Arc::new)
         .map_err(Error::system("cannot set up TLS"))?;
+    let tracing = config.tracing.as_ref().map(Tracer::start).transpose();
+    let (tracer, span_guard) = tracing.map_err(Error::system("cannot start a thread for spans"))?.unzip();
     let log = config.access_log.as_ref().map(AccessLog::open).transpose();
     let (access_log, log_guard) = log.map_err(Error::system("cannot open the access log"))?.unzip();
     metrics.config_started(1, clock.now());
@@ -154,13 +159,14 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
         drain: Arc::new(Drain::default()),
         metrics,
         access_log,
+        tracer: tracer.map(Arc::new),
         elastic: Elastic::default(),
         overload: Arc::new(overload),
         warned_of_proxy: AtomicBool::new(false),
     });
     let keeping = config.state.as_ref().zip(keeper);
     let keeping = keeping.map(|(settings, keeper)| Keeping::start(settings, keeper, &shared)).transpose()?;
-    Ok(Running { shared, generations, reload, keeping, log_guard })
+    Ok(Running { shared, generations, reload, keeping, log_guard, span_guard })
 }
 
 /// What keys are hashed under where no state says it.

@@ -37,7 +37,7 @@ use crate::limiter::elastic::signal::Signals;
 use crate::response::refusal::Refusal;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
-use crate::telemetry::access_log;
+use crate::telemetry::{access_log, spans};
 use crate::{drain, identify, listener, overload, response, snapshot, tls, upstream};
 
 /// A valid configuration.
@@ -59,6 +59,8 @@ pub struct Config {
     pub admin: AdminSettings,
     /// The access log; `None` when disabled.
     pub access_log: Option<access_log::Settings>,
+    /// Where spans go; `None` for nowhere.
+    pub tracing: Option<spans::Settings>,
     /// How the process ends.
     pub drain: drain::Settings,
     /// How much may be under way in all.

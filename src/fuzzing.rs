@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub use self::answers::{answer, chunks, load_report};
 pub use self::configuration::{configuration, data_file, value};
-pub use self::fields::{cost, forwarded, host, proxy_protocol, steering, token};
+pub use self::fields::{cost, forwarded, host, proxy_protocol, steering, token, trace};
 pub use self::keys::keys;
 pub use self::paths::path;
 pub use self::state::state;
@@ -25,7 +25,7 @@ pub use self::state::state;
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 15] = [
+pub const TARGETS: [(&str, Target); 16] = [
     ("answer", answer),
     ("chunks", chunks),
     ("configuration", configuration),
@@ -40,6 +40,7 @@ pub const TARGETS: [(&str, Target); 15] = [
     ("state", state),
     ("steering", steering),
     ("token", token),
+    ("trace", trace),
     ("value", value),
 ];
 

@@ -59,6 +59,7 @@ use crate::rules::rule::{Rule, RuleLimit};
 use crate::rules::selection::Selected;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::{DecisionOutcome, Metrics, RuleMetrics, TurnedAway, WorkerMetrics};
+use crate::telemetry::spans::Tracer;
 use crate::tls::server::Server;
 use crate::upstream::Upstream;
 use crate::upstream::cluster::Cluster;
@@ -82,6 +83,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// The access log, if there is one.
     pub access_log: Option<AccessLog>,
+    /// Who begins spans, if anybody does.
+    pub tracer: Option<Arc<Tracer>>,
     /// How far elastic limits may grow.
     pub elastic: Elastic,
     /// How much may be under way.

@@ -18,7 +18,18 @@ const TABLE: [(&str, &[&str]); 22] = [
     // In tests and under a fuzzer only: it asks every parser.
     (
         "fuzzing",
-        &["config", "proxy", "listener", "upstream", "snapshot", "tls", "rules", "identify", "limiter"],
+        &[
+            "config",
+            "proxy",
+            "listener",
+            "upstream",
+            "snapshot",
+            "telemetry",
+            "tls",
+            "rules",
+            "identify",
+            "limiter",
+        ],
     ),
     ("admin", &["config", "policy", "rules", "limiter", "snapshot", "telemetry", "drain", "clock", "tls"]),
     // Of the modules below only their settings: see `the_configuration_takes_only_settings_from_the_shell`.
@@ -166,13 +177,14 @@ fn impurities(source: &Source) -> Vec<String> {
 
 /// What a file of the configuration takes from the shell beside its settings.
 fn more_than_settings(source: &Source) -> Vec<String> {
-    const SETTINGS: [(&str, &[&str]); 7] = [
+    const SETTINGS: [(&str, &[&str]); 8] = [
         ("listener", &["Settings", "Address", "Limits", "ProxyProtocol"]),
         ("upstream", &["settings", "Settings", "Address"]),
         ("drain", &["Settings"]),
         ("snapshot", &["Settings"]),
         ("overload", &["Settings", "Memory"]),
-        ("telemetry", &["access_log"]),
+        ("telemetry", &["access_log", "spans"]),
+        ("spans", &["Settings", "Collector"]),
         ("access_log", &["Settings", "Sink", "Format"]),
     ];
     let mut found = Vec::new();

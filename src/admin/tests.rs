@@ -93,6 +93,7 @@ fn state() -> State {
         drain: Arc::default(),
         levels: levels(),
         access_log: None,
+        tracer: None,
         reload: Box::new(|| ReloadView {
             generation: 1,
             outcome: "rejected",

@@ -69,6 +69,7 @@ impl AdminPort {
             drain: Arc::clone(&shared.drain),
             levels,
             access_log: shared.access_log.clone(),
+            tracer: shared.tracer.clone(),
             reload: {
                 let handle = running.reload.clone();
                 Box::new(move || view_of(&handle.status()))

@@ -22,7 +22,12 @@ pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> 
                     Outcome::Rejected => ReloadOutcome::Rejected,
                 };
                 let generation = match reload {
-                    Reload::Applied { config, .. } => generations.apply(&config),
+                    Reload::Applied { config, .. } => {
+                        if let (Some(tracer), Some(settings)) = (&shared.tracer, &config.tracing) {
+                            tracer.set_sample(settings.sample);
+                        }
+                        generations.apply(&config)
+                    }
                     Reload::Unchanged | Reload::Rejected { .. } => shared.generation.load().policy.generation,
                 };
                 shared.metrics.config_reload(outcome, generation, shared.clock.now());

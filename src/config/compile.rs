@@ -22,6 +22,7 @@ mod state;
 mod tariff;
 mod throttle;
 mod tls;
+mod tracing;
 mod upstream_tls;
 mod upstreams;
 mod windows;
@@ -56,6 +57,7 @@ pub(super) fn compile(
     let root = At::ROOT;
     let addresses = addresses::compile(raw, files, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
+    let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
     let overload = clients::compile(raw.overload.as_ref(), root.key("overload"), report);
     let mut identify = identify(raw, files, report);
@@ -92,6 +94,7 @@ pub(super) fn compile(
         routes: upstreams.routes,
         admin: addresses.admin,
         access_log,
+        tracing,
         drain,
         overload,
         max_keys: max_keys(raw.limiter.as_ref()),

@@ -87,6 +87,11 @@ pub const DRAIN_DELAY: Duration = Duration::ZERO;
 /// For what is in flight at the end: with the delay, less than the 30 s after which Kubernetes kills.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// The share of requests that get a span.
+pub const SAMPLE: &str = "100%";
+/// What we are called in traces.
+pub const SERVICE_NAME: &str = "weir";
+
 /// Leading bits of an IPv6 address that make one client: what a home or a host is given (RFC 6177).
 pub const IPV6_PREFIX: u8 = 64;
 

@@ -16,7 +16,7 @@ mod zone;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-pub use self::address::{UpstreamPlace, listen_address, listener_address, upstream_address};
+pub use self::address::{UpstreamPlace, collector, listen_address, listener_address, upstream_address};
 pub use self::network::network;
 pub use self::place::{asn, continent, country};
 pub use self::plan::plan;

@@ -33,9 +33,9 @@ pub use self::upstreams::{
     Balance, HealthCheck, OutlierMap, Outliers, Retries, Upstream, UpstreamLimits, UpstreamMap,
 };
 pub use self::values::{
-    Address, Algorithm, Asn, Continent, Country, Duration, Factor, FileName, HeaderPattern, HeaderValues,
-    HostPattern, Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage, PlanName, Rate,
-    Schedule, Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
+    Address, Algorithm, Asn, CollectorAddress, Continent, Country, Duration, Factor, FileName, HeaderPattern,
+    HeaderValues, HostPattern, Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage,
+    PlanName, Rate, Schedule, Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;
@@ -60,6 +60,8 @@ pub struct Root {
     /// One line per request.
     #[schemars(extend("default" = "disabled"))]
     pub access_log: Option<AccessLog>,
+    /// Spans of requests, sent to an OpenTelemetry collector; nowhere unless given.
+    pub tracing: Option<Tracing>,
     /// How the process ends.
     pub drain: Option<Drain>,
     /// How much may be under way in all; what is over is turned away.
@@ -272,6 +274,21 @@ pub enum Signal {
     Utilization,
     /// The share of time that work waits for a CPU.
     Cpu,
+}
+
+/// Spans of requests, sent to an OpenTelemetry collector.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tracing {
+    /// Who takes them by OTLP over HTTP: `http://host:port`, and perhaps what comes before `/v1/traces`.
+    #[schemars(required)]
+    pub otlp: Option<CollectorAddress>,
+    /// The share of requests that get a span, where the request does not say whether it wants one.
+    #[schemars(extend("default" = defaults::SAMPLE))]
+    pub sample: Option<Percentage>,
+    /// What we are called in traces.
+    #[schemars(extend("default" = defaults::SERVICE_NAME))]
+    pub service_name: Option<String>,
 }
 
 /// Where counters are kept, so that they survive a restart.

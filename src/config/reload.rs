@@ -17,6 +17,7 @@ use super::{Config, Problem, source, with_files};
 use crate::identify;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::routes::Routes;
+use crate::telemetry::spans;
 
 /// Writers are done when nothing has happened for this long.
 const QUIET: Duration = Duration::from_millis(100);
@@ -334,10 +335,19 @@ pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
         ("drain", old.drain != new.drain),
         ("overload", old.overload != new.overload),
         ("access_log", old.access_log != new.access_log),
+        ("tracing", !is_same_tracing(old.tracing.as_ref(), new.tracing.as_ref())),
         ("limiter.max_keys", old.max_keys != new.max_keys),
         ("state", old.state != new.state),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}
+
+/// The share that is sampled changes at once.
+fn is_same_tracing(old: Option<&spans::Settings>, new: Option<&spans::Settings>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => old.is_same_but_for_sample(new),
+        (old, new) => old.is_none() && new.is_none(),
+    }
 }
 
 fn log(file: &Path, reload: &Reload) {

@@ -16,10 +16,12 @@ use crate::identify::jwt::keys::{Key, KeySet};
 use crate::identify::jwt::source::Source;
 use crate::identify::jwt::{self, Trust, Verifier};
 use crate::identify::{self, client_ip, identify};
+use crate::limiter::percent::Percent;
 use crate::limiter::timestamp::Timestamp;
 use crate::listener::proxy_protocol::{Beginning, Version, parse};
 use crate::proxy;
 use crate::rules::tariff::{Cost, Measure, Refunds, Tariff, Told};
+use crate::telemetry::spans::context::{Context, Incoming};
 
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 200));
 
@@ -115,6 +117,32 @@ pub fn cost(data: &[u8]) {
 /// Nobody outside steers, nothing that steers goes further, and gRPC's deadlines are times.
 pub fn steering(data: &[u8]) {
     proxy::fuzzing::steering(data);
+}
+
+/// What we write of a trace is read as our span's, whoever began it and in whatever form.
+pub fn trace(data: &[u8]) {
+    const NAMES: [&str; 6] =
+        ["traceparent", "b3", "x-b3-traceid", "x-b3-spanid", "x-b3-sampled", "x-b3-flags"];
+    let mut headers = HeaderMap::new();
+    for (name, line) in NAMES.into_iter().cycle().zip(data.split(|byte| *byte == b'\n').take(12)) {
+        if let Ok(value) = HeaderValue::from_bytes(line)
+            && !line.is_empty()
+        {
+            headers.append(name, value);
+        }
+    }
+    let Some(context) = Context::new(Incoming::of(&headers), Percent::WHOLE, (1 << 100, 77)) else { return };
+    context.write(&mut headers);
+    let (after, _) = Incoming::of(&headers);
+    let next = Context::new((after, None), Percent::from_hundredths(0), (3, 4));
+    let next = next.unwrap_or_else(|| panic!("a trace that is kept is lost behind us"));
+    assert!(next.is_sampled() && next.trace() == context.trace() && next.parent() == Some(77));
+    headers.remove("traceparent");
+    if let Some(b3) =
+        Context::new(Incoming::of(&headers), Percent::WHOLE, (3, 4)).filter(|b3| b3.parent().is_some())
+    {
+        assert_eq!((b3.trace(), b3.parent()), (context.trace(), Some(77)), "B3 leads elsewhere than W3C");
+    }
 }
 
 /// A token whose signature is none of ours never says anything, and one that was looked at says the same again.

@@ -1,7 +1,9 @@
 //! One request and its answer, from the first to the last byte, for those who count and log.
 //!
 //! An exchange ends when it is dropped: with the body that was sent to its end, or with the connection that
-//! broke off. Nothing is written down for the access log unless there is one.
+//! broke off. Nothing is written down for the access log or a span unless there is one.
+
+mod record;
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -9,9 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{EXPECT, HOST, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, request};
+use http::header::EXPECT;
+use http::{HeaderMap, HeaderValue, StatusCode, request};
 
+use self::record::Record;
 use super::activity::Activity;
 use super::body::Progress;
 use super::connection::Connection;
@@ -19,14 +22,15 @@ use super::elastic::Load;
 use super::fallback::Capture;
 use super::grpc;
 use super::headers::envoy::Controls;
-use super::headers::{self, Hop, Wishes, X_REQUEST_ID};
+use super::headers::{self, Hop, Wishes};
 use super::limits::Limits;
 use super::settle::Settlement;
 use super::tunnel::Switched;
-use crate::identify::forwarded::X_FORWARDED_FOR;
+use crate::identify::Attributes;
 use crate::limiter::timestamp::Timestamp;
 use crate::overload::{Refusal, Underway};
 use crate::policy::Policy;
+use crate::rules::RuleIndex;
 use crate::rules::tariff::Ending;
 use crate::telemetry::access_log::Entry;
 use crate::upstream::tunnel::Tunnel;
@@ -130,22 +134,6 @@ pub(super) struct Exchange {
     underway: Option<Underway>,
 }
 
-/// What the access log wants to know, copied before the request goes on.
-#[derive(Debug, Default)]
-struct Record {
-    method: Method,
-    target: String,
-    protocol: Version,
-    authority: Option<HeaderValue>,
-    user_agent: Option<HeaderValue>,
-    forwarded_for: Option<HeaderValue>,
-    request_id: Option<HeaderValue>,
-    upstream: Option<Box<str>>,
-    upstream_time: Option<Duration>,
-    rule: Option<Box<str>>,
-    client: Option<IpAddr>,
-}
-
 impl Exchange {
     /// A request's head is complete; its bodies may stand still for `stall`.
     pub(super) fn begin(
@@ -157,14 +145,7 @@ impl Exchange {
         let activity = connection.begin_exchange(head.version);
         activity.begin_exchange(stall);
         connection.worker.metrics.request_started(connection.listener);
-        let record = connection.worker.shared.access_log.as_ref().map(|_| {
-            Box::new(Record {
-                method: head.method.clone(),
-                target: head.uri.path_and_query().map_or_else(|| head.uri.to_string(), ToString::to_string),
-                protocol: head.version,
-                ..Record::default()
-            })
-        });
+        let record = Record::begin(connection, head);
         Self {
             connection: Rc::clone(connection),
             activity,
@@ -237,7 +218,7 @@ impl Exchange {
             record.rule = Some(rule.into());
             let expect = head.headers.get(EXPECT).cloned();
             let _ = headers::prepare_request(head, hop);
-            self.note_headers(&head.headers);
+            record.note_headers(&head.headers);
             head.headers.extend(expect.map(|expect| (EXPECT, expect)));
         }
     }
@@ -266,14 +247,23 @@ impl Exchange {
         self.sent = self.sent.saturating_add(sent);
     }
 
-    /// Copies what the log needs of the headers as they are now.
-    pub(super) fn note_headers(&mut self, headers: &HeaderMap) {
+    /// Copies what the log needs of the headers as they are now, and has them lead on from our span.
+    pub(super) fn note_headers(&mut self, headers: &mut HeaderMap) {
         if let Some(record) = &mut self.record {
-            let copy = |name: HeaderName| headers.get(name).cloned();
-            record.authority = copy(HOST);
-            record.user_agent = copy(USER_AGENT);
-            record.forwarded_for = copy(X_FORWARDED_FOR);
-            record.request_id = copy(X_REQUEST_ID);
+            record.note_headers(headers);
+            record.lead_on(headers);
+        }
+    }
+
+    /// These rules are asked about the request.
+    pub(super) fn note_rules(
+        &mut self,
+        policy: &Policy,
+        rules: impl Iterator<Item = RuleIndex>,
+        request: &Attributes<'_>,
+    ) {
+        if let Some(record) = &mut self.record {
+            record.note_route(policy, rules, request);
         }
     }
 
@@ -399,12 +389,9 @@ impl Exchange {
     }
 
     fn log(&self, duration: Duration) {
-        let Some((log, record)) = self.connection.worker.shared.access_log.as_ref().zip(self.record.as_ref())
-        else {
-            return;
-        };
+        let Some(record) = self.record.as_ref() else { return };
         let flag = if self.whole { self.flag } else { Flag::DownstreamClosed };
-        log.log(&Entry {
+        let entry = Entry {
             start: self.started,
             method: &record.method,
             path: &record.target,
@@ -423,7 +410,8 @@ impl Exchange {
             upstream_host: record.upstream.as_deref(),
             rule: record.rule.as_deref(),
             client_ip: record.client.unwrap_or(self.connection.peer),
-        });
+        };
+        record.end(&self.connection, &entry, (self.flag, self.forwarded.since(self.started)));
     }
 }
 

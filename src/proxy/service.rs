@@ -62,12 +62,14 @@ pub(super) fn handle(
         }
         Selection::Denied(rule, denial) => {
             view.record(rule, DecisionOutcome::Denied);
+            exchange.note_rules(policy, std::iter::once(rule), &attributes);
             exchange.note_refused(view.rule_name(rule), &mut head, &hop);
             return answered(answers::denied(exchange, &view, denial, Unread::new(&head, body)));
         }
         Selection::Limited(all, onlookers) => Limits::check(&worker.shared.limiter, all, onlookers, now),
     };
     limits.record(&view);
+    exchange.note_rules(policy, limits.rules(), &attributes);
     let delay = match throttle::resolve(limits.decision()) {
         Action::Forward => None,
         Action::Delay(delay) => Some(delay),
@@ -86,11 +88,10 @@ pub(super) fn handle(
     exchange
         .bodies_may_rest(upstream.as_ref().map_or(view.stall, |upstream| upstream.settings().idle_timeout));
     exchange.reserve(&limits, policy);
-    let is_certified = attributes.certificate.is_some();
-    exchange.listen(view.fallbacks.listen(limits.rules(), &head, is_certified, now));
+    exchange.listen(view.fallbacks.listen(limits.rules(), &head, attributes.certificate.is_some(), now));
     let controls = exchange.note_wishes(headers::prepare_request(&mut head, &hop));
     limits.write_marks(&mut head.headers, &view);
-    exchange.note_headers(&head.headers);
+    exchange.note_headers(&mut head.headers);
     Handling::Forwarding(Box::pin(async move {
         if let Some(delay) = delay {
             exchange.wait(delay).await;

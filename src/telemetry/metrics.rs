@@ -33,6 +33,7 @@ use self::upstream::Upstreams;
 pub use self::upstream::{ClusterMetrics, ClusterView, EndpointMetrics, HostView, Overflow, UpstreamOutcome};
 use self::worker::WorkerCells;
 pub use self::worker::{Span, WorkerMetrics};
+use super::spans::Counted;
 use crate::limiter::timestamp::Timestamp;
 
 /// This build's version.
@@ -91,6 +92,8 @@ pub struct Scrape {
     pub overflows: u64,
     /// Access log lines lost.
     pub access_log_dropped: u64,
+    /// What became of spans.
+    pub spans: Counted,
     /// What was written to the state file, if there is one.
     pub saves: Option<Saves>,
     /// How far limits stretch; `None` while none is elastic.

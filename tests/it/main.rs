@@ -32,6 +32,7 @@ mod support;
 mod throttling;
 mod timeouts;
 mod tls;
+mod tracing;
 mod unix_sockets;
 mod upgrades;
 mod upstreams;

@@ -5,10 +5,14 @@ use std::path::Path;
 
 use crate::config::problem::{Fault, quoted};
 use crate::listener;
+use crate::telemetry::spans::Collector;
 use crate::upstream::Address;
 
 /// The port of `https`.
 const HTTPS: u16 = 443;
+/// The port of OTLP over HTTP, and the path that takes spans.
+const OTLP: u16 = 4318;
+const TRACES: &str = "/v1/traces";
 /// Room for a path in a socket's address on Linux, its final NUL apart.
 const LONGEST_SOCKET_PATH: usize = 107;
 
@@ -96,6 +100,34 @@ pub fn upstream_address(text: &str) -> Result<UpstreamPlace, Fault> {
         None if is_host(host) => Ok(tcp(host.to_ascii_lowercase().into())),
         _ => Err(Fault::new(format!("expected a host before the port, got {}", quoted(text)))),
     }
+}
+
+/// Reads where a collector of spans is: `http://host[:port][/path]`, to which `/v1/traces` is added unless it is there.
+///
+/// # Errors
+/// A [`Fault`] where that is no such address.
+pub fn collector(text: &str) -> Result<Collector, Fault> {
+    let refused = || Fault::new(format!("expected `http://`, a host and a port, got {}", quoted(text)));
+    let Some(rest) = text.strip_prefix("http://") else {
+        let hint = if text.starts_with("https://") {
+            "a collector beside us can speak TLS with one that is further away"
+        } else {
+            "as in `http://127.0.0.1:4318`"
+        };
+        return Err(refused().hint(hint));
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if text.contains(['?', '#', '@']) || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(refused().hint("nothing but a path may follow the port"));
+    }
+    let with_port = format!("{authority}:{OTLP}");
+    let authority = if has_no_port(authority) { &with_port } else { authority };
+    let Address::Tcp { host, port } = upstream_address(authority)?.address else {
+        return Err(refused());
+    };
+    let path = path.trim_end_matches('/');
+    let path = if path.ends_with(TRACES) { path.into() } else { format!("{path}{TRACES}").into() };
+    Ok(Collector { host, port, path })
 }
 
 /// `https` has a port of its own (RFC 9110 section 4.2.2).

@@ -113,6 +113,12 @@ pub struct Address(pub String);
 #[schemars(extend("title" = "upstream address", "examples" = ["127.0.0.1:3000", "echo"]))]
 pub struct UpstreamAddress(pub String);
 
+/// Where a collector of spans is: `http://host:port`, and perhaps a path.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "collector", "examples" = ["http://127.0.0.1:4318"]))]
+pub struct CollectorAddress(pub String);
+
 /// An address or a network.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]

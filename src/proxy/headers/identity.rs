@@ -73,7 +73,10 @@ mod tests {
     }
 
     fn names(headers: &HeaderMap) -> Vec<&str> {
-        headers.keys().map(HeaderName::as_str).collect()
+        let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        // What is taken off leaves the rest in another order.
+        names.sort_unstable();
+        names
     }
 
     #[test]
@@ -89,7 +92,7 @@ mod tests {
         assert!(given[..5].iter().all(|name| may_imitate(name)));
         let mut headers = map(&given);
         remove_imitations(&mut headers);
-        assert_eq!(names(&headers), ["x_api_key", "api_key"]);
+        assert_eq!(names(&headers), ["api_key", "x_api_key"]);
     }
 
     #[test]

@@ -133,6 +133,8 @@ impl Exporter {
         self.set(&families::LIMITER_CAPACITY, &[], scrape.capacity as f64);
         self.count(&families::LIMITER_OVERFLOWS, &[], scrape.overflows);
         self.count(&families::ACCESS_LOG_DROPPED, &[], scrape.access_log_dropped);
+        self.count(&families::SPANS_EXPORTED, &[], scrape.spans.exported);
+        self.count(&families::SPANS_DROPPED, &[], scrape.spans.dropped);
         if let Some(saves) = scrape.saves {
             self.saves(saves);
         }

@@ -158,6 +158,12 @@ pub(super) static CONFIG_GENERATION: Family =
 
 pub(super) static ACCESS_LOG_DROPPED: Family =
     counter("weir_access_log_dropped_total", "Access log lines lost because they were not taken in time.");
+pub(super) static SPANS_EXPORTED: Family =
+    counter("weir_spans_exported_total", "Spans that the collector has taken.");
+pub(super) static SPANS_DROPPED: Family = counter(
+    "weir_spans_dropped_total",
+    "Spans lost because the queue was full or the collector did not take them.",
+);
 pub(super) static BUILD_INFO: Family = gauge("weir_build_info", "Always 1; the version is in the label.");
 pub(super) static PROCESS_START: Family =
     gauge("process_start_time_seconds", "When the process started, since the Unix epoch.");
@@ -168,7 +174,7 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 54] = [
+pub(super) static ALL: [&Family; 56] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -217,6 +223,8 @@ pub(super) static ALL: [&Family; 54] = [
     &CONFIG_SUCCESS_TIME,
     &CONFIG_GENERATION,
     &ACCESS_LOG_DROPPED,
+    &SPANS_EXPORTED,
+    &SPANS_DROPPED,
     &BUILD_INFO,
     &PROCESS_START,
     &PROCESS_MEMORY,

@@ -20,6 +20,7 @@ fn scrape() -> Scrape {
         capacity: 1000,
         overflows: 3,
         access_log_dropped: 2,
+        spans: Counted { exported: 5, dropped: 3 },
         saves: Some(Saves {
             saved: 5,
             failed: 1,
@@ -118,6 +119,8 @@ fn all_workers_add_up() {
         (r#"weir_limiter_keys{rule="per-ip"}"#, 12.0),
         ("weir_limiter_overflow_total", 3.0),
         ("weir_access_log_dropped_total", 2.0),
+        ("weir_spans_exported_total", 5.0),
+        ("weir_spans_dropped_total", 3.0),
         (r#"weir_elastic_factor{rule="per-ip"}"#, 2.0),
         (r#"weir_elastic_signal{signal="latency"}"#, 0.02),
         (r#"weir_elastic_signal_threshold{signal="utilization"}"#, 0.9),

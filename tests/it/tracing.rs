@@ -1,0 +1,314 @@
+//! Traces: what comes passes on, and with a collector every request has its place in them.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::StatusCode;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message as _;
+
+use crate::support::h2::H2;
+use crate::support::h2_origin::H2Origin;
+use crate::support::origin::refusing;
+use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, ask, config, config_with, wait};
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00f067aa0ba902b7";
+/// Fields of traces in all their forms.
+const FIELDS: [(&str, &str); 8] = [
+    ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+    ("tracestate", "vendor=a:b, other=c"),
+    ("b3", "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-1-05e3ac9a4f6e3b90"),
+    ("x-b3-traceid", "4bf92f3577b34da6a3ce929d0e0e4736"),
+    ("x-b3-spanid", "00f067aa0ba902b7"),
+    ("x-b3-parentspanid", "05e3ac9a4f6e3b90"),
+    ("x-b3-sampled", "1"),
+    ("x-b3-flags", "0"),
+];
+
+/// A collector that remembers every span, and who sent it.
+struct Collector {
+    origin: Origin,
+    spans: Arc<Mutex<Vec<(String, Span)>>>,
+}
+
+impl Collector {
+    fn start() -> Self {
+        Self::answering("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+    }
+
+    fn answering(answer: &'static str) -> Self {
+        let spans = Arc::<Mutex<Vec<_>>>::default();
+        let taken = Arc::clone(&spans);
+        let origin = Origin::start(move |turn| {
+            assert_eq!(turn.head.word(1), "/v1/traces");
+            assert_eq!(turn.head.get("content-type"), Some("application/x-protobuf"));
+            let body = turn.body()?;
+            let request = ExportTraceServiceRequest::decode(&*body.bytes).unwrap();
+            for resource in request.resource_spans {
+                let name =
+                    resource.resource.unwrap().attributes.into_iter().find(|own| own.key == "service.name");
+                let Some(Value::StringValue(name)) = name.and_then(|name| name.value?.value) else {
+                    panic!()
+                };
+                let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
+                taken.lock().unwrap().extend(spans.map(|span| (name.clone(), span)));
+            }
+            turn.send(answer)?;
+            Ok(Then::Keep)
+        });
+        Self { origin, spans }
+    }
+
+    fn setting(&self, more: &str) -> String {
+        format!("tracing: {{ otlp: \"http://{}\"{more} }}\n", self.origin.address())
+    }
+
+    /// The spans, once there are so many.
+    fn spans(&self, count: usize) -> Vec<Span> {
+        wait::until("the spans", || {
+            let spans = self.spans.lock().unwrap();
+            (spans.len() >= count).then(|| spans.iter().map(|(_, span)| span.clone()).collect())
+        })
+    }
+}
+
+/// An attribute as text; empty if it is not there.
+fn said(span: &Span, name: &str) -> String {
+    let attribute = span.attributes.iter().find(|attribute| attribute.key == name);
+    match attribute.and_then(|attribute| attribute.value.clone()?.value) {
+        Some(Value::StringValue(text)) => text,
+        Some(Value::IntValue(number)) => number.to_string(),
+        Some(Value::DoubleValue(number)) => number.to_string(),
+        other => other.map_or_else(String::new, |other| panic!("{other:?}")),
+    }
+}
+
+fn of_path<'a>(spans: &'a [Span], path: &str) -> &'a Span {
+    spans.iter().find(|span| said(span, "url.path") == path).unwrap_or_else(|| panic!("no span of {path}"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Asks by HTTP/1.1 and by HTTP/2 for the same with all fields of traces, and answers the fields that went on.
+fn pass(address: SocketAddr, origin: &Origin) -> [Vec<(&'static str, Option<String>)>; 2] {
+    let mut first = Request::get("/");
+    for (name, value) in FIELDS {
+        first = first.header(name, value);
+    }
+    let seen = || {
+        let head = origin.last().head;
+        FIELDS.map(|(name, _)| (name, head.get(name).map(str::to_owned))).to_vec()
+    };
+    assert_eq!(ask(address, &first).status, 200);
+    let by_1 = seen();
+    let mut client = H2::connect(address);
+    let mut second = client.request("GET", "/");
+    for (name, value) in FIELDS {
+        second = second.header(name, value);
+    }
+    assert_eq!(client.ask(second).status, StatusCode::OK);
+    [by_1, seen()]
+}
+
+#[test]
+fn fields_of_traces_pass_untouched_over_both_protocols() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), ""));
+    let untouched = FIELDS.map(|(name, value)| (name, Some(value.to_owned()))).to_vec();
+    assert_eq!(pass(weir.address(), &origin), [untouched.clone(), untouched]);
+}
+
+#[test]
+fn fields_of_traces_pass_untouched_to_an_upstream_of_http_2() {
+    let origin = H2Origin::start(None, |request, mut respond| async move {
+        let mut answer = http::Response::new(());
+        for (name, _) in FIELDS {
+            if let Some(value) = request.headers().get(name) {
+                answer.headers_mut().insert(name, value.clone());
+            }
+        }
+        respond.send_response(answer, true).map(drop)
+    });
+    let upstream = format!("{{ address: \"{}\", http2: true }}", origin.address());
+    let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+    let mut client = H2::connect(weir.address());
+    let request = FIELDS
+        .into_iter()
+        .fold(client.request("GET", "/"), |request, (name, value)| request.header(name, value));
+    let answer = client.ask(request);
+    for (name, value) in FIELDS {
+        assert_eq!(answer.header(name), value, "{name}");
+    }
+}
+
+#[test]
+fn a_span_continues_the_trace_and_the_upstream_continues_the_span() {
+    let (collector, origin) = (Collector::start(), Origin::hello());
+    let weir = Weir::start(&config(origin.address(), &collector.setting(", service_name: edge, sample: 0%")));
+    let [by_1, by_2] = pass(weir.address(), &origin);
+    let spans = collector.spans(2);
+    for (fields, span) in [by_1, by_2].iter().zip(&spans) {
+        let field = |name: &str| fields.iter().find(|(known, _)| *known == name).unwrap().1.clone().unwrap();
+        let own = hex(&span.span_id);
+        assert_eq!((hex(&span.trace_id), hex(&span.parent_span_id)), (TRACE.to_owned(), PARENT.to_owned()));
+        assert_ne!(own, PARENT);
+        assert_eq!(span.trace_state, "vendor=a:b, other=c");
+        assert_eq!(field("traceparent"), format!("00-{TRACE}-{own}-01"));
+        assert_eq!(field("tracestate"), "vendor=a:b, other=c");
+        assert_eq!(field("b3"), format!("{TRACE}-{own}-1-{PARENT}"));
+        assert!(span.end_time_unix_nano >= span.start_time_unix_nano && span.kind == 2);
+    }
+    assert_eq!(said(&spans[0], "network.protocol.version"), "1.1");
+    assert_eq!(said(&spans[1], "network.protocol.version"), "2");
+    assert!(collector.spans.lock().unwrap().iter().all(|(service, _)| service == "edge"));
+    // Neither a trace that is not kept nor, at a share of nothing, a new one.
+    let unsampled = format!("00-{TRACE}-{PARENT}-00");
+    ask(weir.address(), &Request::get("/unsampled").header("traceparent", &unsampled));
+    assert_eq!(origin.last().head.get("traceparent"), Some(&*unsampled));
+    ask(weir.address(), &Request::get("/new"));
+    assert!(origin.last().head.get("traceparent").unwrap().ends_with("-00"));
+    ask(weir.address(), &Request::get("/last").header("b3", FIELDS[2].1));
+    let spans = collector.spans(3);
+    assert_eq!(said(&spans[2], "url.path"), "/last");
+    wait::until_true("the count", || weir.metric("weir_spans_exported_total", &[]) == 3.0);
+}
+
+#[test]
+fn every_request_has_a_span_that_says_what_became_of_it() {
+    let (collector, origin) = (Collector::start(), Origin::hello());
+    let rules = "rules: [
+      { name: once, match: { path: \"/users/{id}\" }, key: [], limit: 1/d },
+      { name: slow, match: { path: /slow }, key: [], limit: 10/s, burst: 1, throttle: delay 5s },
+      { name: no, match: { path: /no }, action: deny }]";
+    let weir = Weir::start(&config(origin.address(), &(collector.setting("") + rules)));
+    let mut client = Client::connect(weir.address());
+    client.ask(
+        &Request::post("/free?a=b", "1234567").host("shop.example:81").header("user-agent", "tester/1.0"),
+    );
+    for path in ["/users/1", "/users/2", "/slow", "/slow", "/no"] {
+        client.get(path);
+    }
+    ask(weir.address(), &Request::get("/%00"));
+    let spans = collector.spans(7);
+
+    let free = of_path(&spans, "/free");
+    assert_eq!((&*free.name, free.parent_span_id.len(), free.status.is_none()), ("POST", 0, true));
+    for (name, value) in [
+        ("http.request.method", "POST"),
+        ("url.query", "a=b"),
+        ("url.scheme", "http"),
+        ("server.address", "shop.example"),
+        ("server.port", "81"),
+        ("client.address", "127.0.0.1"),
+        ("network.peer.address", "127.0.0.1"),
+        ("user_agent.original", "tester/1.0"),
+        ("http.response.status_code", "200"),
+        ("http.request.body.size", "7"),
+        ("http.response.body.size", "5"),
+        ("weir.decision", "allowed"),
+        ("weir.upstream", &*origin.address().to_string()),
+        ("weir.response_flags", ""),
+        ("http.route", ""),
+    ] {
+        assert_eq!(said(free, name), value, "{name}");
+    }
+    let refused = of_path(&spans, "/users/2");
+    assert_eq!(refused.name, "GET /users/{id}");
+    for (name, value) in [
+        ("http.route", "/users/{id}"),
+        ("http.response.status_code", "429"),
+        ("weir.rule", "once"),
+        ("weir.decision", "limited"),
+        ("weir.response_flags", "RL"),
+        ("weir.upstream", ""),
+    ] {
+        assert_eq!(said(refused, name), value, "{name}");
+    }
+    assert_eq!(said(of_path(&spans, "/users/1"), "http.route"), "/users/{id}");
+    let held = spans.iter().find(|span| said(span, "weir.decision") == "delayed").unwrap();
+    assert!(said(held, "url.path") == "/slow" && said(held, "weir.delay").parse::<f64>().unwrap() > 0.0);
+    let denied = of_path(&spans, "/no");
+    assert_eq!((&*said(denied, "weir.decision"), &*said(denied, "weir.rule")), ("denied", "no"));
+    let malformed = of_path(&spans, "/%00");
+    assert_eq!(
+        (&*said(malformed, "weir.decision"), &*said(malformed, "http.response.status_code")),
+        ("", "400")
+    );
+}
+
+#[test]
+fn a_failed_request_is_an_error() {
+    let collector = Collector::start();
+    let (_held, nobody) = refusing();
+    let weir = Weir::start(&config(nobody, &collector.setting("")));
+    assert_eq!(ask(weir.address(), &Request::get("/")).status, 503);
+    let spans = collector.spans(1);
+    assert_eq!(spans[0].status.as_ref().unwrap().code, 2);
+    assert_eq!((&*said(&spans[0], "weir.response_flags"), &*said(&spans[0], "error.type")), ("UF", "503"));
+}
+
+#[test]
+fn the_share_changes_with_a_reload_and_the_collector_with_a_restart() {
+    let (collector, origin) = (Collector::start(), Origin::hello());
+    let yaml = |more: &str| config(origin.address(), &collector.setting(more));
+    let weir = Weir::start(&yaml(", sample: 0%"));
+    ask(weir.address(), &Request::get("/before"));
+    weir.reload(&yaml(""));
+    ask(weir.address(), &Request::get("/after"));
+    assert_eq!(said(&collector.spans(1)[0], "url.path"), "/after");
+    weir.reload(&yaml(", service_name: other"));
+    wait::until_true("the warning", || {
+        weir.log().iter().any(|line| line.contains("tracing") && line.contains("only after a restart"))
+    });
+}
+
+#[test]
+fn the_last_spans_are_sent_before_the_end() {
+    let (collector, origin) = (Collector::start(), Origin::hello());
+    let mut weir = Weir::start(&config(origin.address(), &collector.setting("")));
+    for _ in 0..20 {
+        ask(weir.address(), &Request::get("/"));
+    }
+    weir.terminate();
+    assert!(weir.wait_exit().success());
+    assert_eq!(collector.spans.lock().unwrap().len(), 20);
+}
+
+#[test]
+fn a_collector_that_is_away_costs_spans_and_one_line_and_no_request_time() {
+    let (_held, nobody) = refusing();
+    let origin = Origin::hello();
+    let tracing = format!("tracing: {{ otlp: \"http://{nobody}/otel\" }}\n");
+    let weir = Weir::start(&config(origin.address(), &tracing));
+    let mut client = Client::connect(weir.address());
+    let begun = wait::now();
+    // More than the queue has room for.
+    for _ in 0..3000 {
+        assert_eq!(client.get("/").status, 200);
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    wait::until_true("lost spans", || weir.metric("weir_spans_dropped_total", &[]) >= 900.0);
+    let complaints = || weir.log().iter().filter(|line| line.contains("spans are lost")).count();
+    wait::until_true("the complaint", || complaints() == 1);
+    ask(weir.address(), &Request::get("/"));
+    wait::until_true("another batch", || weir.metric("weir_spans_dropped_total", &[]) >= 3001.0);
+    assert_eq!(complaints(), 1);
+    assert_eq!(weir.metric("weir_spans_exported_total", &[]), 0.0);
+}
+
+#[test]
+fn spans_that_a_collector_refuses_are_counted() {
+    let collector = Collector::answering("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n");
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), &collector.setting("")));
+    ask(weir.address(), &Request::get("/"));
+    wait::until_true("the count", || weir.metric("weir_spans_dropped_total", &[]) == 1.0);
+    assert_eq!(collector.origin.seen().len(), 1, "what is refused for good is not sent again");
+}
