@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::EXPECT;
 use http::{HeaderMap, HeaderValue, StatusCode, request};
+use hyper::upgrade::OnUpgrade;
 
 use self::record::Record;
 use super::activity::Activity;
@@ -25,7 +26,7 @@ use super::headers::envoy::Controls;
 use super::headers::{self, Hop, Wishes};
 use super::limits::Limits;
 use super::settle::Settlement;
-use super::tunnel::Switched;
+use super::tunnel::{self, Switched};
 use crate::identify::Attributes;
 use crate::limiter::timestamp::Timestamp;
 use crate::overload::{Refusal, Underway};
@@ -111,6 +112,8 @@ pub(super) struct Exchange {
     grpc: bool,
     /// What the client would rather speak.
     upgrade: Option<HeaderValue>,
+    /// Where its stream is to be had when that is no longer one of HTTP.
+    stream: Option<OnUpgrade>,
     started: Timestamp,
     /// When it was free to go to the upstream.
     forwarded: Timestamp,
@@ -135,13 +138,15 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// A request's head is complete; its bodies may stand still for `stall`.
+    /// A request's head is complete; its bodies may stand still for `stall`. One for a stream that is to leave HTTP is
+    /// made what it would be in HTTP/1.1.
     pub(super) fn begin(
         connection: &Rc<Connection>,
-        head: &request::Parts,
+        head: &mut request::Parts,
         started: Timestamp,
         stall: Duration,
     ) -> Self {
+        let stream = headers::connect::take(head, || connection.worker.random());
         let activity = connection.begin_exchange(head.version);
         activity.begin_exchange(stall);
         connection.worker.metrics.request_started(connection.listener);
@@ -151,6 +156,7 @@ impl Exchange {
             activity,
             grpc: grpc::is_call(head),
             upgrade: None,
+            stream,
             started,
             forwarded: started,
             status: None,
@@ -217,7 +223,7 @@ impl Exchange {
         if let Some(record) = &mut self.record {
             record.rule = Some(rule.into());
             let expect = head.headers.get(EXPECT).cloned();
-            let _ = headers::prepare_request(head, hop);
+            let _ = headers::prepare_request(head, hop, &[]);
             record.note_headers(&head.headers);
             head.headers.extend(expect.map(|expect| (EXPECT, expect)));
         }
@@ -229,15 +235,23 @@ impl Exchange {
         wishes.controls
     }
 
-    /// Whether the client asks to speak another protocol, if the upstream does.
-    pub(super) fn asks_for_tunnel(&self) -> bool {
-        self.upgrade.is_some()
+    /// Whether the client takes nothing for a success but the protocol that it asks for.
+    pub(super) fn insists(&self) -> bool {
+        self.stream.is_some()
     }
 
-    /// The upstream does: the connection is a tunnel from now on, and this its exchange.
-    pub(super) fn switch(self, upstream: Tunnel) {
+    /// The protocol that the client would rather speak, if the upstream does.
+    pub(super) fn wanted(&self) -> Option<&HeaderValue> {
+        self.upgrade.as_ref()
+    }
+
+    /// The upstream does: the connection, or the stream, is a tunnel from now on, and this its exchange.
+    pub(super) fn switch(mut self, upstream: Tunnel) {
         let connection = Rc::clone(&self.connection);
-        connection.switch(Switched { upstream, exchange: self });
+        match self.stream.take() {
+            Some(stream) => tunnel::begin(stream, Switched { upstream, exchange: self }),
+            None => connection.switch(Switched { upstream, exchange: self }),
+        }
     }
 
     /// A tunnel has ended through which so much went.

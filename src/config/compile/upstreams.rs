@@ -179,14 +179,20 @@ fn settings(
 }
 
 /// The names of protocols, in small letters.
-fn upgrades(
-    raw: Option<&raw::OneOrMany<String>>,
-    at: At<'_>,
-    report: &mut Report<'_>,
-) -> Box<[Box<str>]> {
-    let Some(raw) = raw else { return defaults::UPGRADES.map(Into::into).into() };
-    let one = |raw: &String, at: At<'_>| report.take(at, parse::protocol(raw));
-    each(raw, at, one).into()
+fn upgrades(raw: Option<&raw::Upgrades>, at: At<'_>, report: &mut Report<'_>) -> Box<[Box<str>]> {
+    match raw {
+        None => defaults::UPGRADES.map(Into::into).into(),
+        Some(raw::Upgrades::Names(raw)) => {
+            each(raw, at, |raw, at| report.take(at, parse::protocol(raw))).into()
+        }
+        Some(raw::Upgrades::Switch(on)) => {
+            if *on {
+                let fault = Fault::new("expected protocols or `false`, got true");
+                report.value(at, fault.hint("`websocket` is passed on unless turned off"));
+            }
+            Box::default()
+        }
+    }
 }
 
 fn address(

@@ -23,7 +23,7 @@ fn hop(trusted: bool) -> Hop<'static> {
 
 fn passed_on(headers: &[(&str, &str)], trusted: bool) -> HeaderMap {
     let mut head = head("/", headers);
-    prepare_request(&mut head, &hop(trusted));
+    prepare_request(&mut head, &hop(trusted), &[]);
     head.headers
 }
 
@@ -82,7 +82,7 @@ fn a_request_id_has_version_and_variant() {
 #[test]
 fn an_absolute_target_becomes_a_path_and_its_host_wins() {
     let mut head = head("http://target.test:81/a?b", &[("host", "other.test")]);
-    prepare_request(&mut head, &hop(false));
+    prepare_request(&mut head, &hop(false), &[]);
     assert_eq!(head.uri, "/a?b");
     assert_eq!(head.headers["host"], "target.test:81");
 }

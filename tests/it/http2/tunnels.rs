@@ -178,7 +178,9 @@ fn which_protocols_are_passed_on_is_configured() {
         turn.wire.drain();
         Ok(Then::Close)
     });
-    for (upgrades, passed) in [("[]", &[][..]), ("spdy/3.1", &["SPDY/3.1"]), ("[websocket, tcp]", &["websocket", "tcp"])] {
+    for (upgrades, passed) in
+        [("false", &[][..]), ("spdy/3.1", &["SPDY/3.1"]), ("[websocket, tcp]", &["websocket", "tcp"])]
+    {
         let upstream = format!("{{ address: \"{}\", upgrades: {upgrades} }}", origin.address());
         let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
         for protocol in ["websocket", "SPDY/3.1", "tcp", "h2c"] {

@@ -120,7 +120,7 @@ fn of_several_one_that_is_killed_fails_no_request_that_may_be_repeated() {
     let mut upstreams = [Mortal::born(), Mortal::born(), Mortal::born()];
     let places = upstreams.each_ref().map(|one| format!("'{}'", one.address)).join(", ");
     let weir = Weir::start(&config(&format!(
-        "upstream: {{ address: [{places}], retries: {{}}, outliers: {{ ejection: 300ms }} }}"
+        "upstream: {{ address: [{places}], retries: {{}}, limits: {{ retries: 100 }}, outliers: {{ ejection: 300ms }} }}"
     )));
     let load = Load::on(&weir);
     let failed = load.run(4, &Request::get("/"), |load| {
