@@ -33,18 +33,16 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
-use http::HeaderMap;
 use tokio::task::{JoinError, JoinSet};
 
 use self::activity::{Patience, SlowClock, TICK};
 use self::connection::{Entrance, Handshakes};
 use self::elastic::{Elastic, Load};
 use self::fallback::Fallbacks;
-use self::headers::Hop;
+use self::headers::{Given, Hop};
 use crate::clock::Clock;
 use crate::drain::{Drain, Phase};
 use crate::identify::Attributes;
-use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::signal::Signals;
 use crate::listener::socket::Socket;
@@ -265,8 +263,8 @@ impl Worker {
 
     /// A private peer that forwards for others but is not trusted is most likely an ingress: then per-address
     /// limits count the ingress. Said once.
-    fn warn_of_untrusted_proxy(&self, hop: &Hop<'_>, headers: &HeaderMap) {
-        if hop.client.peer_is_trusted || !headers.contains_key(X_FORWARDED_FOR) {
+    fn warn_of_untrusted_proxy(&self, hop: &Hop<'_>, given: Given) {
+        if hop.client.peer_is_trusted || !given.forwarded_for {
             return;
         }
         if is_private(hop.peer) && !self.shared.warned_of_proxy.swap(true, Ordering::Relaxed) {

@@ -96,7 +96,11 @@ fn what_is_not_said_is_as_documented() {
 #[test]
 fn a_default_written_out_is_the_default() {
     // What a section cannot be without.
-    let needed = [("jwt", "secret: 0123456789abcdef0123456789abcdef"), ("state", "file: state")];
+    let needed = [
+        ("jwt", "secret: 0123456789abcdef0123456789abcdef"),
+        ("state", "file: state"),
+        ("tracing", "otlp: \"http://127.0.0.1:4318\""),
+    ];
     let with = |section: &str, more: &str| {
         let mut text = format!("{LEAST}rules: [{{ name: a, key: {{ jwt: sub }}, limit: 1/s }}]\n");
         for (name, least) in needed {

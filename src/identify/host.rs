@@ -9,23 +9,27 @@ use http::{HeaderMap, Uri};
 /// The host of a request, brought into its one spelling when a rule first asks for it.
 #[derive(Clone, Debug)]
 pub struct Host<'a> {
-    authority: &'a str,
+    uri: &'a Uri,
+    headers: &'a HeaderMap,
     normal: OnceCell<Cow<'a, str>>,
 }
 
 impl<'a> Host<'a> {
     /// The target's authority where it has one (RFC 9112 section 3.2.2), else the Host header.
     pub fn of(uri: &'a Uri, headers: &'a HeaderMap) -> Self {
-        let authority = match uri.authority() {
-            Some(authority) => authority.as_str(),
-            None => headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or(""),
-        };
-        Self { authority, normal: OnceCell::new() }
+        Self { uri, headers, normal: OnceCell::new() }
     }
 
     /// In lower case, without port and trailing dots; empty if the request names none or it is not text.
     pub fn as_str(&self) -> &str {
-        self.normal.get_or_init(|| normalise(self.authority))
+        self.normal.get_or_init(|| normalise(self.authority()))
+    }
+
+    fn authority(&self) -> &'a str {
+        match self.uri.authority() {
+            Some(authority) => authority.as_str(),
+            None => self.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or(""),
+        }
     }
 }
 

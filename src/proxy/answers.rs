@@ -22,9 +22,7 @@ use super::limits::Limits;
 use super::settle;
 use super::stream::MOST_DISCARDED;
 use crate::identify::lookup::Ambiguity;
-use crate::limiter::timestamp::Timestamp;
 use crate::overload;
-use crate::response::fallback::Kept;
 use crate::rules::selection::Denial;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
@@ -45,13 +43,13 @@ pub(super) struct Unread {
 }
 
 impl Unread {
-    pub(super) fn new(head: &request::Parts, body: Incoming) -> Self {
-        Self { expectation: Expectation::of(&head.headers), body }
+    pub(super) fn new(expectation: Expectation, body: Incoming) -> Self {
+        Self { expectation, body }
     }
 }
 
 /// A request that we could not pass on without risk; the connection is closed, for we may have misread it.
-pub(super) fn malformed(mut exchange: Exchange, unacceptable: Unacceptable) -> Response<ResponseBody> {
+pub(super) fn malformed(mut exchange: Box<Exchange>, unacceptable: Unacceptable) -> Response<ResponseBody> {
     let (status, text) = match unacceptable {
         Unacceptable::Malformed => (StatusCode::BAD_REQUEST, "bad request\n"),
         Unacceptable::Method => (StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n"),
@@ -66,7 +64,7 @@ pub(super) fn malformed(mut exchange: Exchange, unacceptable: Unacceptable) -> R
 
 /// A request that comes when there is too much of something already. Where that is memory, its connection goes, too.
 pub(super) fn overloaded(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     refusal: overload::Refusal,
     unread: Unread,
 ) -> Response<ResponseBody> {
@@ -83,7 +81,7 @@ pub(super) fn overloaded(
 
 /// A request that a rule refuses without asking limits.
 pub(super) fn denied(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     view: &View,
     denial: Denial,
     unread: Unread,
@@ -98,36 +96,29 @@ pub(super) fn denied(
     }
 }
 
-/// A request that the limit at position `by` refuses.
+/// A request that the limit at position `by` refuses; answered with what it was answered before, where that is kept.
 pub(super) fn limited(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     view: &View,
-    (limits, by): (&Limits, usize),
-    retry_after: Duration,
+    (limits, by, retry_after): (&Limits, usize, Duration),
+    head: &request::Parts,
     unread: Unread,
 ) -> Response<ResponseBody> {
-    let refusal = view.refusal(limits.rule(by));
+    let rule = limits.rule(by);
+    let mut headers = limits.refusal_headers(view, by, retry_after);
+    if let Some(kept) = view.fallbacks.recall(rule, head, limits.at()) {
+        kept.extend(&mut headers, limits.at());
+        exchange.answers(StatusCode::OK, Flag::RateLimited);
+        return refused(exchange, (StatusCode::OK, kept.body()), headers, unread);
+    }
+    let refusal = view.refusal(rule);
     exchange.answers(refusal.status, Flag::RateLimited);
-    let headers = limits.refusal_headers(view, by, retry_after);
     refused(exchange, (refusal.status, &refusal.body), headers, unread)
-}
-
-/// The same request, answered with what it was answered before.
-pub(super) fn remembered(
-    mut exchange: Exchange,
-    kept: &Kept,
-    mut headers: HeaderMap,
-    now: Timestamp,
-    unread: Unread,
-) -> Response<ResponseBody> {
-    kept.extend(&mut headers, now);
-    exchange.answers(StatusCode::OK, Flag::RateLimited);
-    refused(exchange, (StatusCode::OK, kept.body()), headers, unread)
 }
 
 /// The upstream's answer, or ours in its place.
 pub(super) fn upstream(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     upstream: Option<&Upstream>,
     limits: &mut Limits,
     answered: Result<Response<Answer<RequestBody>>, Failure>,
@@ -159,7 +150,7 @@ pub(super) fn upstream(
 
 /// The upstream speaks from now on what the client would rather speak.
 fn switching(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     limits: &mut Limits,
     response: Response<Answer<RequestBody>>,
 ) -> Response<ResponseBody> {
@@ -181,7 +172,7 @@ fn switching(
 
 /// Whose fault it was decides what the client is told; nothing of our insides is.
 fn failed(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     upstream: Option<&Upstream>,
     limits: &mut Limits,
     failure: &Failure,
@@ -234,7 +225,7 @@ fn failed(
 }
 
 /// A request that says in more than one way who the client is.
-fn ambiguous(mut exchange: Exchange, ambiguity: Ambiguity, unread: Unread) -> Response<ResponseBody> {
+fn ambiguous(mut exchange: Box<Exchange>, ambiguity: Ambiguity, unread: Unread) -> Response<ResponseBody> {
     let text = match ambiguity {
         Ambiguity::Repeated => {
             "bad request: a header, cookie or query parameter that may be given once has several values\n"
@@ -247,7 +238,7 @@ fn ambiguous(mut exchange: Exchange, ambiguity: Ambiguity, unread: Unread) -> Re
 }
 
 fn refused(
-    exchange: Exchange,
+    exchange: Box<Exchange>,
     (status, body): (StatusCode, &Bytes),
     headers: HeaderMap,
     unread: Unread,
@@ -297,7 +288,7 @@ async fn discard(mut body: Incoming) -> bool {
     body.is_end_stream()
 }
 
-fn ours(exchange: Exchange, status: StatusCode, text: &'static str) -> Response<ResponseBody> {
+fn ours(exchange: Box<Exchange>, status: StatusCode, text: &'static str) -> Response<ResponseBody> {
     if exchange.is_grpc() {
         return grpc::refused(exchange, status, &Bytes::from_static(text.as_bytes()), HeaderMap::new());
     }

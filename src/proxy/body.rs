@@ -19,17 +19,21 @@ use super::headers::identity::clean_trailers;
 use crate::upstream::answer::{Answer, AnswerError};
 
 /// A client's request body on its way to the upstream.
-#[derive(Debug, Default)]
-pub(super) struct RequestBody {
-    incoming: Option<Incoming>,
-    upload: Option<Upload>,
-    /// Comes from there instead, where it may be asked for again.
-    replayed: Option<Replayed>,
+///
+/// It is handed on often and mostly there is none, so what it needs is apart.
+#[derive(Debug)]
+pub(super) enum RequestBody {
+    /// There is none.
+    None,
+    /// As it comes from the client.
+    Incoming(Box<(Incoming, Upload)>),
+    /// As it was kept, where it may be asked for again.
+    Replayed(Replayed),
 }
 
 /// What has to be known about a body while it is sent.
 #[derive(Debug)]
-struct Upload {
+pub(super) struct Upload {
     uploading: Uploading,
     answer_timeout: Duration,
     progress: Rc<Progress>,
@@ -51,19 +55,16 @@ impl RequestBody {
     pub(super) fn new(incoming: Incoming, exchange: &mut Exchange, answer_timeout: Duration) -> Self {
         if incoming.is_end_stream() {
             exchange.activity().await_answer(answer_timeout);
-            return Self::default();
+            return Self::None;
         }
         let progress = exchange.begin_upload();
         let upload = Upload { uploading: exchange.activity().begin_upload(), answer_timeout, progress };
-        Self { incoming: Some(incoming), upload: Some(upload), replayed: None }
+        Self::Incoming(Box::new((incoming, upload)))
     }
-}
 
-impl RequestBody {
     /// The body of `replay` from its beginning.
     pub(super) fn replayed(replay: &Rc<RefCell<Replay>>) -> Self {
-        let replayed = Replayed { replay: Rc::clone(replay), next: 0 };
-        Self { replayed: Some(replayed), ..Self::default() }
+        Self::Replayed(Replayed { replay: Rc::clone(replay), next: 0 })
     }
 }
 
@@ -93,35 +94,38 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if let Some(replayed) = &mut self.replayed {
-            return replayed.poll_frame(cx);
+        match &mut *self {
+            Self::None => Poll::Ready(None),
+            Self::Incoming(streamed) => {
+                let (incoming, upload) = &mut **streamed;
+                let mut polled = Pin::new(&mut *incoming).poll_frame(cx);
+                if let Poll::Ready(Some(Ok(frame))) = &mut polled
+                    && let Some(trailers) = frame.trailers_mut()
+                {
+                    clean_trailers(trailers);
+                }
+                let ended = matches!(polled, Poll::Ready(None)) || incoming.is_end_stream();
+                upload.note(&polled, ended);
+                polled
+            }
+            Self::Replayed(replayed) => replayed.poll_frame(cx),
         }
-        let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
-        let mut polled = Pin::new(&mut *incoming).poll_frame(cx);
-        if let Poll::Ready(Some(Ok(frame))) = &mut polled
-            && let Some(trailers) = frame.trailers_mut()
-        {
-            clean_trailers(trailers);
-        }
-        let ended = matches!(polled, Poll::Ready(None)) || incoming.is_end_stream();
-        if let Some(upload) = &self.upload {
-            upload.note(&polled, ended);
-        }
-        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        if let Some(replayed) = &self.replayed {
-            return replayed.is_end_stream();
+        match self {
+            Self::None => true,
+            Self::Incoming(streamed) => streamed.0.is_end_stream(),
+            Self::Replayed(replayed) => replayed.is_end_stream(),
         }
-        self.incoming.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        if let Some(replayed) = &self.replayed {
-            return replayed.size_hint();
+        match self {
+            Self::None => SizeHint::with_exact(0),
+            Self::Incoming(streamed) => streamed.0.size_hint(),
+            Self::Replayed(replayed) => replayed.size_hint(),
         }
-        self.incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }
 
@@ -132,7 +136,7 @@ impl Body for RequestBody {
 pub(super) struct ResponseBody {
     content: Content,
     /// `None` where the exchange goes on without it.
-    exchange: Option<Exchange>,
+    exchange: Option<Box<Exchange>>,
 }
 
 #[derive(Debug)]
@@ -143,13 +147,13 @@ enum Content {
 
 impl ResponseBody {
     /// An answer of our own.
-    pub(super) fn ours(content: Bytes, exchange: Exchange) -> Self {
+    pub(super) fn ours(content: Bytes, exchange: Box<Exchange>) -> Self {
         let content = (!content.is_empty()).then_some(content);
         Self::new(Content::Ours(content), exchange)
     }
 
     /// The upstream's answer.
-    pub(super) fn upstream(answer: Answer<RequestBody>, exchange: Exchange) -> Self {
+    pub(super) fn upstream(answer: Answer<RequestBody>, exchange: Box<Exchange>) -> Self {
         Self::new(Content::Upstream(answer), exchange)
     }
 
@@ -158,7 +162,7 @@ impl ResponseBody {
         Self { content: Content::Ours(None), exchange: None }
     }
 
-    fn new(content: Content, exchange: Exchange) -> Self {
+    fn new(content: Content, exchange: Box<Exchange>) -> Self {
         let mut body = Self { content, exchange: Some(exchange) };
         body.note_end();
         body

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::EXPECT;
 use http::{HeaderMap, HeaderValue, StatusCode, request};
 use hyper::upgrade::OnUpgrade;
 
@@ -23,7 +22,7 @@ use super::elastic::Load;
 use super::fallback::Capture;
 use super::grpc;
 use super::headers::envoy::Controls;
-use super::headers::{self, Hop, Wishes};
+use super::headers::{self, Given, Hop, Wishes};
 use super::limits::Limits;
 use super::settle::Settlement;
 use super::tunnel::{self, Switched};
@@ -104,7 +103,7 @@ impl Flag {
     }
 }
 
-/// What is known of an exchange so far.
+/// What is known of an exchange so far. It goes through many hands, so it lives in a box.
 #[derive(Debug)]
 pub(super) struct Exchange {
     connection: Rc<Connection>,
@@ -145,13 +144,13 @@ impl Exchange {
         head: &mut request::Parts,
         started: Timestamp,
         stall: Duration,
-    ) -> Self {
+    ) -> Box<Self> {
         let stream = headers::connect::take(head, || connection.worker.random());
         let activity = connection.begin_exchange(head.version);
         activity.begin_exchange(stall);
         connection.worker.metrics.request_started(connection.listener);
         let record = Record::begin(connection, head);
-        Self {
+        Box::new(Self {
             connection: Rc::clone(connection),
             activity,
             grpc: grpc::is_call(head),
@@ -171,12 +170,16 @@ impl Exchange {
             capture: None,
             record,
             underway: None,
-        }
+        })
     }
 
-    /// It has a place among all, until its end.
-    pub(super) fn takes(&mut self, underway: Option<Underway>) {
-        self.underway = underway;
+    /// Takes a place among all requests, until its end.
+    ///
+    /// # Errors
+    /// What there is too much of.
+    pub(super) fn take_place(&mut self) -> Result<(), Refusal> {
+        self.underway = self.connection.worker.shared.overload.begin()?;
+        Ok(())
     }
 
     /// Somebody is turned away.
@@ -219,13 +222,16 @@ impl Exchange {
     }
 
     /// A rule refuses the request; for the log, its headers are what the upstream would have seen.
-    pub(super) fn note_refused(&mut self, rule: &str, head: &mut request::Parts, hop: &Hop<'_>) {
+    pub(super) fn note_refused(
+        &mut self,
+        rule: &str,
+        (head, given): (&mut request::Parts, Given),
+        hop: &Hop<'_>,
+    ) {
         if let Some(record) = &mut self.record {
             record.rule = Some(rule.into());
-            let expect = head.headers.get(EXPECT).cloned();
-            let _ = headers::prepare_request(head, hop, &[]);
+            let _ = headers::prepare_request(head, given, hop, &[]);
             record.note_headers(&head.headers);
-            head.headers.extend(expect.map(|expect| (EXPECT, expect)));
         }
     }
 
@@ -246,7 +252,7 @@ impl Exchange {
     }
 
     /// The upstream does: the connection, or the stream, is a tunnel from now on, and this its exchange.
-    pub(super) fn switch(mut self, upstream: Tunnel) {
+    pub(super) fn switch(mut self: Box<Self>, upstream: Tunnel) {
         let connection = Rc::clone(&self.connection);
         match self.stream.take() {
             Some(stream) => tunnel::begin(stream, Switched { upstream, exchange: self }),

@@ -1,13 +1,13 @@
 //! One request to the upstream, up to the head of its answer.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
 use http::header::UPGRADE;
-use http::{Request, Response, StatusCode};
+use http::{Response, StatusCode, request};
 use smallvec::SmallVec;
 
 use super::View;
@@ -56,7 +56,7 @@ pub(super) async fn forward(
     view: &View,
     upstream: Option<&Upstream>,
     exchange: &mut Exchange,
-    mut request: Request<RequestBody>,
+    (head, body): (&mut request::Parts, RequestBody),
     controls: Option<&Controls>,
 ) -> Answered {
     let upstream = upstream.ok_or(Failure::NoRoute)?;
@@ -66,11 +66,11 @@ pub(super) async fn forward(
     let plan = Plan::of(upstream.settings(), controls);
     let expected = controls.and_then(|controls| controls.timeout);
     let expected = expected.map_or_else(|| upstream.expected_timeout().clone(), envoy::milliseconds);
-    request.headers_mut().insert(envoy::EXPECTED_TIMEOUT, expected);
-    let mut answered = if plan.repeats(request.method()) {
-        Box::pin(retry::forward(upstream, exchange, request, &plan)).await
+    head.headers.insert(envoy::EXPECTED_TIMEOUT, expected);
+    let mut answered = if plan.repeats(&head.method) {
+        Box::pin(retry::forward(upstream, exchange, (head, body), &plan)).await
     } else {
-        once(upstream, exchange, request, &plan, &mut SmallVec::new()).await
+        once(upstream, exchange, (head, body), &plan, &mut SmallVec::new()).await
     };
     exchange.activity().answered();
     if let Ok(response) = &mut answered {
@@ -87,7 +87,7 @@ pub(super) async fn forward(
 pub(super) async fn once(
     upstream: &Upstream,
     exchange: &mut Exchange,
-    request: Request<RequestBody>,
+    (head, body): (&mut request::Parts, RequestBody),
     plan: &Plan<'_>,
     tried: &mut Tried,
 ) -> Answered {
@@ -109,17 +109,20 @@ pub(super) async fn once(
             return answered;
         }
     };
-    if plan.retries > 0 {
+    if plan.outlasts_answers() {
         tried.push(Arc::clone(attempt.endpoint.host()));
     }
-    let sending = attempt.endpoint.send(line, request);
-    let answered = match plan.per_try_timeout {
-        None => or_overdue(exchange.activity(), sending).await,
-        Some(time) => {
-            match or_overdue(exchange.activity(), Box::pin(tokio::time::timeout(time, sending))).await {
-                Ok(Ok(answered)) => Ok(answered),
-                Ok(Err(_)) => Err(Failure::TryLate),
-                Err(failure) => Err(failure),
+    let answered = {
+        // In place: what is passed on by value has its place in each future on the way.
+        let sending = pin!(attempt.endpoint.send(line, head, body));
+        match plan.per_try_timeout {
+            None => or_overdue(exchange.activity(), sending).await,
+            Some(time) => {
+                match or_overdue(exchange.activity(), Box::pin(tokio::time::timeout(time, sending))).await {
+                    Ok(Ok(answered)) => Ok(answered),
+                    Ok(Err(_)) => Err(Failure::TryLate),
+                    Err(failure) => Err(failure),
+                }
             }
         }
     };
@@ -154,7 +157,10 @@ async fn connect(
     mut attempt: Attempt,
 ) -> Result<(Attempt, Line), Failure> {
     loop {
-        let connecting = or_overdue(exchange.activity(), attempt.endpoint.connect(exchange.is_grpc())).await;
+        let connecting = {
+            let connecting = pin!(attempt.endpoint.connect(exchange.is_grpc()));
+            or_overdue(exchange.activity(), connecting).await
+        };
         let failure = match connecting {
             Ok(Ok(line)) => return Ok((attempt, line)),
             Ok(Err(error)) => Failure::Upstream(error),
@@ -177,10 +183,12 @@ async fn connect(
 }
 
 /// What `future` says, unless something has taken too long meanwhile.
-pub(super) async fn or_overdue<F: Future>(activity: &Activity, future: F) -> Result<F::Output, Failure> {
-    let mut future = pin!(future);
+pub(super) async fn or_overdue<F: Future + Unpin>(
+    activity: &Activity,
+    mut future: F,
+) -> Result<F::Output, Failure> {
     poll_fn(|cx| {
-        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+        if let Poll::Ready(output) = Pin::new(&mut future).poll(cx) {
             return Poll::Ready(Ok(output));
         }
         // Whatever is overdue has woken this connection's task.

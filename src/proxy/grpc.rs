@@ -60,7 +60,7 @@ pub(super) fn timeout(value: &[u8]) -> Option<Duration> {
 
 /// A call that was refused or could not be passed on: what HTTP would say as `status` and `text`.
 pub(super) fn refused(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     status: StatusCode,
     text: &Bytes,
     mut headers: HeaderMap,

@@ -4,6 +4,8 @@ pub(super) mod connect;
 pub(super) mod envoy;
 pub(super) mod identity;
 
+mod given;
+
 use std::net::IpAddr;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE};
@@ -12,6 +14,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 use smallvec::SmallVec;
 
 use self::envoy::Controls;
+use self::given::Once;
+pub(super) use self::given::{Given, validate};
 use super::connection::Secured;
 use crate::identify::client_ip::ClientAddress;
 use crate::identify::forwarded;
@@ -40,29 +44,30 @@ pub(super) enum Unacceptable {
 /// The longest method that anybody has registered has 17 letters; longer words only fill logs.
 const LONGEST_METHOD: usize = 64;
 
-/// Refuses what hyper lets through and a proxy must not, and more than so many fields.
-pub(super) fn validate(head: &request::Parts, most_fields: u32) -> Result<(), Unacceptable> {
-    if head.version == Version::HTTP_2 {
-        validate_fields(&head.headers, most_fields)?;
-    }
+/// The target is in origin-form, in absolute-form, or `*` where that may be; the method is one that we pass on.
+fn has_good_target(head: &request::Parts) -> Result<(), Unacceptable> {
     if matches!(head.method, Method::CONNECT | Method::TRACE) || head.method.as_str().len() > LONGEST_METHOD {
         return Err(Unacceptable::Method);
     }
-    let target = match head.uri.scheme_str() {
+    let is_good = match head.uri.scheme_str() {
         Some("http" | "https") => head.uri.path().starts_with('/') || is_asterisk(head),
         Some(_) => false,
         None if head.uri.authority().is_some() => false,
         None => head.uri.path().starts_with('/') || is_asterisk(head),
     };
-    let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
-    let coding = codings.next();
-    if !target || !names_one_host(head) || codings.next().is_some() {
-        return Err(Unacceptable::Malformed);
-    }
-    match coding {
-        Some(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Err(Unacceptable::Coding),
-        Some(_) if head.version == Version::HTTP_10 => Err(Unacceptable::Malformed),
-        _ => Ok(()),
+    is_good.then_some(()).ok_or(Unacceptable::Malformed)
+}
+
+/// Chunks are the one coding we know, and HTTP/1.0 knows none.
+fn is_chunked(head: &request::Parts, codings: Once<'_>) -> Result<(), Unacceptable> {
+    match codings {
+        Once::None => Ok(()),
+        Once::Several => Err(Unacceptable::Malformed),
+        Once::Value(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
+            Err(Unacceptable::Coding)
+        }
+        Once::Value(_) if head.version == Version::HTTP_10 => Err(Unacceptable::Malformed),
+        Once::Value(_) => Ok(()),
     }
 }
 
@@ -86,54 +91,54 @@ fn is_asterisk(head: &request::Parts) -> bool {
 }
 
 /// In HTTP/2 `:authority` takes the place of Host, and neither may say anything else than the other (RFC 9113
-/// section 8.3.1).
-fn names_one_host(head: &request::Parts) -> bool {
-    match head.uri.authority().filter(|_| head.version == Version::HTTP_2) {
-        Some(authority) => {
-            let same =
-                |host: &HeaderValue| host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes());
-            is_host(authority.as_str().as_bytes()) && head.headers.get_all(HOST).iter().all(same)
-        }
-        None => has_one_host(head),
+/// section 8.3.1). In HTTP/1.1 there is exactly one, and it must be a host; HTTP/1.0 may have none (RFC 9112 section
+/// 3.2).
+fn names_one_host(head: &request::Parts, hosts: Once<'_>) -> bool {
+    if let Some(authority) = head.uri.authority().filter(|_| head.version == Version::HTTP_2) {
+        let same = |host: &HeaderValue| host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes());
+        return is_host(authority.as_str().as_bytes()) && head.headers.get_all(HOST).iter().all(same);
     }
-}
-
-/// RFC 9112 section 3.2: exactly one, and it must be a host; HTTP/1.0 may have none.
-fn has_one_host(head: &request::Parts) -> bool {
-    let mut hosts = head.headers.get_all(HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (None, _) => head.version == Version::HTTP_10,
-        (Some(host), None) => is_host(host.as_bytes()),
-        (Some(_), Some(_)) => false,
+    match hosts {
+        Once::None => head.version == Version::HTTP_10,
+        Once::Value(host) => is_host(host.as_bytes()),
+        Once::Several => false,
     }
 }
 
 /// A name or address and perhaps a port (RFC 9110 section 7.2); the port may be empty, the name may not.
 pub(super) fn is_host(host: &[u8]) -> bool {
-    let literal = host.first() == Some(&b'[');
-    let end = match literal {
-        true => host.iter().position(|byte| *byte == b']').map(|bracket| bracket + 1),
-        false => host.iter().position(|byte| *byte == b':'),
+    let (inside, rest) = match host.strip_prefix(b"[") {
+        Some(literal) => {
+            let (inside, rest) = split_host(literal, |byte| byte == b':' || is_of_host(byte));
+            let Some(rest) = rest.strip_prefix(b"]") else { return false };
+            (inside, rest)
+        }
+        None => split_host(host, is_of_host),
     };
-    let (name, port) = match end {
-        Some(end) => host.split_at(end),
-        None => (host, &b""[..]),
-    };
-    let Some(port) = port.strip_prefix(b":").or_else(|| port.is_empty().then_some(port)) else {
-        return false;
-    };
-    let (first, last) = if literal { (1, name.len().saturating_sub(1)) } else { (0, name.len()) };
-    let inside = name.get(first..last).unwrap_or_default();
-    !inside.is_empty()
-        && inside.iter().all(|byte| is_of_host(*byte) || (literal && *byte == b':'))
-        && (!literal || name.ends_with(b"]"))
-        && port.len() <= 5
-        && port.iter().all(u8::is_ascii_digit)
+    let is_port = |port: &[u8]| port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
+    !inside.is_empty() && (rest.is_empty() || rest.strip_prefix(b":").is_some_and(is_port))
 }
 
-const fn is_of_host(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'%' | b'~')
+/// The bytes at the beginning that may stand there, and the rest.
+fn split_host(host: &[u8], may_stand: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
+    host.split_at(host.iter().position(|byte| !may_stand(*byte)).unwrap_or(host.len()))
 }
+
+fn is_of_host(byte: u8) -> bool {
+    OF_HOST[usize::from(byte)]
+}
+
+/// Looked up, since every request has a host.
+static OF_HOST: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        table[byte as usize] =
+            byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'%' | b'~');
+        byte += 1;
+    }
+    table
+};
 
 /// Whether the client waits for `100 Continue` before it sends its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,7 +190,12 @@ pub(super) struct Wishes {
 
 /// Turns a client's request into ours: its target in origin-form, its fields without those of the hop. It may go over
 /// to one of `upgrades`. Answers what the client asks of us.
-pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>, upgrades: &[Box<str>]) -> Wishes {
+pub(super) fn prepare_request(
+    head: &mut request::Parts,
+    given: Given,
+    hop: &Hop<'_>,
+    upgrades: &[Box<str>],
+) -> Wishes {
     if head.uri.authority().is_some() {
         to_origin_form(head);
     }
@@ -194,7 +204,6 @@ pub(super) fn prepare_request(head: &mut request::Parts, hop: &Hop<'_>, upgrades
         // RFC 9112 section 3.2: ours is an HTTP/1.1 request and has one, empty where nothing is known.
         headers.insert(HOST, HeaderValue::from_static(""));
     }
-    let given = Given::of(headers);
     let mut upgrade = None;
     if given.of_the_hop {
         upgrade = wanted_protocol(&head.method, head.version, headers, upgrades);
@@ -267,41 +276,6 @@ fn wanted_protocol(
 
 /// How many fields a request gets from us.
 const ADDED: usize = 6;
-
-/// Which fields that concern us a request has, found in one look at each: most requests have none, and asking
-/// for each by name would hash a dozen names per request.
-#[derive(Debug, Default)]
-struct Given {
-    of_the_hop: bool,
-    forwarded_for: bool,
-    forwarded_proto: bool,
-    request_id: bool,
-    client_cert: bool,
-    controls: bool,
-    imitations: bool,
-}
-
-impl Given {
-    fn of(headers: &HeaderMap) -> Self {
-        let mut given = Self::default();
-        for name in headers.keys() {
-            match name.as_str() {
-                // Only we say who is over a limit.
-                "expect" | "x-envoy-internal" | "x-weir-over-limit" => given.of_the_hop = true,
-                name if is_of_the_hop(name) => given.of_the_hop = true,
-                name if name == forwarded::X_FORWARDED_FOR.as_str() => given.forwarded_for = true,
-                "x-forwarded-proto" => given.forwarded_proto = true,
-                "x-request-id" => given.request_id = true,
-                "x-forwarded-client-cert" => given.client_cert = true,
-                name => {
-                    given.controls |= envoy::is_control(name);
-                    given.imitations |= identity::may_imitate(name);
-                }
-            }
-        }
-        given
-    }
-}
 
 /// What is known of the hop a request came by.
 #[derive(Clone, Copy, Debug)]

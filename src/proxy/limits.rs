@@ -43,6 +43,11 @@ impl Limits {
         Self { selected, onlookers, decision, at: now }
     }
 
+    /// When it was last decided or settled.
+    pub(super) const fn at(&self) -> Timestamp {
+        self.at
+    }
+
     pub(super) fn decision(&self) -> &Decision {
         &self.decision
     }

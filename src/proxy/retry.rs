@@ -5,9 +5,10 @@
 //! and another endpoint is tried without ado (see [`forward`](super::forward)). Retries are a bounded share of
 //! requests, so that an upstream in trouble is not given more to do.
 
+use std::pin::pin;
 use std::time::Duration;
 
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Method, Response, request};
 use smallvec::SmallVec;
 
 use super::body::{Replay, RequestBody};
@@ -56,8 +57,12 @@ impl<'a> Plan<'a> {
 
     /// Whether a request that was sent may be sent again (RFC 9110 section 9.2.2), or says which attempt it is.
     pub(super) fn repeats(&self, method: &Method) -> bool {
-        let retries = self.retries > 0 && is_idempotent(method) && self.on.is_more_than_connecting();
-        retries || self.counts
+        self.outlasts_answers() && is_idempotent(method) || self.counts
+    }
+
+    /// Whether something else than a refused connection is worth another attempt.
+    pub(super) const fn outlasts_answers(&self) -> bool {
+        self.retries > 0 && self.on.is_more_than_connecting()
     }
 
     /// Whether there may be another attempt after those at `tried`.
@@ -90,21 +95,21 @@ impl<'a> Plan<'a> {
 pub(super) async fn forward(
     upstream: &Upstream,
     exchange: &mut Exchange,
-    request: Request<RequestBody>,
+    (head, body): (&request::Parts, RequestBody),
     plan: &Plan<'_>,
 ) -> Result<Response<Answer<RequestBody>>, Failure> {
     let settings = &upstream.settings().retries;
-    let (head, body) = request.into_parts();
     let replay = Replay::new(body);
     let mut tried: Tried = SmallVec::new();
     // A retry has its place until it has ended.
     let mut _place = None;
     let mut retries = 0;
     loop {
-        let mut request = Request::from_parts(head.clone(), RequestBody::replayed(&replay));
+        let mut again = head.clone();
         if settings.attempt_count {
-            request.headers_mut().insert(ATTEMPT_COUNT, HeaderValue::from(retries + 1));
+            again.headers.insert(ATTEMPT_COUNT, HeaderValue::from(retries + 1));
         }
+        let request = (&mut again, RequestBody::replayed(&replay));
         let answered = once(upstream, exchange, request, plan, &mut tried).await;
         if !plan.wants(&head.method, &answered, upstream.has_other(&tried)) {
             return answered;
@@ -125,7 +130,7 @@ pub(super) async fn forward(
         exchange.note_retry();
         drop(answered);
         let pause = back_off(settings.backoff, retries, fastrand::f64());
-        or_overdue(exchange.activity(), tokio::time::sleep(pause)).await?;
+        or_overdue(exchange.activity(), pin!(tokio::time::sleep(pause))).await?;
     }
 }
 

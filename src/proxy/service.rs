@@ -16,7 +16,7 @@ use super::exchange::Exchange;
 use super::forward::forward;
 use super::grpc;
 use super::headers::envoy::Controls;
-use super::headers::{self, Unacceptable};
+use super::headers::{self, Expectation, Unacceptable};
 use super::limits::Limits;
 use crate::identify::identify;
 use crate::rules::selection::Selection;
@@ -38,13 +38,14 @@ pub(super) fn handle(
     let now = worker.shared.clock.now();
     let (mut head, body) = request.into_parts();
     let mut exchange = Exchange::begin(connection, &mut head, now, view.stall);
-    match worker.shared.overload.begin() {
-        Ok(underway) => exchange.takes(underway),
-        Err(refusal) => return answered(answers::overloaded(exchange, refusal, Unread::new(&head, body))),
+    if let Err(refusal) = exchange.take_place() {
+        let unread = Unread::new(Expectation::of(&head.headers), body);
+        return answered(answers::overloaded(exchange, refusal, unread));
     }
-    if let Err(unacceptable) = headers::validate(&head, connection.limits.headers) {
-        return answered(answers::malformed(exchange, unacceptable));
-    }
+    let given = match headers::validate(&head, connection.limits.headers) {
+        Ok(given) => given,
+        Err(unacceptable) => return answered(answers::malformed(exchange, unacceptable)),
+    };
     headers::join_cookies(&mut head);
     let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, &policy.identify, now);
     let Ok(mut attributes) = identified else {
@@ -53,7 +54,7 @@ pub(super) fn handle(
     attributes.certificate = connection.certificate();
     let hop = connection.hop(attributes.client, worker.random());
     exchange.note_client(attributes.client.ip);
-    worker.warn_of_untrusted_proxy(&hop, &head.headers);
+    worker.warn_of_untrusted_proxy(&hop, given);
 
     let mut limits = match policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
@@ -63,8 +64,9 @@ pub(super) fn handle(
         Selection::Denied(rule, denial) => {
             view.record(rule, DecisionOutcome::Denied);
             exchange.note_rules(policy, std::iter::once(rule), &attributes);
-            exchange.note_refused(view.rule_name(rule), &mut head, &hop);
-            return answered(answers::denied(exchange, &view, denial, Unread::new(&head, body)));
+            exchange.note_refused(view.rule_name(rule), (&mut head, given), &hop);
+            let unread = Unread::new(given.expectation(), body);
+            return answered(answers::denied(exchange, &view, denial, unread));
         }
         Selection::Limited(all, onlookers) => Limits::check(&worker.shared.limiter, all, onlookers, now),
     };
@@ -74,13 +76,9 @@ pub(super) fn handle(
         Action::Forward => None,
         Action::Delay(delay) => Some(delay),
         Action::Refuse { by, retry_after } => {
-            exchange.note_refused(view.rule_name(limits.rule(by)), &mut head, &hop);
-            let unread = Unread::new(&head, body);
-            if let Some(kept) = view.fallbacks.recall(limits.rule(by), &head, now) {
-                let headers = limits.refusal_headers(&view, by, retry_after);
-                return answered(answers::remembered(exchange, &kept, headers, now, unread));
-            }
-            return answered(answers::limited(exchange, &view, (&limits, by), retry_after, unread));
+            exchange.note_refused(view.rule_name(limits.rule(by)), (&mut head, given), &hop);
+            let unread = Unread::new(given.expectation(), body);
+            return answered(answers::limited(exchange, &view, (&limits, by, retry_after), &head, unread));
         }
     };
 
@@ -88,8 +86,8 @@ pub(super) fn handle(
     exchange.bodies_may_rest(upstream.as_ref().map_or(view.stall, |to| to.settings().idle_timeout));
     exchange.reserve(&limits, policy);
     exchange.listen(view.fallbacks.listen(limits.rules(), &head, attributes.certificate.is_some(), now));
-    let controls =
-        exchange.note_wishes(headers::prepare_request(&mut head, &hop, upgrades(upstream.as_deref())));
+    let upgrades = upgrades(upstream.as_deref());
+    let controls = exchange.note_wishes(headers::prepare_request(&mut head, given, &hop, upgrades));
     limits.write_marks(&mut head.headers, &view);
     exchange.note_headers(&mut head.headers);
     Handling::Forwarding(Box::pin(async move {
@@ -98,10 +96,8 @@ pub(super) fn handle(
         }
         grpc::mind_deadline(&exchange, &head.headers);
         let upstream = upstream.as_deref();
-        let timeout = timeout(upstream, controls.as_deref());
-        let body = RequestBody::new(body, &mut exchange, timeout);
-        let request = Request::from_parts(head, body);
-        let answer = forward(&view, upstream, &mut exchange, request, controls.as_deref()).await;
+        let body = RequestBody::new(body, &mut exchange, timeout(upstream, controls.as_deref()));
+        let answer = forward(&view, upstream, &mut exchange, (&mut head, body), controls.as_deref()).await;
         let mut response = answers::upstream(exchange, upstream, &mut limits, answer);
         limits.write_headers(response.headers_mut(), &view);
         limits.write_marks(response.headers_mut(), &view);
@@ -125,10 +121,6 @@ fn answered<F>(response: Response<ResponseBody>) -> Handling<F> {
 }
 
 /// A request being answered.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "boxing the answer would cost what boxing the forwarding saves"
-)]
 pub(super) enum Handling<F> {
     /// Done already; taken when asked for.
     Answered(Option<Response<ResponseBody>>),

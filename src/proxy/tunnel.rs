@@ -24,7 +24,7 @@ pub(super) struct Switched {
     /// The far end.
     pub(super) upstream: Tunnel,
     /// The request that asked for it.
-    pub(super) exchange: Exchange,
+    pub(super) exchange: Box<Exchange>,
 }
 
 /// Carries bytes both ways over a client's connection, of which `read` has been read already.

@@ -211,10 +211,18 @@ fn push(out: &mut Encoded, part: &[u8]) {
 
 /// The two kinds of addresses differ in length, and so never meet.
 fn push_address(out: &mut Encoded, address: IpAddr) {
+    // Most keys are just this: one piece, length and all.
     match address {
-        IpAddr::V4(v4) => push(out, &v4.octets()),
-        IpAddr::V6(v6) => push(out, &v6.octets()),
+        IpAddr::V4(v4) => out.extend_from_slice(&with_length::<4, 8>(v4.octets())),
+        IpAddr::V6(v6) => out.extend_from_slice(&with_length::<16, 20>(v6.octets())),
     }
+}
+
+fn with_length<const OCTETS: usize, const ALL: usize>(octets: [u8; OCTETS]) -> [u8; ALL] {
+    let mut all = [0; ALL];
+    all[3] = OCTETS as u8;
+    all[4..].copy_from_slice(&octets);
+    all
 }
 
 #[cfg(test)]

@@ -31,10 +31,14 @@ enum Source<B> {
     Switched(Box<Connection>),
     /// Dropped before the answer has ended, it resets its stream.
     Http2(Box<http2::streaming::Streaming>),
-    Echo {
-        head: Option<Bytes>,
-        body: B,
-    },
+    Echo(Box<Echo<B>>),
+}
+
+/// A request told back.
+#[derive(Debug)]
+struct Echo<B> {
+    head: Option<Bytes>,
+    body: B,
 }
 
 impl<B> Answer<B> {
@@ -46,14 +50,14 @@ impl<B> Answer<B> {
         Self::of(Source::Streaming(Box::new(streaming)))
     }
 
-    pub(super) fn switched(connection: Connection) -> Self {
-        Self::of(Source::Switched(Box::new(connection)))
+    pub(super) fn switched(connection: Box<Connection>) -> Self {
+        Self::of(Source::Switched(connection))
     }
 
     /// What is left of the connection after an answer of 101 (RFC 9110 section 15.2.2).
     pub fn into_tunnel(self) -> Option<Tunnel> {
         match self.source {
-            Source::Switched(connection) => Some(Tunnel::new(*connection, self.held)),
+            Source::Switched(connection) => Some(Tunnel::new(connection, self.held)),
             _ => None,
         }
     }
@@ -63,7 +67,7 @@ impl<B> Answer<B> {
     }
 
     pub(super) fn echo(head: Bytes, body: B) -> Self {
-        Self::of(Source::Echo { head: Some(head), body })
+        Self::of(Source::Echo(Box::new(Echo { head: Some(head), body })))
     }
 }
 
@@ -105,9 +109,9 @@ where
             Source::Whole(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
             Source::Streaming(streaming) => streaming.poll_frame(cx).map_err(AnswerError::Upstream),
             Source::Http2(streaming) => streaming.poll_frame(cx).map_err(AnswerError::Upstream),
-            Source::Echo { head, body } => match head.take() {
+            Source::Echo(echo) => match echo.head.take() {
                 Some(head) => Poll::Ready(Some(Ok(Frame::data(head)))),
-                None => Pin::new(body).poll_frame(cx).map_err(|_| AnswerError::Request),
+                None => Pin::new(&mut echo.body).poll_frame(cx).map_err(|_| AnswerError::Request),
             },
         }
     }
@@ -118,7 +122,7 @@ where
             Source::Whole(content) => content.is_none(),
             Source::Streaming(streaming) => streaming.length().is_over(),
             Source::Http2(streaming) => streaming.is_over(),
-            Source::Echo { head, body } => head.is_none() && body.is_end_stream(),
+            Source::Echo(echo) => echo.head.is_none() && echo.body.is_end_stream(),
         }
     }
 
@@ -128,9 +132,9 @@ where
             Source::Whole(content) => exactly(content.as_ref().map_or(0, |content| content.len() as u64)),
             Source::Streaming(streaming) => streaming.length().left().map_or_else(SizeHint::default, exactly),
             Source::Http2(streaming) => streaming.left().map_or_else(SizeHint::default, exactly),
-            Source::Echo { head, body } => {
-                let head = head.as_ref().map_or(0, |head| head.len() as u64);
-                let rest = body.size_hint().exact();
+            Source::Echo(echo) => {
+                let head = echo.head.as_ref().map_or(0, |head| head.len() as u64);
+                let rest = echo.body.size_hint().exact();
                 rest.map_or_else(SizeHint::default, |rest| exactly(head.saturating_add(rest)))
             }
         }

@@ -2,14 +2,16 @@
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Response, request};
 use hyper::body::Body;
 
 use super::answer::Answer;
 
 /// The request's head as text, then its body as it comes.
-pub(super) fn answer<B: Body<Data = Bytes> + Unpin + 'static>(request: Request<B>) -> Response<Answer<B>> {
-    let (head, body) = request.into_parts();
+pub(super) fn answer<B: Body<Data = Bytes> + Unpin + 'static>(
+    head: &request::Parts,
+    body: B,
+) -> Response<Answer<B>> {
     let mut text = format!("{} {} {:?}\n", head.method, head.uri, head.version).into_bytes();
     for (name, value) in &head.headers {
         text.extend_from_slice(name.as_str().as_bytes());

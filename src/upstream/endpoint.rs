@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::Scheme;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Response, StatusCode, request};
 use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -139,21 +139,28 @@ impl Endpoint {
     }
 
     /// Sends a request and answers with the head of the answer, its body still to come. Dropped before, it
-    /// closes the connection or, over HTTP/2, resets the stream.
+    /// closes the connection or, over HTTP/2, resets the stream. Of `head` nothing is needed afterwards.
     ///
     /// # Errors
     /// [`Error`] if none of the answer came or it was not HTTP.
-    pub async fn send<B>(&self, line: Line, request: Request<B>) -> Result<Response<Answer<B>>, Error>
+    pub async fn send<B>(
+        &self,
+        line: Line,
+        head: &mut request::Parts,
+        body: B,
+    ) -> Result<Response<Answer<B>>, Error>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let Line { under_way, kind } = line;
         let mut response = match kind {
-            Kind::Echo => echo::answer(request),
-            Kind::Http1 { connection, is_kept } => self.send_by_http1(connection, is_kept, request).await?,
+            Kind::Echo => echo::answer(head, body),
+            Kind::Http1 { connection, is_kept } => {
+                self.send_by_http1(connection, is_kept, head, body).await?
+            }
             // Its future is large: it does not burden the requests of HTTP/1.1.
-            Kind::Http2(taken) => Box::pin(self.send_by_http2(taken, request)).await?,
+            Kind::Http2(taken) => Box::pin(self.send_by_http2(taken, head, body)).await?,
         };
         response.body_mut().hold(under_way);
         Ok(response)
@@ -162,33 +169,31 @@ impl Endpoint {
     async fn send_by_http2<B>(
         &self,
         taken: http2::lines::Taken,
-        request: Request<B>,
+        head: &mut request::Parts,
+        body: B,
     ) -> Result<Response<Answer<B>>, Error>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let (parts, body) = request.into_parts();
         let scheme = if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
-        let head = http2::head::for_http2(parts, scheme, &self.host.name);
+        let head = http2::head::for_http2(head, scheme, &self.host.name);
         http2::send(taken, &self.lines, async || self.open_shared().await, head, body).await
     }
 
     async fn send_by_http1<B>(
         &self,
-        mut connection: Connection,
+        mut connection: Box<Connection>,
         is_kept: bool,
-        request: Request<B>,
+        head: &request::Parts,
+        body: B,
     ) -> Result<Response<Answer<B>>, Error>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let (parts, body) = request.into_parts();
-        let mut upload = Upload::new(&parts, body, std::mem::take(&mut connection.buffer));
-        let mut waiting = Waiting::new(parts.method == Method::HEAD);
-        // What is to be written is written down: nobody needs the head any more.
-        drop(parts);
+        let mut upload = Upload::new(head, body, std::mem::take(&mut connection.buffer));
+        let mut waiting = Waiting::new(head.method == Method::HEAD);
         let head = match poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await {
             // The upstream had closed it already, or was about to.
             Err(Error::Reset(_)) if is_kept && upload.may_repeat() => {
@@ -204,7 +209,7 @@ impl Endpoint {
         Ok(self.answer(head, connection, upload))
     }
 
-    fn answer<B>(&self, head: Head, mut connection: Connection, upload: Upload<B>) -> Response<Answer<B>>
+    fn answer<B>(&self, head: Head, mut connection: Box<Connection>, upload: Upload<B>) -> Response<Answer<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
@@ -251,7 +256,7 @@ impl Endpoint {
     }
 
     /// A connection of its own for a request, and whether it was used before.
-    async fn open(&self) -> Result<(Connection, bool), Error> {
+    async fn open(&self) -> Result<(Box<Connection>, bool), Error> {
         let permit = match tokio::time::timeout(self.patience(), self.pool.room()).await {
             Ok(Ok(Room::Fresh(permit))) => permit,
             Ok(Ok(Room::Kept(kept))) => return Ok((kept, true)),
@@ -303,7 +308,7 @@ pub struct Line {
 #[derive(Debug)]
 enum Kind {
     Http1 {
-        connection: Connection,
+        connection: Box<Connection>,
         /// It was used before, so the upstream may be about to close it.
         is_kept: bool,
     },

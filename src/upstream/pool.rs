@@ -37,12 +37,12 @@ pub(super) enum Room {
     /// For one more connection.
     Fresh(OwnedSemaphorePermit),
     /// In one that was used before.
-    Kept(Connection),
+    Kept(Box<Connection>),
 }
 
 #[derive(Debug)]
 struct Idle {
-    connection: Connection,
+    connection: Box<Connection>,
     since: u64,
 }
 
@@ -104,7 +104,7 @@ impl Pool {
     }
 
     /// A connection that is open as far as we know, and on which nothing has come since its last answer.
-    pub(super) fn checkout(&self) -> Option<Connection> {
+    pub(super) fn checkout(&self) -> Option<Box<Connection>> {
         let mut idle = self.idle.borrow_mut();
         while let Some(Idle { mut connection, .. }) = idle.pop() {
             if connection.is_quiet() {
@@ -115,7 +115,7 @@ impl Pool {
     }
 
     /// Puts a connection whose answer and request have ended back; one with anything left over is closed.
-    pub(super) fn give_back(&self, mut connection: Connection) {
+    pub(super) fn give_back(&self, mut connection: Box<Connection>) {
         if self.breaker.used(Place::Pending) > 0 && !self.is_wanted_here() {
             return;
         }

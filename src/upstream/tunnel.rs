@@ -12,12 +12,12 @@ use super::http1::connection::Connection;
 /// The connection, and what has been read of it behind the answer. Dropped, it is closed.
 #[derive(Debug)]
 pub struct Tunnel {
-    connection: Connection,
+    connection: Box<Connection>,
     _held: Option<UnderWay>,
 }
 
 impl Tunnel {
-    pub(super) fn new(connection: Connection, held: Option<UnderWay>) -> Self {
+    pub(super) fn new(connection: Box<Connection>, held: Option<UnderWay>) -> Self {
         Self { connection, _held: held }
     }
 }

@@ -65,8 +65,8 @@ def by_kind(texts):
     return {o["kind"]: o for o in objects}
 
 
-def readme_values():
-    return re.search(r"```yaml\n(.+?)```", (CHART / "README.md").read_text(), re.DOTALL)[1]
+def readme_values(example):
+    return re.findall(r"```yaml\n(.+?)```", (CHART / "README.md").read_text(), re.DOTALL)[example]
 
 
 SOURCES = {
@@ -74,7 +74,8 @@ SOURCES = {
     "chart": render,
     "chart-plain-container": lambda: render("sidecar: {native: false}"),
     "chart-every-value": lambda: render(EVERY_VALUE),
-    "chart-readme": lambda: render(readme_values()),
+    "chart-readme": lambda: render(readme_values(0)),
+    "chart-readme-volumes": lambda: render(readme_values(1)),
 }
 every_source = pytest.mark.parametrize("source", SOURCES)
 

@@ -25,7 +25,7 @@ pub(in crate::proxy) struct Replay {
 
 /// One reading of a [`Replay`].
 #[derive(Debug)]
-pub(super) struct Replayed {
+pub(in crate::proxy) struct Replayed {
     pub(super) replay: Rc<RefCell<Replay>>,
     /// The next piece of those that are kept.
     pub(super) next: usize,

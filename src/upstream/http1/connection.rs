@@ -16,7 +16,7 @@ use crate::telemetry::metrics::EndpointMetrics;
 use crate::upstream::error::{Error, Malformed};
 use crate::upstream::transport::Transport;
 
-/// An open connection. Dropped, it is closed.
+/// An open connection. Dropped, it is closed. It is handed on with every request, so it lives in a box.
 #[derive(Debug)]
 pub(in crate::upstream) struct Connection {
     pub(in crate::upstream) stream: Transport,
@@ -62,10 +62,10 @@ impl Connection {
         stream: Transport,
         metrics: &Rc<EndpointMetrics>,
         permit: OwnedSemaphorePermit,
-    ) -> Self {
+    ) -> Box<Self> {
         metrics.connection_opened();
         let open = Open(Rc::clone(metrics), permit);
-        Self { stream, inbox: Inbox::default(), buffer: Vec::new(), open }
+        Box::new(Self { stream, inbox: Inbox::default(), buffer: Vec::new(), open })
     }
 
     /// Sends a request and reads the head of its answer, both at once.

@@ -119,7 +119,7 @@ impl Meeting {
         let Reading { half, inbox, open } = reading;
         // They are of one connection, so they fit.
         if let Some(stream) = half.reunite(writing.half) {
-            self.pool.give_back(Connection { stream, inbox, buffer: writing.buffer, open });
+            self.pool.give_back(Box::new(Connection { stream, inbox, buffer: writing.buffer, open }));
         }
     }
 }

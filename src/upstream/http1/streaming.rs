@@ -25,7 +25,7 @@ pub(in crate::upstream) struct Streaming {
 #[derive(Debug)]
 enum Source {
     /// The request is out.
-    Whole(Connection, Rc<Pool>),
+    Whole(Box<Connection>, Rc<Pool>),
     /// The request is still being sent.
     Parted(Reading, Beside),
     /// The connection is gone.
@@ -35,7 +35,7 @@ enum Source {
 impl Streaming {
     /// The body that is to be read from `connection`.
     pub(in crate::upstream) fn new<B>(
-        mut connection: Connection,
+        mut connection: Box<Connection>,
         upload: Upload<B>,
         (length, keeps): (Length, bool),
         pool: &Rc<Pool>,
@@ -52,7 +52,7 @@ impl Streaming {
             connection.buffer = upload.into_buffer();
             Source::Whole(connection, pool)
         } else {
-            let (reading, beside) = duplex::part(connection, upload, pool);
+            let (reading, beside) = duplex::part(*connection, upload, pool);
             Source::Parted(reading, beside)
         };
         let mut streaming = Self { source, length, keeps };

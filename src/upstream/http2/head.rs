@@ -5,9 +5,9 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Uri, Version, request};
 
 /// Turns a request in origin-form into one of HTTP/2 (RFC 9113 section 8.3.1). Where it names no host, as HTTP/1.0
-/// may, `otherwise` stands for it.
+/// may, `otherwise` stands for it. Takes the fields out of `parts`.
 pub(in crate::upstream) fn for_http2(
-    mut parts: request::Parts,
+    parts: &mut request::Parts,
     scheme: Scheme,
     otherwise: &str,
 ) -> Request<()> {
@@ -18,11 +18,14 @@ pub(in crate::upstream) fn for_http2(
     uri.path_and_query = parts.uri.path_and_query().cloned().or(Some(PathAndQuery::from_static("/")));
     uri.scheme = Some(scheme);
     uri.authority = Some(authority.unwrap_or_else(|| Authority::from_static("localhost")));
-    parts.uri = Uri::from_parts(uri).unwrap_or_default();
     // `te: trailers` stays; in HTTP/1.1 it had to be named here.
     parts.headers.remove(CONNECTION);
-    parts.version = Version::HTTP_2;
-    Request::from_parts(parts, ())
+    let mut request = Request::new(());
+    *request.method_mut() = parts.method.clone();
+    *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
+    *request.version_mut() = Version::HTTP_2;
+    *request.headers_mut() = std::mem::take(&mut parts.headers);
+    request
 }
 
 #[cfg(test)]
@@ -30,7 +33,7 @@ mod tests {
     use super::*;
 
     fn turned(request: request::Builder) -> Request<()> {
-        for_http2(request.body(()).unwrap().into_parts().0, Scheme::HTTP, "127.0.0.1:80")
+        for_http2(&mut request.body(()).unwrap().into_parts().0, Scheme::HTTP, "127.0.0.1:80")
     }
 
     #[test]
