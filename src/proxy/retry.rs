@@ -80,7 +80,7 @@ impl<'a> Plan<'a> {
         let is_wanted = match answered {
             // The connection it was sent on was gone, and so is the endpoint.
             Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
-                self.on.connect_failure && other
+                self.on.connect_failure && self.outlasts_answers() && other
             }
             Ok(response) => self.on.names(response.status().as_u16()),
             Err(Failure::Upstream(UpstreamError::Reset(_))) => self.on.reset,
