@@ -16,6 +16,7 @@ pub mod overload;
 pub mod policy;
 pub mod proxy;
 pub mod response;
+pub mod rls;
 pub mod rules;
 pub mod snapshot;
 pub mod telemetry;

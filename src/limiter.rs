@@ -12,6 +12,7 @@ pub mod percent;
 pub mod quota;
 pub mod reservation;
 pub mod saved;
+pub mod tally;
 pub mod terms;
 pub mod timestamp;
 pub mod zone;
@@ -24,6 +25,7 @@ mod together;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use self::algorithm::State;
 use self::decision::{Decision, Enforcement, Verdicts};
@@ -34,6 +36,7 @@ pub use self::meters::{Lineage, Meter, MeterSpec};
 use self::reservation::Charging;
 pub use self::store::MeterId;
 use self::store::{Kept, Place, Shard, Store};
+use self::tally::{Counting, Tallied, Tally};
 use self::terms::Terms;
 use self::timestamp::Timestamp;
 
@@ -128,6 +131,18 @@ impl Limiter {
         let state = algorithm::charge(shard.state(place, meter.id, now), &quota, amount, now);
         let kept = shard.keep(place, key, meter.id, state, now);
         self.note(kept);
+    }
+
+    /// Counts on several counters at one moment, over their limits or not, and answers what each read, in the
+    /// order of `tallies`. What of it is kept, `counting` says, which sees what all of them would read; it runs
+    /// under the locks and must not call the limiter.
+    pub fn tally(
+        &self,
+        tallies: &[Tally],
+        counting: impl FnOnce(&[Tallied]) -> Counting,
+        now: Timestamp,
+    ) -> SmallVec<[Tallied; 4]> {
+        tally::tally(self, tallies, counting, now)
     }
 
     /// What a counter says, without touching it; `None` if the meter is gone.

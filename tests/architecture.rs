@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 22] = [
+const TABLE: [(&str, &[&str]); 23] = [
     ("main", &["app", "cli", "config", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -72,6 +72,8 @@ const TABLE: [(&str, &[&str]); 22] = [
             "tls",
         ],
     ),
+    // Its documents and decisions need no more than the limiter; its server will need what the proxy does.
+    ("rls", &["limiter"]),
     ("worker", &["listener", "drain"]),
     ("listener", &["tls", "telemetry", "drain"]),
     ("upstream", &["tls", "telemetry"]),
@@ -95,6 +97,7 @@ const EVERYTHING: &[&str] = &[
     "admin",
     "config",
     "proxy",
+    "rls",
     "worker",
     "listener",
     "upstream",

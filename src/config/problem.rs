@@ -4,6 +4,7 @@
 //! `Report` gathers them, so that one run names every mistake. Wording: lowercase, no full stop, the
 //! problem first and the value last, names in backquotes and values in double quotes.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -71,10 +72,21 @@ impl fmt::Display for Problem {
         }
         write!(f, " {}", self.message)?;
         match &self.hint {
-            Some(hint) => write!(f, " ({hint})"),
+            Some(hint) => write!(f, " ({})", in_one_line(hint)),
             None => Ok(()),
         }
     }
+}
+
+/// A hint may repeat what was written, and a problem is a line.
+fn in_one_line(hint: &str) -> Cow<'_, str> {
+    if !hint.contains(char::is_control) {
+        return Cow::Borrowed(hint);
+    }
+    let escaped = |letter: char| {
+        if letter.is_control() { letter.escape_debug().to_string() } else { letter.to_string() }
+    };
+    hint.chars().map(escaped).collect()
 }
 
 /// What is wrong with one value, wherever it stands.

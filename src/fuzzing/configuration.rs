@@ -56,8 +56,10 @@ pub fn value(data: &[u8]) {
     if let Ok(address) = parse::listener_address(text) {
         assert_eq!(parse::listener_address(&address.to_string()), Ok(address));
     }
-    for percent in [parse::share(text), parse::margin(text)].into_iter().flatten() {
-        assert_eq!(parse::margin(&percent.to_string()), Ok(percent));
+    for percentage in [parse::share, parse::margin] {
+        if let Ok(percent) = percentage(text) {
+            assert_eq!(percentage(&percent.to_string()), Ok(percent));
+        }
     }
     if let Ok(statuses) = parse::statuses(text) {
         assert!(*statuses.start() >= 100 && statuses.end() <= &599 && !statuses.is_empty());

@@ -42,8 +42,10 @@ pub(crate) fn answer(data: &[u8]) {
     }
 }
 
+/// Empty lines before a head are passed over and end none.
 fn has_empty_line(data: &[u8]) -> bool {
-    [&b"\n\n"[..], b"\n\r\n"].iter().any(|end| data.windows(end.len()).any(|found| found == *end))
+    let start = data.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(data.len());
+    [&b"\n\n"[..], b"\n\r\n"].iter().any(|end| data[start..].windows(end.len()).any(|found| found == *end))
 }
 
 /// The first byte says how long the chunks are.

@@ -1,0 +1,75 @@
+//! What is answered: `RateLimitResponse` as plain data, and what there is to count about it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::stats::Stats;
+use super::unit::Unit;
+
+/// Whether a request, or one descriptor of it, is over its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Code {
+    /// Within the limit, or no limit.
+    #[default]
+    Ok,
+    /// Over the limit.
+    OverLimit,
+}
+
+/// The answer to one request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// The verdict.
+    pub overall: Code,
+    /// One for each descriptor, in their order.
+    pub statuses: Vec<Status>,
+    /// `response_headers_to_add`: empty unless asked for.
+    pub headers: Vec<(Arc<str>, String)>,
+    /// `dynamic_metadata`, if asked for.
+    pub metadata: Option<Map<String, Value>>,
+    /// What there is to count.
+    pub stats: Stats,
+}
+
+/// The answer to one descriptor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The verdict.
+    pub code: Code,
+    /// The limit that applied; `None` where none did.
+    pub current_limit: Option<CurrentLimit>,
+    /// Hits that would still pass.
+    pub limit_remaining: u32,
+    /// Whole seconds until the window ends; where a limit applied.
+    pub duration_until_reset: Option<Duration>,
+}
+
+/// A limit as the answer shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CurrentLimit {
+    /// Hits per unit.
+    pub requests_per_unit: u32,
+    /// Over which time.
+    pub unit: Unit,
+    /// The rule's name; may be empty.
+    pub name: Arc<str>,
+}
+
+/// Why there is no answer. The texts are the reference's, which clients and dashboards match on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Undecided {
+    /// The request names no domain.
+    #[error("rate limit domain must not be empty")]
+    NoDomain,
+    /// The request has no descriptors.
+    #[error("rate limit descriptor list must not be empty")]
+    NoDescriptors,
+    /// There have never been rules.
+    #[error("no rate limit configuration loaded")]
+    NoRules,
+    /// A limit in the request is per UNKNOWN, at which the reference breaks down.
+    #[error("rate limit override of descriptor {0} has no unit")]
+    NoUnit(usize),
+}

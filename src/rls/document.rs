@@ -1,0 +1,293 @@
+//! A document of envoyproxy/ratelimit as written, before it is known to make sense.
+//!
+//! Made from YAML here, or by whoever gets the same from a management server. Unknown keys and wrong types are
+//! found here, in the order and the words of the reference.
+
+use serde_json::{Map, Value as Json};
+
+use super::yaml::{self, Kind, Node, Scalar, Value};
+
+/// Bytes of one file that are looked at; a thousand times the largest seen in use.
+const MOST_BYTES: usize = 32 << 20;
+
+/// Why a set of documents is refused: `FILE: what is wrong`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: {problem}")]
+pub struct LoadError {
+    file: String,
+    problem: String,
+}
+
+/// One document.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Document {
+    /// Whose limits.
+    pub domain: String,
+    /// The top level.
+    pub descriptors: Vec<DescriptorDocument>,
+}
+
+/// One node of the tree.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DescriptorDocument {
+    /// What an entry's key must be.
+    pub key: String,
+    /// What its value must be; empty for any.
+    pub value: String,
+    /// What applies to descriptors that end here.
+    pub rate_limit: Option<LimitDocument>,
+    /// Whether the limit only looks on.
+    pub shadow_mode: bool,
+    /// Whether it takes all such limits of a request to refuse it.
+    pub quota_mode: bool,
+    /// Whether statistics are kept by all values of a descriptor that ends here.
+    pub detailed_metric: bool,
+    /// Whether statistics are kept by the value at this level.
+    pub value_to_metric: bool,
+    /// Whether all values that a wildcard stands for share a counter.
+    pub share_threshold: bool,
+    /// What answers say when the limit lets pass.
+    pub metadata: Option<Map<String, Json>>,
+    /// The next level.
+    pub descriptors: Vec<Self>,
+}
+
+/// A limit as written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitDocument {
+    /// 0 lets nothing pass.
+    pub requests_per_unit: u32,
+    /// In any case; empty if unlimited.
+    pub unit: String,
+    /// Whether nothing is counted.
+    pub unlimited: bool,
+    /// Under which others replace it.
+    pub name: String,
+    /// Names of the limits that do not apply where this one does.
+    pub replaces: Vec<String>,
+}
+
+const KNOWN: [&str; 16] = [
+    "domain",
+    "key",
+    "value",
+    "descriptors",
+    "rate_limit",
+    "unit",
+    "requests_per_unit",
+    "unlimited",
+    "shadow_mode",
+    "quota_mode",
+    "name",
+    "replaces",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+];
+
+impl LoadError {
+    pub(super) fn new(file: &str, problem: impl Into<String>) -> Self {
+        Self { file: file.to_owned(), problem: problem.into() }
+    }
+}
+
+impl Document {
+    /// Reads the first YAML document of `text`.
+    ///
+    /// # Errors
+    /// [`LoadError`] for what is no YAML, for keys that are not known, and for values of the wrong type.
+    pub fn from_yaml(file: &str, text: &str) -> Result<Self, LoadError> {
+        let loading = |problem: String| LoadError::new(file, format!("error loading config file: {problem}"));
+        if text.len() > MOST_BYTES {
+            return Err(loading(format!("yaml: more than {MOST_BYTES} bytes, got {}", text.len())));
+        }
+        let Some(root) = yaml::parse(text).map_err(loading)? else { return Ok(Self::default()) };
+        let mut reader = Reader::default();
+        match &root.value {
+            Value::Map(entries) => validate(entries).map_err(|problem| LoadError::new(file, problem))?,
+            Value::Scalar(Scalar { kind: Kind::Null, .. }) => {}
+            _ => reader.mismatch(&root, "map[interface {}]interface {}"),
+        }
+        let document = Self {
+            domain: reader.text(root.get("domain")),
+            descriptors: reader.descriptors(root.get("descriptors")),
+        };
+        match reader.mismatches.as_slice() {
+            [] => Ok(document),
+            problems => Err(loading(format!("yaml: unmarshal errors:\n{}", problems.join("\n")))),
+        }
+    }
+}
+
+/// Refuses keys that are not known and leaves that are never wanted. As deep as the document, which is bounded.
+fn validate(entries: &[(Node, Node)]) -> Result<(), String> {
+    for (key, value) in entries {
+        let Some(name) = key.as_text() else {
+            return Err(format!("config error, key is not of type string: {}", key.printed()));
+        };
+        if !KNOWN.contains(&name) {
+            return Err(format!("config error, unknown key '{name}'"));
+        }
+        match &value.value {
+            // Its keys are the operator's own.
+            _ if name == "metadata" => {}
+            Value::Map(entries) => validate(entries)?,
+            Value::List(items) => {
+                for item in items {
+                    let Value::Map(entries) = &item.value else {
+                        let item = item.printed();
+                        return Err(format!(
+                            "config error, yaml file contains list of type other than map: {item}"
+                        ));
+                    };
+                    validate(entries)?;
+                }
+            }
+            Value::Scalar(Scalar { kind: Kind::Float(_) | Kind::Large(_), .. }) => {
+                return Err("error checking config".to_owned());
+            }
+            Value::Scalar(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Gathers what has the wrong type.
+#[derive(Debug, Default)]
+struct Reader {
+    mismatches: Vec<String>,
+}
+
+impl Reader {
+    fn descriptors(&mut self, node: Option<&Node>) -> Vec<DescriptorDocument> {
+        self.list(node, "[]config.YamlDescriptor", |reader, node| reader.descriptor(node))
+    }
+
+    fn descriptor(&mut self, node: &Node) -> DescriptorDocument {
+        DescriptorDocument {
+            key: self.text(node.get("key")),
+            value: self.text(node.get("value")),
+            rate_limit: node.get("rate_limit").and_then(|limit| self.limit(limit)),
+            shadow_mode: self.flag(node.get("shadow_mode")),
+            quota_mode: self.flag(node.get("quota_mode")),
+            detailed_metric: self.flag(node.get("detailed_metric")),
+            value_to_metric: self.flag(node.get("value_to_metric")),
+            share_threshold: self.flag(node.get("share_threshold")),
+            metadata: node.get("metadata").and_then(|metadata| self.metadata(metadata)),
+            descriptors: self.descriptors(node.get("descriptors")),
+        }
+    }
+
+    fn limit(&mut self, node: &Node) -> Option<LimitDocument> {
+        match &node.value {
+            Value::Map(_) => Some(LimitDocument {
+                requests_per_unit: self.count(node.get("requests_per_unit")),
+                unit: self.text(node.get("unit")),
+                unlimited: self.flag(node.get("unlimited")),
+                name: self.text(node.get("name")),
+                replaces: self.list(node.get("replaces"), "[]config.yamlReplaces", |reader, entry| {
+                    reader.text(entry.get("name"))
+                }),
+            }),
+            Value::Scalar(Scalar { kind: Kind::Null, .. }) => None,
+            _ => {
+                self.mismatch(node, "config.YamlRateLimit");
+                None
+            }
+        }
+    }
+
+    fn metadata(&mut self, node: &Node) -> Option<Map<String, Json>> {
+        match json(node) {
+            Json::Object(fields) => Some(fields),
+            Json::Null => None,
+            _ => {
+                self.mismatch(node, "map[string]interface {}");
+                None
+            }
+        }
+    }
+
+    /// Numbers and booleans keep their text.
+    fn text(&mut self, node: Option<&Node>) -> String {
+        match node.map(|node| (node, &node.value)) {
+            None | Some((_, Value::Scalar(Scalar { kind: Kind::Null, .. }))) => String::new(),
+            Some((_, Value::Scalar(scalar))) => scalar.text.clone(),
+            Some((node, _)) => self.mismatched(node, "string"),
+        }
+    }
+
+    fn flag(&mut self, node: Option<&Node>) -> bool {
+        match node.map(|node| (node, &node.value)) {
+            None | Some((_, Value::Scalar(Scalar { kind: Kind::Null, .. }))) => false,
+            Some((_, Value::Scalar(Scalar { kind: Kind::Bool(said), .. }))) => *said,
+            Some((node, _)) => self.mismatched(node, "bool"),
+        }
+    }
+
+    fn count(&mut self, node: Option<&Node>) -> u32 {
+        match node.map(|node| (node, &node.value)) {
+            None | Some((_, Value::Scalar(Scalar { kind: Kind::Null, .. }))) => 0,
+            Some((node, Value::Scalar(Scalar { kind: Kind::Int(number), .. }))) => {
+                u32::try_from(*number).unwrap_or_else(|_| self.mismatched(node, "uint32"))
+            }
+            Some((node, _)) => self.mismatched(node, "uint32"),
+        }
+    }
+
+    fn list<T>(
+        &mut self,
+        node: Option<&Node>,
+        wanted: &str,
+        mut read: impl FnMut(&mut Self, &Node) -> T,
+    ) -> Vec<T> {
+        match node.map(|node| (node, &node.value)) {
+            None | Some((_, Value::Scalar(Scalar { kind: Kind::Null, .. }))) => Vec::new(),
+            Some((_, Value::List(items))) => items.iter().map(|item| read(self, item)).collect(),
+            Some((node, _)) => self.mismatched(node, wanted),
+        }
+    }
+
+    fn mismatched<T: Default>(&mut self, node: &Node, wanted: &str) -> T {
+        self.mismatch(node, wanted);
+        T::default()
+    }
+
+    fn mismatch(&mut self, node: &Node, wanted: &str) {
+        let value = match &node.value {
+            Value::Scalar(Scalar { text, .. }) if text.chars().count() > 10 => {
+                format!(" `{}...`", text.chars().take(7).collect::<String>())
+            }
+            Value::Scalar(Scalar { text, .. }) => format!(" `{text}`"),
+            Value::List(_) | Value::Map(_) => String::new(),
+        };
+        let (line, tag) = (node.line, node.tag());
+        self.mismatches.push(format!("  line {line}: cannot unmarshal {tag}{value} into {wanted}"));
+    }
+}
+
+impl Node {
+    fn get(&self, name: &str) -> Option<&Self> {
+        let Value::Map(entries) = &self.value else { return None };
+        entries.iter().find(|(key, _)| key.as_text() == Some(name)).map(|(_, value)| value)
+    }
+}
+
+/// As a Struct has it: all numbers are floating.
+fn json(node: &Node) -> Json {
+    match &node.value {
+        Value::Scalar(scalar) => match scalar.kind {
+            Kind::Null => Json::Null,
+            Kind::Bool(said) => Json::Bool(said),
+            Kind::Int(number) => number.into(),
+            Kind::Large(number) => number.into(),
+            Kind::Float(number) => number.into(),
+            Kind::Merge | Kind::Text => Json::String(scalar.text.clone()),
+        },
+        Value::List(items) => items.iter().map(json).collect(),
+        Value::Map(entries) => {
+            Json::Object(entries.iter().map(|(key, value)| (key.printed(), json(value))).collect())
+        }
+    }
+}

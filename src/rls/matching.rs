@@ -1,0 +1,96 @@
+//! Which limit a descriptor meets, and under which keys it is counted.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::request::{Descriptor, Entry};
+use super::rules::{Level, Node, Rate, Rule};
+use crate::limiter::key::{KeyHash, KeyHasher};
+
+/// What one descriptor meets.
+#[derive(Debug)]
+pub(super) enum Met<'r> {
+    /// No limit.
+    Nothing,
+    /// A rule.
+    Rule { rule: &'r Rule, path: SmallVec<[&'r Node; 4]> },
+    /// A limit that came with the request.
+    Override(Rate),
+}
+
+/// Follows the entries of a descriptor down the tree.
+///
+/// The limit must sit exactly as deep as the descriptor: those on the way are passed by, and nothing is tried a
+/// second time, even where an exact node without children hides a bare one that has some.
+pub(super) fn meet<'r>(top: &'r Level, entries: &[Entry]) -> Met<'r> {
+    let (mut level, mut joined) = (top, String::new());
+    let mut path: SmallVec<[&'r Node; 4]> = SmallVec::new();
+    for (index, Entry { key, value }) in entries.iter().enumerate() {
+        joined.clear();
+        joined.extend([key, "_", value]);
+        let Some(node) = level.find(key, &joined) else { return Met::Nothing };
+        path.push(node);
+        let is_last = index + 1 == entries.len();
+        match &node.rule {
+            Some(rule) if is_last => return Met::Rule { rule, path },
+            _ if node.below.is_empty() => return Met::Nothing,
+            _ => level = &node.below,
+        }
+    }
+    Met::Nothing
+}
+
+/// The key of a descriptor's counter. Values that share a counter are in it as their pattern.
+pub(super) fn counter_key(domain: &str, entries: &[Entry], path: &[&Node], hasher: KeyHasher) -> KeyHash {
+    let mut encoded: SmallVec<[u8; 256]> = SmallVec::new();
+    // With their lengths, so that no two lists of entries look alike; and a pattern is no value.
+    let mut write = |text: &str, is_shared: bool| {
+        encoded.push(is_shared.into());
+        encoded.extend_from_slice(&(text.len() as u64).to_le_bytes());
+        encoded.extend_from_slice(text.as_bytes());
+    };
+    write(domain, false);
+    for (index, Entry { key, value }) in entries.iter().enumerate() {
+        let shared = path.get(index).and_then(|node| node.shared.as_deref());
+        write(key, false);
+        write(shared.unwrap_or(value), shared.is_some());
+    }
+    hasher.hash(&encoded)
+}
+
+/// The name under which statistics of a rule are kept for a descriptor.
+pub(super) fn stat_key(domain: &str, entries: &[Entry], rule: &Rule, path: &[&Node]) -> Arc<str> {
+    if !rule.detailed_metric && !path.iter().any(|node| node.value_to_metric) {
+        return Arc::clone(&rule.stat_key);
+    }
+    let mut name = domain.to_owned();
+    for (node, Entry { key, value }) in path.iter().zip(entries) {
+        name.push('.');
+        match (&node.shared, rule.detailed_metric || node.value_to_metric) {
+            (Some(pattern), true) => join(&mut name, key, pattern),
+            (None, true) => join(&mut name, key, value),
+            (_, false) => name.push_str(&node.composite),
+        }
+    }
+    name.into()
+}
+
+/// The same for a limit that came with the request: all its values.
+pub(super) fn override_stat_key(domain: &str, descriptor: &Descriptor) -> Arc<str> {
+    let mut name = format!("{domain}.");
+    for (index, Entry { key, value }) in descriptor.entries.iter().enumerate() {
+        if index > 0 {
+            name.push('.');
+        }
+        join(&mut name, key, value);
+    }
+    name.into()
+}
+
+fn join(name: &mut String, key: &str, value: &str) {
+    name.push_str(key);
+    if !value.is_empty() {
+        name.extend(["_", value]);
+    }
+}

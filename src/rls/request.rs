@@ -1,0 +1,73 @@
+//! What is asked: `RateLimitRequest` as plain data.
+
+use super::unit::Unit;
+
+/// One question: may this request pass, in this domain, under all of these descriptors.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// Whose limits.
+    pub domain: String,
+    /// What is counted; each on its own.
+    pub descriptors: Vec<Descriptor>,
+    /// Hits of each descriptor that does not say its own; 0 is not set and means 1.
+    pub hits_addend: u32,
+}
+
+/// An ordered list of entries, which is looked up and counted as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Descriptor {
+    /// May be empty: then no limit applies.
+    pub entries: Vec<Entry>,
+    /// A limit that comes with the request and takes the place of the configured one.
+    pub limit: Option<Override>,
+    /// Hits; 0 looks without counting.
+    pub hits_addend: Option<u64>,
+    /// Whether the hits are given back.
+    pub is_negative_hits: bool,
+}
+
+/// One step of a descriptor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Entry {
+    /// Not empty, by convention.
+    pub key: String,
+    /// May be empty.
+    pub value: String,
+}
+
+/// A limit in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// Hits per unit.
+    pub requests_per_unit: u32,
+    /// `None` where the request says UNKNOWN or something that is no unit.
+    pub unit: Option<Unit>,
+}
+
+impl Request {
+    /// Hits of one of its descriptors.
+    pub(super) fn hits(&self, descriptor: &Descriptor) -> Hits {
+        let count = descriptor.hits_addend.unwrap_or_else(|| self.hits_addend.max(1).into());
+        Hits { count, are_given_back: descriptor.is_negative_hits }
+    }
+}
+
+/// How much is counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hits {
+    count: u64,
+    are_given_back: bool,
+}
+
+impl Hits {
+    /// To add to a counter.
+    pub(super) fn amount(self) -> i64 {
+        let amount = i64::try_from(self.count).unwrap_or(i64::MAX);
+        if self.are_given_back { -amount } else { amount }
+    }
+
+    /// As statistics have them, which only ever grow.
+    pub(super) const fn counted(self) -> u64 {
+        if self.are_given_back { 0 } else { self.count }
+    }
+}

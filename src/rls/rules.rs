@@ -1,0 +1,243 @@
+//! The limits of all domains, as descriptors are looked up in them.
+//!
+//! A set of documents is taken whole or not at all. Each level of the tree is a map by `key` or `key_value`, as
+//! the reference has it, and a list of those with a `*` in the order of the file.
+
+mod wildcard;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use self::wildcard::Wildcard;
+use super::document::{DescriptorDocument, Document, LimitDocument, LoadError};
+use super::unit::Unit;
+
+/// Levels of descriptors within each other; a document from YAML has fewer.
+const DEEPEST: usize = 100;
+
+/// The limits of all domains.
+#[derive(Debug, Default)]
+pub struct Rules {
+    domains: HashMap<Box<str>, Level>,
+}
+
+/// One level of a tree.
+#[derive(Debug, Default)]
+pub(super) struct Level {
+    nodes: Vec<Node>,
+    /// By key, or key and value joined.
+    index: HashMap<Box<str>, usize>,
+    wildcards: Vec<(Wildcard, usize)>,
+}
+
+/// What an entry may meet.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// As statistics show it.
+    pub(super) composite: Box<str>,
+    pub(super) rule: Option<Rule>,
+    /// What stands for the value in the counter's key, where all values share one.
+    pub(super) shared: Option<Box<str>>,
+    pub(super) value_to_metric: bool,
+    pub(super) below: Level,
+}
+
+/// A limit.
+#[derive(Debug)]
+pub(super) struct Rule {
+    /// `None`: unlimited.
+    pub(super) rate: Option<Rate>,
+    pub(super) name: Arc<str>,
+    pub(super) replaces: Box<[Box<str>]>,
+    pub(super) shadow_mode: bool,
+    pub(super) quota_mode: bool,
+    pub(super) detailed_metric: bool,
+    pub(super) metadata: Option<Map<String, Value>>,
+    /// Under which statistics are kept if no value is to be seen in them.
+    pub(super) stat_key: Arc<str>,
+}
+
+/// So many hits per unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rate {
+    pub(super) requests_per_unit: u32,
+    pub(super) unit: Unit,
+}
+
+impl Rules {
+    /// Reads files, given by name and text, in the order of their names.
+    ///
+    /// # Errors
+    /// The first [`LoadError`]; nothing is loaded then.
+    pub fn from_yaml<'a>(
+        files: impl IntoIterator<Item = (&'a str, &'a str)>,
+        merge_domains: bool,
+    ) -> Result<Self, LoadError> {
+        let mut files: Vec<_> = files.into_iter().collect();
+        // Where wildcards of several files meet in a domain, the order must not be left to chance.
+        files.sort_by_key(|(name, _)| *name);
+        let read = |(name, text)| Ok((name, Document::from_yaml(name, text)?));
+        let documents = files.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        Self::load(documents, merge_domains)
+    }
+
+    /// Takes documents, each with the name that its problems are reported under, in this order.
+    ///
+    /// # Errors
+    /// The first [`LoadError`]; nothing is loaded then.
+    pub fn load<'a>(
+        documents: impl IntoIterator<Item = (&'a str, Document)>,
+        merge_domains: bool,
+    ) -> Result<Self, LoadError> {
+        let mut rules = Self::default();
+        for (file, Document { domain, descriptors }) in documents {
+            if domain.is_empty() {
+                return Err(LoadError::new(file, "config file cannot have empty domain"));
+            }
+            if rules.domains.contains_key(domain.as_str()) && !merge_domains {
+                return Err(LoadError::new(file, format!("duplicate domain '{domain}' in config file")));
+            }
+            let parent = format!("{domain}.");
+            let level = rules.domains.entry(domain.into()).or_default();
+            level.load(&parent, descriptors, 1).map_err(|problem| LoadError::new(file, problem))?;
+        }
+        Ok(rules)
+    }
+
+    /// Whether no domain is known.
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
+    /// One line per limit, as `/rlconfig` of the reference prints it, sorted.
+    pub fn dump(&self) -> String {
+        let mut lines = Vec::new();
+        self.domains.values().for_each(|level| level.dump(&mut lines));
+        lines.sort_unstable();
+        lines.concat()
+    }
+
+    pub(super) fn domain(&self, name: &str) -> Option<&Level> {
+        self.domains.get(name)
+    }
+}
+
+impl Level {
+    fn load(
+        &mut self,
+        parent: &str,
+        descriptors: Vec<DescriptorDocument>,
+        depth: usize,
+    ) -> Result<(), String> {
+        if depth > DEEPEST {
+            return Err(format!("descriptors nested more than {DEEPEST} levels deep"));
+        }
+        for descriptor in descriptors {
+            let (composite, node) = self.node(parent, descriptor, depth)?;
+            if composite.contains('*') {
+                self.wildcards.push((Wildcard::new(&composite), self.nodes.len()));
+            }
+            self.index.insert(composite, self.nodes.len());
+            self.nodes.push(node);
+        }
+        Ok(())
+    }
+
+    fn node(
+        &self,
+        parent: &str,
+        document: DescriptorDocument,
+        depth: usize,
+    ) -> Result<(Box<str>, Node), String> {
+        let composite = composite(&document)?;
+        let stat_key = format!("{parent}{composite}");
+        if self.index.contains_key(composite.as_str()) {
+            return Err(format!("duplicate descriptor composite key '{stat_key}'"));
+        }
+        if document.share_threshold && !composite.contains('*') {
+            return Err(format!(
+                "share_threshold can only be used with wildcard values (containing '*'), \
+                 but found key '{composite}'"
+            ));
+        }
+        let pattern = if document.value.is_empty() { &document.key } else { &document.value };
+        let shared = document.share_threshold.then(|| pattern.as_str().into());
+        let rule = match &document.rate_limit {
+            Some(limit) => Some(Rule {
+                rate: rate(limit)?,
+                name: limit.name.as_str().into(),
+                replaces: replaces(limit)?,
+                shadow_mode: document.shadow_mode,
+                quota_mode: document.quota_mode,
+                detailed_metric: document.detailed_metric,
+                metadata: document.metadata.clone(),
+                stat_key: stat_key.as_str().into(),
+            }),
+            None => None,
+        };
+        let mut below = Self::default();
+        below.load(&format!("{stat_key}."), document.descriptors, depth + 1)?;
+        let composite: Box<str> = composite.into();
+        let value_to_metric = document.value_to_metric;
+        Ok((composite.clone(), Node { composite, rule, shared, value_to_metric, below }))
+    }
+
+    /// What an entry meets; `joined` is its key and value joined by `_`.
+    pub(super) fn find(&self, key: &str, joined: &str) -> Option<&Node> {
+        let wildcard = || {
+            let matching = self.wildcards.iter().find(|(wildcard, _)| wildcard.matches(joined));
+            matching.map(|(_, index)| *index)
+        };
+        let exact = self.index.get(joined).copied();
+        let index = exact.or_else(wildcard).or_else(|| self.index.get(key).copied())?;
+        self.nodes.get(index)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    fn dump(&self, lines: &mut Vec<String>) {
+        for node in &self.nodes {
+            if let Some(rule) = &node.rule {
+                let (unit, count) = match rule.rate {
+                    Some(Rate { requests_per_unit, unit }) => (unit.as_str(), requests_per_unit),
+                    None => ("UNKNOWN", 0),
+                };
+                lines.push(format!(
+                    "{}: unit={unit} requests_per_unit={count}, shadow_mode: {}, quota_mode: {}\n",
+                    rule.stat_key, rule.shadow_mode, rule.quota_mode
+                ));
+            }
+            node.below.dump(lines);
+        }
+    }
+}
+
+fn composite(document: &DescriptorDocument) -> Result<String, String> {
+    match (document.key.as_str(), document.value.as_str()) {
+        ("", _) => Err("descriptor has empty key".to_owned()),
+        (key, "") => Ok(key.to_owned()),
+        (key, value) => Ok(format!("{key}_{value}")),
+    }
+}
+
+fn rate(limit: &LimitDocument) -> Result<Option<Rate>, String> {
+    match (Unit::named(&limit.unit), limit.unlimited) {
+        (Some(_), true) => Err("should not specify rate limit unit when unlimited".to_owned()),
+        (None, true) => Ok(None),
+        (Some(unit), false) => Ok(Some(Rate { requests_per_unit: limit.requests_per_unit, unit })),
+        (None, false) => Err(format!("invalid rate limit unit '{}'", limit.unit)),
+    }
+}
+
+fn replaces(limit: &LimitDocument) -> Result<Box<[Box<str>]>, String> {
+    let name = |name: &String| match name.as_str() {
+        "" => Err("should not have an empty replaces entry".to_owned()),
+        name if name == limit.name => Err("replaces should not contain name of same descriptor".to_owned()),
+        name => Ok(name.into()),
+    };
+    limit.replaces.iter().map(name).collect()
+}

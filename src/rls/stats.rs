@@ -1,0 +1,96 @@
+//! What each decision adds to the statistics of the reference.
+
+use std::sync::Arc;
+
+/// All that one request adds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// By descriptor that met a limit, in their order.
+    pub descriptors: Vec<DescriptorStats>,
+    /// `ratelimit.service.rate_limit.DOMAIN.domain_not_found`: descriptors of a domain that nobody configured.
+    pub domain_not_found: u64,
+    /// `ratelimit.service.global_shadow_mode`: whether the answer is OK only because of that mode.
+    pub global_shadow_mode: bool,
+}
+
+/// `ratelimit.service.rate_limit.KEY.*` of one descriptor. Without a local cache
+/// `over_limit_with_local_cache` is always 0 and left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DescriptorStats {
+    /// Domain and entries, e.g. `basic.key1_foo`; see [`sanitized`].
+    pub key: Arc<str>,
+    /// Hits asked for.
+    pub total_hits: u64,
+    /// Hits above the limit.
+    pub over_limit: u64,
+    /// Hits above the share of the limit that counts as near, and not above the limit.
+    pub near_limit: u64,
+    /// Hits of a request within the limit.
+    pub within_limit: u64,
+    /// Hits over the limit that passed since the rule is a shadow.
+    pub shadow_mode: u64,
+}
+
+/// Where a counter stood, for the arithmetic below.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Crossing {
+    pub(super) before: u64,
+    pub(super) after: u64,
+    pub(super) hits: u64,
+    pub(super) limit: u32,
+    /// From here on hits are near the limit.
+    pub(super) near: u32,
+}
+
+impl Crossing {
+    /// Hits above the limit: all, where the counter stood there before.
+    pub(super) fn over(self) -> u64 {
+        let limit = u64::from(self.limit);
+        if self.before >= limit { self.hits } else { self.after.saturating_sub(limit) }
+    }
+
+    /// Hits near the limit.
+    pub(super) fn near(self) -> u64 {
+        let (limit, near) = (u64::from(self.limit), u64::from(self.near));
+        if self.after > limit {
+            return if self.before >= limit { 0 } else { limit - self.before.max(near) };
+        }
+        match self.after > near {
+            true if self.before >= near => self.hits,
+            true => self.after - near,
+            false => 0,
+        }
+    }
+}
+
+/// Where hits begin to be near a limit. In single precision, as the reference does it: the product is rounded
+/// to single precision before it is rounded down.
+pub(super) fn near_threshold(limit: u32, ratio: f32) -> u32 {
+    f64::from(limit as f32 * ratio).floor() as u32
+}
+
+/// A statistic's name without what statsd takes for its own: `:` and `|` become `_`, and so do the dots of
+/// IPv4 addresses.
+pub fn sanitized(key: &str) -> String {
+    let mut clean = String::with_capacity(key.len());
+    let mut rest = key;
+    while let Some(first) = rest.chars().next() {
+        let at_a_number = !clean.ends_with(|before: char| before.is_ascii_digit());
+        if let Some(length) = ipv4_length(rest).filter(|_| at_a_number) {
+            clean.push_str(&rest[..length].replace('.', "_"));
+            rest = &rest[length..];
+            continue;
+        }
+        clean.push(if matches!(first, ':' | '|') { '_' } else { first });
+        rest = &rest[first.len_utf8()..];
+    }
+    clean
+}
+
+/// Length of the IPv4 address that `text` begins with.
+fn ipv4_length(text: &str) -> Option<usize> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let candidate = &text[..end];
+    let (fourth, _) = candidate.match_indices('.').nth(3).unwrap_or((end, ""));
+    candidate[..fourth].parse::<std::net::Ipv4Addr>().ok().map(|_| fourth)
+}

@@ -1,0 +1,119 @@
+//! What a scalar is, as Go's yaml.v2 sees it: YAML 1.1, with its own idea of numbers.
+
+use saphyr_parser::ScalarStyle;
+
+/// A scalar with its text.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::rls) struct Scalar {
+    pub(in crate::rls) text: String,
+    pub(in crate::rls) kind: Kind,
+}
+
+/// What the text says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::rls) enum Kind {
+    Null,
+    Bool(bool),
+    Int(i64),
+    /// Too large for the one above.
+    Large(u64),
+    Float(f64),
+    /// `<<`
+    Merge,
+    Text,
+}
+
+impl Scalar {
+    /// `tag` is the part of a core tag after `!!`, or empty for another.
+    pub(super) fn read(text: &str, style: ScalarStyle, tag: Option<&str>) -> Self {
+        let kind = match (style, tag) {
+            (_, Some("" | "str" | "binary")) => Kind::Text,
+            (ScalarStyle::Plain, _) | (_, Some("int" | "float" | "bool" | "null")) => plain(text),
+            _ => Kind::Text,
+        };
+        Self { text: text.to_owned(), kind }
+    }
+
+    pub(super) fn tag(&self) -> &'static str {
+        match self.kind {
+            Kind::Null => "!!null",
+            Kind::Bool(_) => "!!bool",
+            Kind::Int(_) | Kind::Large(_) => "!!int",
+            Kind::Float(_) => "!!float",
+            Kind::Merge => "!!merge",
+            Kind::Text => "!!str",
+        }
+    }
+
+    pub(super) fn printed(&self) -> String {
+        match self.kind {
+            Kind::Null => "<nil>".to_owned(),
+            Kind::Bool(said) => said.to_string(),
+            Kind::Int(number) => number.to_string(),
+            Kind::Large(number) => number.to_string(),
+            Kind::Float(number) => number.to_string(),
+            Kind::Merge | Kind::Text => self.text.clone(),
+        }
+    }
+}
+
+fn plain(text: &str) -> Kind {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Kind::Null,
+        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => Kind::Bool(true),
+        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
+            Kind::Bool(false)
+        }
+        ".nan" | ".NaN" | ".NAN" => Kind::Float(f64::NAN),
+        ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => Kind::Float(f64::INFINITY),
+        "-.inf" | "-.Inf" | "-.INF" => Kind::Float(f64::NEG_INFINITY),
+        "<<" => Kind::Merge,
+        // What looks like a date stays text.
+        _ if text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) => number(text),
+        _ => Kind::Text,
+    }
+}
+
+fn number(text: &str) -> Kind {
+    let digits = text.replace('_', "");
+    let (is_negative, size) = match digits.as_bytes().first() {
+        Some(b'-') => (true, &digits[1..]),
+        Some(b'+') => (false, &digits[1..]),
+        _ => (false, digits.as_str()),
+    };
+    match magnitude(size) {
+        Some(size) if is_negative => {
+            0_i64.checked_sub_unsigned(size).map_or(Kind::Float(-(size as f64)), Kind::Int)
+        }
+        Some(size) => i64::try_from(size).map_or(Kind::Large(size), Kind::Int),
+        None if is_float(size) => digits.parse().map_or(Kind::Text, Kind::Float),
+        None => Kind::Text,
+    }
+}
+
+/// A whole number the way Go writes it: a leading zero means octal.
+fn magnitude(text: &str) -> Option<u64> {
+    let (digits, radix) = match text.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (&text[2..], 16),
+        [b'0', b'o' | b'O', ..] => (&text[2..], 8),
+        [b'0', b'b' | b'B', ..] => (&text[2..], 2),
+        [b'0', _, ..] => (&text[1..], 8),
+        _ => (text, 10),
+    };
+    let is_number = digits.starts_with(|c: char| c.is_digit(radix));
+    is_number.then(|| u64::from_str_radix(digits, radix).ok()).flatten()
+}
+
+/// Digits with a point or none, and perhaps an exponent.
+fn is_float(text: &str) -> bool {
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent.strip_prefix(['+', '-']).unwrap_or(exponent))),
+        None => (text, None),
+    };
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    is_digits(whole)
+        && is_digits(part)
+        && !(whole.is_empty() && part.is_empty())
+        && exponent.is_none_or(|digits| !digits.is_empty() && is_digits(digits))
+}

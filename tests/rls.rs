@@ -1,0 +1,17 @@
+//! Envoy's rate limit service without the network: documents, matching, counting and answers, held against
+//! what envoyproxy/ratelimit does.
+
+#[path = "rls/counting.rs"]
+mod counting;
+#[path = "rls/desk.rs"]
+mod desk;
+#[path = "rls/documents.rs"]
+mod documents;
+#[path = "rls/matching.rs"]
+mod matching;
+#[path = "rls/model.rs"]
+mod model;
+#[path = "rls/modes.rs"]
+mod modes;
+#[path = "rls/stats.rs"]
+mod stats;

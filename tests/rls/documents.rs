@@ -1,0 +1,117 @@
+//! What loads, and in which words the rest is refused.
+
+use std::fs;
+use std::path::Path;
+
+use weir::rls::document::Document;
+use weir::rls::rules::Rules;
+
+use crate::desk::Desk;
+
+/// The first line of each file is what it is refused with, after `# `; `\n` stands for a new line.
+#[test]
+fn every_load_error_has_the_words_of_the_reference() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rls/load_errors");
+    let mut seen = 0;
+    for file in fs::read_dir(directory).unwrap() {
+        let path = file.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let expected = text.lines().next().unwrap().strip_prefix("# ").unwrap().replace("\\n", "\n");
+        let found = Rules::from_yaml([("config.file", text.as_str())], false).unwrap_err().to_string();
+        let found = found.strip_prefix("config.file: ").unwrap();
+        // Of syntax errors only where they are: each parser has words of its own.
+        let is_it = expected.strip_suffix('…').map_or(found == expected, |start| found.starts_with(start));
+        assert!(is_it, "{}:\n  expected {expected}\n  found    {found}", path.display());
+        seen += 1;
+    }
+    assert!(seen >= 30, "{seen}");
+}
+
+#[test]
+fn a_domain_in_two_files_is_refused_unless_they_are_merged() {
+    let files = || {
+        let file = |key| format!("{{domain: d, descriptors: [{{key: {key}, rate_limit: {{unit: day}}}}]}}");
+        [("config.b", file("b")), ("config.a", file("a"))]
+    };
+    let load = |merge| {
+        let files = files();
+        Rules::from_yaml(files.iter().map(|(name, text)| (*name, text.as_str())), merge)
+    };
+    let refused = load(false).unwrap_err().to_string();
+    assert_eq!(refused, "config.b: duplicate domain 'd' in config file");
+    let merged = load(true).unwrap().dump();
+    assert_eq!(merged.lines().count(), 2);
+    assert!(merged.starts_with("d.a: unit=DAY requests_per_unit=0, shadow_mode: false, quota_mode: false\n"));
+}
+
+#[test]
+fn duplicates_are_found_across_merged_files() {
+    let text = "{domain: d, descriptors: [{key: a, value: b}]}";
+    let refused = Rules::from_yaml([("1", text), ("2", text)], true).unwrap_err().to_string();
+    assert_eq!(refused, "2: duplicate descriptor composite key 'd.a_b'");
+}
+
+#[test]
+fn one_bad_file_refuses_the_set() {
+    let good = "{domain: a, descriptors: []}";
+    assert!(Rules::from_yaml([("1", good), ("2", "{domain: ''}")], false).is_err());
+    assert!(!Rules::from_yaml([("1", good)], false).unwrap().is_empty());
+}
+
+#[test]
+fn numbers_booleans_and_dates_keep_their_text_as_values() {
+    let text = "domain: 7\ndescriptors:\n- {key: 0x1F, value: yes}\n- {key: a, value: 2024-01-01}\n\
+                - {key: b, value: 10.0.0.1}\n- {key: c, value: 1_000}\n- {key: d, value: ~}";
+    let document = Document::from_yaml("f", text).unwrap();
+    let found: Vec<_> =
+        document.descriptors.iter().map(|node| (node.key.as_str(), node.value.as_str())).collect();
+    assert_eq!(document.domain, "7");
+    assert_eq!(found, [("0x1F", "yes"), ("a", "2024-01-01"), ("b", "10.0.0.1"), ("c", "1_000"), ("d", "")]);
+}
+
+#[test]
+fn what_the_reference_tolerates_loads() {
+    let text = "name: dumped\ndomain: d\ndescriptors:\n- key: a\n  rate_limit: null\n- key: b\n  value: ''\n  \
+                rate_limit: {unit: SeConD, requests_per_unit: 0x10, replaces: []}\n- key: c\n  rate_limit: \
+                {unlimited: on}\n  descriptors: ~\n  metadata: {free: [1.5, {keys: true}]}\n---\nunknown: {";
+    let document = Document::from_yaml("f", text).unwrap();
+    assert_eq!(document.descriptors.len(), 3);
+    assert_eq!(document.descriptors[1].rate_limit.as_ref().unwrap().requests_per_unit, 16);
+    let metadata = document.descriptors[2].metadata.clone().unwrap();
+    assert_eq!(serde_json::to_string(&metadata).unwrap(), r#"{"free":[1.5,{"keys":true}]}"#);
+    assert!(Rules::load([("f", document)], false).is_ok());
+}
+
+#[test]
+fn of_a_key_that_is_there_twice_the_last_counts() {
+    let text = "{domain: a, domain: d, descriptors: [{unknown: 1}], descriptors: [{key: a}]}";
+    let document = Document::from_yaml("f", text).unwrap();
+    assert_eq!((document.domain.as_str(), document.descriptors[0].key.as_str()), ("d", "a"));
+}
+
+#[test]
+fn aliases_and_merges_are_written_out() {
+    let desk = Desk::new(
+        "domain: d\ndescriptors:\n- key: a\n  rate_limit: &ten {unit: day, requests_per_unit: 10}\n\
+         - key: b\n  rate_limit: *ten\n- key: c\n  rate_limit: {<<: *ten, requests_per_unit: 5}",
+    );
+    assert_eq!(["a=1", "b=1", "c=1"].map(|entries| desk.limit(entries)), [Some(10), Some(10), Some(5)]);
+}
+
+#[test]
+fn what_would_exhaust_memory_or_stack_is_refused() {
+    let mut bomb = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
+    for level in 1..12 {
+        let aliases = vec![format!("*a{}", level - 1); 8].join(", ");
+        bomb += &format!("a{level}: &a{level} [{aliases}]\n");
+    }
+    let mut deep = "a0: &a0 [1]\n".to_owned();
+    for level in 1..200 {
+        deep += &format!("a{level}: &a{level} [*a{}]\n", level - 1);
+    }
+    let nested = format!("a: {}{}", "[".repeat(100_000), "]".repeat(100_000));
+    for (text, problem) in [(bomb, "excessive aliasing"), (deep, "max depth"), (nested, "recursion limit")] {
+        let refused = Document::from_yaml("f", &text).unwrap_err().to_string();
+        assert!(refused.contains(problem), "{refused}");
+    }
+}
