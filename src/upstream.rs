@@ -22,6 +22,7 @@ mod outliers;
 mod pool;
 mod resolve;
 mod secured;
+mod succession;
 mod transport;
 
 use std::cell::Cell;

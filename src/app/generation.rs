@@ -122,7 +122,7 @@ fn secured(
 }
 
 /// The upstreams of `config`; those of `before` that stay as they are are kept. One of which only TLS has changed stays
-/// too, with all that is known of it.
+/// too, with all that is known of it; one with other settings knows of its endpoints what its predecessor knew.
 fn clusters(
     config: &Config,
     before: &[Arc<Cluster>],
@@ -131,7 +131,9 @@ fn clusters(
 ) -> Result<Box<[Arc<Cluster>]>, rustls::Error> {
     let client = |settings: &client::Settings| Client::new(settings.clone()).map(Arc::new);
     let fresh = |settings: &Settings, tls: Option<&client::Settings>| {
-        let cluster = Cluster::new(settings.clone(), tls.map(client).transpose()?, metrics);
+        let before = before.iter().find(|before| before.settings().name == settings.name);
+        let tls = tls.map(client).transpose()?;
+        let cluster = Cluster::new(settings.clone(), tls, before.map(|before| &**before), metrics);
         if let Some(runtime) = runtime {
             cluster.start(runtime);
         }

@@ -58,6 +58,9 @@ pub const EJECTION_MAX: Duration = Duration::from_secs(300);
 /// Percent of the endpoints that may be left out. Above Envoy's tenth, which is one of the few that a sidecar has.
 pub const MAX_EJECTED: u8 = 50;
 
+/// What connections may go over to.
+pub const UPGRADES: [&str; 1] = ["websocket"];
+
 /// Percent of the endpoints that must be healthy, or all are used; Envoy's default.
 pub const PANIC_THRESHOLD: u8 = 50;
 

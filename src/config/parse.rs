@@ -7,6 +7,7 @@ mod address;
 mod network;
 mod place;
 mod plan;
+mod protocol;
 mod schedule;
 mod status;
 mod throttle;
@@ -19,6 +20,7 @@ pub use self::address::{UpstreamPlace, collector, listen_address, listener_addre
 pub use self::network::network;
 pub use self::place::{asn, continent, country};
 pub use self::plan::plan;
+pub use self::protocol::protocol;
 pub use self::schedule::schedule;
 pub use self::status::statuses;
 pub use self::throttle::{delay, factor, margin, share, throttle};

@@ -30,7 +30,7 @@ pub use self::tls::{
     UpstreamTls, Verify,
 };
 pub use self::upstreams::{
-    Balance, HealthCheck, OutlierMap, Outliers, Retries, Upstream, UpstreamLimits, UpstreamMap,
+    Balance, HealthCheck, OutlierMap, Outliers, Retries, Upgrades, Upstream, UpstreamLimits, UpstreamMap,
 };
 pub use self::values::{
     Address, Algorithm, Asn, CollectorAddress, Continent, Country, Duration, Factor, FileName, HeaderPattern,

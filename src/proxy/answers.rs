@@ -156,7 +156,12 @@ fn switching(
 ) -> Response<ResponseBody> {
     let (mut head, answer) = response.into_parts();
     exchange.settle(&settle::ending_by(head.status, &head.headers), limits);
-    headers::prepare_switch(&mut head.headers);
+    if exchange.insists() {
+        head.status = StatusCode::OK;
+        headers::connect::prepare_answer(&mut head.headers);
+    } else {
+        headers::prepare_switch(&mut head.headers);
+    }
     exchange.answers(head.status, Flag::None);
     if let Some(tunnel) = answer.into_tunnel() {
         exchange.switch(tunnel);
@@ -174,6 +179,9 @@ fn failed(
 ) -> Response<ResponseBody> {
     let (status, flag, text) = match failure {
         Failure::NoRoute => (StatusCode::NOT_FOUND, Flag::NoRoute, "not found\n"),
+        Failure::NoProtocol => {
+            (StatusCode::NOT_IMPLEMENTED, Flag::DownstreamProtocol, "protocol not implemented\n")
+        }
         Failure::NoEndpoint => {
             (StatusCode::SERVICE_UNAVAILABLE, Flag::NoHealthyUpstream, "upstream unavailable\n")
         }

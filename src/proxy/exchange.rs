@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, request};
+use hyper::upgrade::OnUpgrade;
 
 use self::record::Record;
 use super::activity::Activity;
@@ -24,7 +25,7 @@ use super::headers::envoy::Controls;
 use super::headers::{self, Given, Hop, Wishes};
 use super::limits::Limits;
 use super::settle::Settlement;
-use super::tunnel::Switched;
+use super::tunnel::{self, Switched};
 use crate::identify::Attributes;
 use crate::limiter::timestamp::Timestamp;
 use crate::overload::{Refusal, Underway};
@@ -110,6 +111,8 @@ pub(super) struct Exchange {
     grpc: bool,
     /// What the client would rather speak.
     upgrade: Option<HeaderValue>,
+    /// Where its stream is to be had when that is no longer one of HTTP.
+    stream: Option<OnUpgrade>,
     started: Timestamp,
     /// When it was free to go to the upstream.
     forwarded: Timestamp,
@@ -134,13 +137,15 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// A request's head is complete; its bodies may stand still for `stall`.
+    /// A request's head is complete; its bodies may stand still for `stall`. One for a stream that is to leave HTTP is
+    /// made what it would be in HTTP/1.1.
     pub(super) fn begin(
         connection: &Rc<Connection>,
-        head: &request::Parts,
+        head: &mut request::Parts,
         started: Timestamp,
         stall: Duration,
     ) -> Box<Self> {
+        let stream = headers::connect::take(head, || connection.worker.random());
         let activity = connection.begin_exchange(head.version);
         activity.begin_exchange(stall);
         connection.worker.metrics.request_started(connection.listener);
@@ -150,6 +155,7 @@ impl Exchange {
             activity,
             grpc: grpc::is_call(head),
             upgrade: None,
+            stream,
             started,
             forwarded: started,
             status: None,
@@ -224,7 +230,7 @@ impl Exchange {
     ) {
         if let Some(record) = &mut self.record {
             record.rule = Some(rule.into());
-            let _ = headers::prepare_request(head, given, hop);
+            let _ = headers::prepare_request(head, given, hop, &[]);
             record.note_headers(&head.headers);
         }
     }
@@ -235,15 +241,23 @@ impl Exchange {
         wishes.controls
     }
 
-    /// Whether the client asks to speak another protocol, if the upstream does.
-    pub(super) fn asks_for_tunnel(&self) -> bool {
-        self.upgrade.is_some()
+    /// Whether the client takes nothing for a success but the protocol that it asks for.
+    pub(super) fn insists(&self) -> bool {
+        self.stream.is_some()
     }
 
-    /// The upstream does: the connection is a tunnel from now on, and this its exchange.
-    pub(super) fn switch(self: Box<Self>, upstream: Tunnel) {
+    /// The protocol that the client would rather speak, if the upstream does.
+    pub(super) fn wanted(&self) -> Option<&HeaderValue> {
+        self.upgrade.as_ref()
+    }
+
+    /// The upstream does: the connection, or the stream, is a tunnel from now on, and this its exchange.
+    pub(super) fn switch(mut self: Box<Self>, upstream: Tunnel) {
         let connection = Rc::clone(&self.connection);
-        connection.switch(Switched { upstream, exchange: self });
+        match self.stream.take() {
+            Some(stream) => tunnel::begin(stream, Switched { upstream, exchange: self }),
+            None => connection.switch(Switched { upstream, exchange: self }),
+        }
     }
 
     /// A tunnel has ended through which so much went.

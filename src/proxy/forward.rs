@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
+use http::header::UPGRADE;
 use http::{Response, StatusCode, request};
 use smallvec::SmallVec;
 
@@ -27,6 +28,8 @@ use crate::upstream::host::Host;
 pub(super) enum Failure {
     /// No upstream takes such a request.
     NoRoute,
+    /// The upstream is not asked for such a protocol, and the client wants nothing else.
+    NoProtocol,
     /// The upstream is nowhere.
     NoEndpoint,
     /// Between us and the upstream.
@@ -57,6 +60,9 @@ pub(super) async fn forward(
     controls: Option<&Controls>,
 ) -> Answered {
     let upstream = upstream.ok_or(Failure::NoRoute)?;
+    if exchange.insists() && exchange.wanted().is_none() {
+        return Err(Failure::NoProtocol);
+    }
     let plan = Plan::of(upstream.settings(), controls);
     let expected = controls.and_then(|controls| controls.timeout);
     let expected = expected.map_or_else(|| upstream.expected_timeout().clone(), envoy::milliseconds);
@@ -123,16 +129,23 @@ pub(super) async fn once(
     let answered = match answered.and_then(|answered| answered.map_err(Failure::Upstream)) {
         // A body that broke off breaks the upstream's connection too; the fault is the client's.
         Err(Failure::Upstream(_)) if exchange.request_is_broken() => Err(Failure::BrokenRequest),
-        // A 101 would end HTTP on a connection whose client has not asked for anything else.
-        Ok(response)
-            if response.status() == StatusCode::SWITCHING_PROTOCOLS && !exchange.asks_for_tunnel() =>
-        {
-            Err(Failure::Unreadable)
-        }
+        Ok(response) if !is_followed(&response, exchange) => Err(Failure::Unreadable),
         answered => answered,
     };
     attempt.end(&answered, exchange);
     answered
+}
+
+/// Whether an answer means to the client what it means to us. A 101 ends HTTP on the connection of a client that may not
+/// have asked for anything else, or not for that; and for one that insists any success would.
+fn is_followed(response: &Response<Answer<RequestBody>>, exchange: &Exchange) -> bool {
+    match response.status() {
+        StatusCode::SWITCHING_PROTOCOLS => {
+            let wanted = exchange.wanted().zip(response.headers().get(UPGRADE));
+            wanted.is_some_and(|(wanted, got)| wanted.as_bytes().eq_ignore_ascii_case(got.as_bytes()))
+        }
+        status => !(exchange.insists() && status.is_success()),
+    }
 }
 
 /// A fresh connection to the endpoint of `attempt`, or to another one where none can be made.
@@ -143,7 +156,6 @@ async fn connect(
     tried: &mut Tried,
     mut attempt: Attempt,
 ) -> Result<(Attempt, Line), Failure> {
-    let mut left = plan.retries;
     loop {
         let connecting = {
             let connecting = pin!(attempt.endpoint.connect(exchange.is_grpc()));
@@ -159,11 +171,11 @@ async fn connect(
             matches!(failure, Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout));
         let failed: Answered = Err(failure);
         attempt.end(&failed, exchange);
-        let may_move = is_refused && plan.on.connect_failure && left > 0 && upstream.has_other(tried);
+        let may_move =
+            is_refused && plan.on.connect_failure && plan.allows_after(tried) && upstream.has_other(tried);
         let Some(endpoint) = may_move.then(|| upstream.pick(tried)).flatten() else {
             return failed.and(Err(Failure::NoEndpoint));
         };
-        left -= 1;
         exchange.note_retry();
         endpoint.metrics().retried();
         attempt = Attempt::begin(endpoint, exchange);
@@ -196,7 +208,13 @@ fn is_good(answered: &Answered) -> Option<bool> {
         // We did not ask.
         Err(Failure::Upstream(UpstreamError::Overflow)) => None,
         Err(Failure::Upstream(_) | Failure::Unreadable | Failure::Late | Failure::TryLate) => Some(false),
-        Err(Failure::Stalled | Failure::BrokenRequest | Failure::NoRoute | Failure::NoEndpoint) => None,
+        Err(
+            Failure::Stalled
+            | Failure::BrokenRequest
+            | Failure::NoRoute
+            | Failure::NoProtocol
+            | Failure::NoEndpoint,
+        ) => None,
     }
 }
 
@@ -238,9 +256,13 @@ fn outcome(answered: &Answered) -> UpstreamOutcome {
         Err(Failure::Upstream(UpstreamError::Overflow)) => UpstreamOutcome::Overflowed,
         Err(Failure::Late | Failure::TryLate) => UpstreamOutcome::TimedOut,
         Err(Failure::Upstream(UpstreamError::Reset(_))) => UpstreamOutcome::Reset,
-        Err(Failure::Stalled | Failure::BrokenRequest | Failure::NoRoute | Failure::NoEndpoint) => {
-            UpstreamOutcome::Abandoned
-        }
+        Err(
+            Failure::Stalled
+            | Failure::BrokenRequest
+            | Failure::NoRoute
+            | Failure::NoProtocol
+            | Failure::NoEndpoint,
+        ) => UpstreamOutcome::Abandoned,
     }
 }
 

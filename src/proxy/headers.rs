@@ -1,5 +1,6 @@
 //! What is taken off and put on as messages pass: hop-by-hop fields, forwarding fields, the request's identity.
 
+pub(super) mod connect;
 pub(super) mod envoy;
 pub(super) mod identity;
 
@@ -187,9 +188,14 @@ pub(super) struct Wishes {
     pub(super) controls: Option<Box<Controls>>,
 }
 
-/// Turns a client's request into ours: its target in origin-form, its fields without those of the hop.
-/// Answers what the client asks of us.
-pub(super) fn prepare_request(head: &mut request::Parts, given: Given, hop: &Hop<'_>) -> Wishes {
+/// Turns a client's request into ours: its target in origin-form, its fields without those of the hop. It may go over
+/// to one of `upgrades`. Answers what the client asks of us.
+pub(super) fn prepare_request(
+    head: &mut request::Parts,
+    given: Given,
+    hop: &Hop<'_>,
+    upgrades: &[Box<str>],
+) -> Wishes {
     if head.uri.authority().is_some() {
         to_origin_form(head);
     }
@@ -200,7 +206,7 @@ pub(super) fn prepare_request(head: &mut request::Parts, given: Given, hop: &Hop
     }
     let mut upgrade = None;
     if given.of_the_hop {
-        upgrade = wanted_protocol(&head.method, head.version, headers);
+        upgrade = wanted_protocol(&head.method, head.version, headers, upgrades);
         let wants_trailers = headers.get(TE).is_some_and(|te| lists(te, "trailers"));
         remove_hop_by_hop(headers);
         // The client has been, or will be, told to continue by us.
@@ -248,15 +254,24 @@ pub(super) fn prepare_request(head: &mut request::Parts, given: Given, hop: &Hop
     Wishes { upgrade, controls }
 }
 
-/// The protocol that a client asks for and that we pass on: WebSocket. Others, and `h2c` before all, would carry
-/// requests past us that nobody has looked at.
-fn wanted_protocol(method: &Method, version: Version, headers: &HeaderMap) -> Option<HeaderValue> {
+/// The protocol that a client asks for, if it is one of `upgrades`. Others, and `h2c` before all, would carry requests
+/// past us that nobody has looked at.
+fn wanted_protocol(
+    method: &Method,
+    version: Version,
+    headers: &HeaderMap,
+    upgrades: &[Box<str>],
+) -> Option<HeaderValue> {
     let mut protocols = headers.get_all(UPGRADE).iter();
     let (protocol, others) = (protocols.next()?, protocols.next());
+    let is = |name: &str| protocol.as_bytes().eq_ignore_ascii_case(name.as_bytes());
     let asks = headers.get_all(CONNECTION).iter().any(|value| lists(value, "upgrade"));
-    let has_body = headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
-    let fits = *method == Method::GET && version == Version::HTTP_11 && asks && !has_body && others.is_none();
-    (fits && protocol.as_bytes().eq_ignore_ascii_case(b"websocket")).then(|| protocol.clone())
+    let has_body = headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
+        || headers.contains_key(TRANSFER_ENCODING);
+    // RFC 6455 section 4.1; the clients of other protocols also come with POST.
+    let is_fit = *method == Method::GET || !is("websocket");
+    let fits = version != Version::HTTP_10 && is_fit && asks && !has_body && others.is_none();
+    (fits && upgrades.iter().any(|name| is(name))).then(|| protocol.clone())
 }
 
 /// How many fields a request gets from us.

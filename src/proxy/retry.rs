@@ -65,9 +65,23 @@ impl<'a> Plan<'a> {
         self.retries > 0 && self.on.is_more_than_connecting()
     }
 
-    /// Whether the outcome of an attempt is worth another one.
-    fn wants(&self, method: &Method, answered: &Result<Response<Answer<RequestBody>>, Failure>) -> bool {
+    /// Whether there may be another attempt after those at `tried`.
+    pub(super) fn allows_after(&self, tried: &Tried) -> bool {
+        u32::try_from(tried.len()).is_ok_and(|tried| tried <= self.retries)
+    }
+
+    /// Whether the outcome of an attempt is worth another one, at an`other` endpoint or at the same.
+    fn wants(
+        &self,
+        method: &Method,
+        answered: &Result<Response<Answer<RequestBody>>, Failure>,
+        other: bool,
+    ) -> bool {
         let is_wanted = match answered {
+            // The connection it was sent on was gone, and so is the endpoint.
+            Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
+                self.on.connect_failure && self.outlasts_answers() && other
+            }
             Ok(response) => self.on.names(response.status().as_u16()),
             Err(Failure::Upstream(UpstreamError::Reset(_))) => self.on.reset,
             Err(Failure::TryLate) => self.on.timeout,
@@ -97,10 +111,11 @@ pub(super) async fn forward(
         }
         let request = (&mut again, RequestBody::replayed(&replay));
         let answered = once(upstream, exchange, request, plan, &mut tried).await;
-        if !plan.wants(&head.method, &answered) {
+        if !plan.wants(&head.method, &answered, upstream.has_other(&tried)) {
             return answered;
         }
-        if retries >= plan.retries {
+        // Where no connection could be made that was an attempt too.
+        if !plan.allows_after(&tried) {
             exchange.note_exhausted();
             return answered;
         }

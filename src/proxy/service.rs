@@ -37,7 +37,7 @@ pub(super) fn handle(
     let policy = &view.policy;
     let now = worker.shared.clock.now();
     let (mut head, body) = request.into_parts();
-    let mut exchange = Exchange::begin(connection, &head, now, view.stall);
+    let mut exchange = Exchange::begin(connection, &mut head, now, view.stall);
     if let Err(refusal) = exchange.take_place() {
         let unread = Unread::new(Expectation::of(&head.headers), body);
         return answered(answers::overloaded(exchange, refusal, unread));
@@ -83,11 +83,11 @@ pub(super) fn handle(
     };
 
     let upstream = view.upstream(&attributes).map(Rc::clone);
-    let stall = upstream.as_ref().map_or(view.stall, |upstream| upstream.settings().idle_timeout);
-    exchange.bodies_may_rest(stall);
+    exchange.bodies_may_rest(upstream.as_ref().map_or(view.stall, |to| to.settings().idle_timeout));
     exchange.reserve(&limits, policy);
     exchange.listen(view.fallbacks.listen(limits.rules(), &head, attributes.certificate.is_some(), now));
-    let controls = exchange.note_wishes(headers::prepare_request(&mut head, given, &hop));
+    let upgrades = upgrades(upstream.as_deref());
+    let controls = exchange.note_wishes(headers::prepare_request(&mut head, given, &hop, upgrades));
     limits.write_marks(&mut head.headers, &view);
     exchange.note_headers(&mut head.headers);
     Handling::Forwarding(Box::pin(async move {
@@ -103,6 +103,11 @@ pub(super) fn handle(
         limits.write_marks(response.headers_mut(), &view);
         response
     }))
+}
+
+/// What a request may go over to.
+fn upgrades(upstream: Option<&Upstream>) -> &[Box<str>] {
+    upstream.map_or(&[], |upstream| upstream.settings().upgrades())
 }
 
 /// How long the upstream has for its answer: what somebody inside asks for, or what the configuration says.

@@ -127,6 +127,7 @@ pub(super) fn ending_of(failure: &Failure, status: StatusCode) -> Ending<'static
         // The client's doing: the upstream may be at work all the same.
         Failure::Stalled | Failure::BrokenRequest => return Ending::Abandoned,
         Failure::NoRoute
+        | Failure::NoProtocol
         | Failure::NoEndpoint
         | Failure::Upstream(
             UpstreamError::Connect(_) | UpstreamError::ConnectTimeout | UpstreamError::Overflow,

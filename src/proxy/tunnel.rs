@@ -3,14 +3,17 @@
 //! The exchange that led to it lasts as long as the tunnel, and with it what its limits hold.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::io;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use tokio::io::copy_bidirectional;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
-use super::activity::Overdue;
+use super::activity::{Activity, Overdue};
 use super::exchange::Exchange;
 use super::stream::Downstream;
 use crate::upstream::tunnel::Tunnel;
@@ -24,11 +27,27 @@ pub(super) struct Switched {
     pub(super) exchange: Box<Exchange>,
 }
 
-/// Carries bytes both ways until both sides have ended, either breaks off, or nothing has moved for the upstream's
-/// idle timeout. `read` is what the client has sent already.
-pub(super) async fn carry(switched: Switched, mut downstream: Downstream, read: Bytes) {
-    let Switched { mut upstream, mut exchange } = switched;
+/// Carries bytes both ways over a client's connection, of which `read` has been read already.
+pub(super) async fn take_over(switched: Switched, mut downstream: Downstream, read: Bytes) {
     downstream.unread(&read);
+    carry(switched, downstream).await;
+}
+
+/// Carries bytes both ways over a stream of HTTP/2, as soon as its answer is out.
+pub(super) fn begin(stream: OnUpgrade, switched: Switched) {
+    let activity = Rc::clone(switched.exchange.activity());
+    drop(tokio::task::spawn_local(async move {
+        match stream.await {
+            Ok(stream) => carry(switched, Stream { io: TokioIo::new(stream), activity }).await,
+            Err(error) => tracing::debug!(%error, "tunnel without a stream"),
+        }
+    }));
+}
+
+/// Carries bytes both ways until both sides have ended, either breaks off, or nothing has moved for the upstream's
+/// idle timeout.
+async fn carry(switched: Switched, mut downstream: impl AsyncRead + AsyncWrite + Unpin) {
+    let Switched { mut upstream, mut exchange } = switched;
     let activity = Rc::clone(exchange.activity());
     let carried = {
         let mut copying = pin!(copy_bidirectional(&mut downstream, &mut upstream));
@@ -47,4 +66,39 @@ pub(super) async fn carry(switched: Switched, mut downstream: Downstream, read: 
         None => tracing::debug!("tunnel stood still"),
     }
     exchange.note_whole();
+}
+
+/// A stream of HTTP/2 that is no longer one of HTTP, noting its progress.
+#[derive(Debug)]
+struct Stream {
+    io: TokioIo<Upgraded>,
+    activity: Rc<Activity>,
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+        self.activity.read();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
+        self.activity.wrote();
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
 }

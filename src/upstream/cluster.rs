@@ -19,6 +19,7 @@ use super::host::{Host, Target};
 use super::outliers::Ejections;
 use super::resolve;
 use super::settings::Settings;
+use super::succession::{self, Heritage};
 use crate::telemetry::metrics::{ClusterMetrics, ClusterView, HostView, Metrics};
 use crate::tls::client::Client;
 
@@ -51,19 +52,24 @@ pub(super) struct Known {
 }
 
 impl Cluster {
-    /// The upstream that `settings` describe, over `tls` if there is any. Names are to be looked up still: see
-    /// [`Self::start`].
-    pub fn new(settings: Settings, tls: Option<Arc<Client>>, metrics: &Metrics) -> Arc<Self> {
-        let targets = settings.addresses.iter().filter_map(|address| Some((Target::of(address)?, address)));
-        let hosts: Hosts = targets
-            .map(|(target, address)| Arc::new(Host::new(target, address.to_string().into())))
-            .collect();
-        let is_settled = hosts.len() == settings.addresses.len();
+    /// The upstream that `settings` describe, over `tls` if there is any; of the endpoints that it has from `before`,
+    /// whose place it takes, all stays known. Names are to be looked up still: see [`Self::start`].
+    pub fn new(
+        settings: Settings,
+        tls: Option<Arc<Client>>,
+        before: Option<&Self>,
+        metrics: &Metrics,
+    ) -> Arc<Self> {
+        let before = before.filter(|before| {
+            before.tls.is_some() == tls.is_some() && before.settings.http2 == settings.http2
+        });
+        let Heritage { hosts, ejections } = succession::of(&settings, before);
+        let is_settled = settings.addresses.iter().all(|address| Target::of(address).is_some());
         Arc::new(Self {
             known: watch::Sender::new(Known { hosts, is_settled }),
             epoch: AtomicU32::new(0),
             breaker: Breaker::new(settings.limits, settings.retries.budget > 0),
-            ejections: Mutex::default(),
+            ejections: Mutex::new(ejections),
             metrics: metrics.cluster(&settings.name),
             tls: tls.map(ArcSwap::new),
             settings,

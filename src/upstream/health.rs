@@ -8,13 +8,17 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::cluster::Cluster;
 use super::host::{FAILED_CHECK, Host};
+use super::http2;
 use super::resolve::jittered;
 use super::secured;
 use super::settings::HealthCheck;
+use super::transport::Transport;
 use crate::tls::Protocol;
 
 /// A status line is here long before so many bytes are.
 const LONGEST_LINE: usize = 1024;
+/// Who asks.
+const USER_AGENT: &str = "weir-health-check";
 
 /// How checks of one endpoint went.
 #[derive(Debug, Default)]
@@ -27,7 +31,8 @@ struct Record {
 
 /// Checks `host` every now and then, for as long as it is an endpoint of `cluster`.
 pub(super) async fn keep_checked(cluster: Weak<Cluster>, host: Weak<Host>) {
-    let mut record = Record::default();
+    let was_checked = host.upgrade().is_some_and(|host| host.was_checked);
+    let mut record = Record { any: was_checked, ..Record::default() };
     loop {
         let interval = {
             let (Some(cluster), Some(host)) = (cluster.upgrade(), host.upgrade()) else { return };
@@ -68,26 +73,35 @@ impl Record {
     }
 }
 
+/// Asks as requests do: one that speaks nothing but HTTP/2 would fail any other question.
 async fn check(cluster: &Cluster, host: &Host, settings: &HealthCheck) -> io::Result<()> {
-    // What is asked is asked by HTTP/1.1; without a question, what requests will speak has to be there.
-    let protocol = match settings.path {
-        None if cluster.settings().http2 => Protocol::Http2,
-        _ => Protocol::Http1,
-    };
+    let protocol = if cluster.settings().http2 { Protocol::Http2 } else { Protocol::Http1 };
     let client = cluster.tls();
-    let mut stream = pin!(secured::open(cluster, host, client.as_deref(), protocol).await?);
+    let stream = secured::open(cluster, host, client.as_deref(), protocol).await?;
     let Some(path) = &settings.path else { return Ok(()) };
     let authority = settings.host.as_ref().unwrap_or(&host.hostname);
+    let status = match protocol {
+        Protocol::Http1 => ask_http1(stream, path, authority).await?,
+        Protocol::Http2 => {
+            let scheme = if client.is_some() { "https" } else { "http" };
+            http2::check(stream, &format!("{scheme}://{authority}{path}"), USER_AGENT).await?
+        }
+    };
+    let is_good = (200..400).contains(&status);
+    if is_good { Ok(()) } else { Err(io::Error::other(format!("answered {status}"))) }
+}
+
+async fn ask_http1(stream: Transport, path: &str, authority: &str) -> io::Result<u16> {
+    let mut stream = pin!(stream);
     let request = format!(
-        "GET {path} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: weir-health-check\r\nconnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: {USER_AGENT}\r\nconnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
     let mut read = Vec::with_capacity(LONGEST_LINE);
     loop {
         if let Some(status) = status_of(&read) {
-            let is_good = (200..400).contains(&status);
-            return if is_good { Ok(()) } else { Err(io::Error::other(format!("answered {status}"))) };
+            return Ok(status);
         }
         if read.len() >= LONGEST_LINE || stream.read_buf(&mut read).await? == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "no status line"));

@@ -26,6 +26,8 @@ pub struct Host {
     flags: AtomicU8,
     /// There was no TLS with it when that was last tried.
     pub(super) is_distrusted: AtomicBool,
+    /// Whether it had been checked before this upstream had it.
+    pub(super) was_checked: bool,
 }
 
 /// Where a connection is made to.
@@ -69,6 +71,18 @@ impl Host {
             failures: AtomicU32::new(0),
             flags: AtomicU8::new(0),
             is_distrusted: AtomicBool::new(false),
+            was_checked: false,
+        }
+    }
+
+    /// The same place for another upstream, as it is at the moment; `was_checked` says whether anybody asks it.
+    pub(super) fn again(&self, was_checked: bool) -> Self {
+        Self {
+            failures: AtomicU32::new(self.failures.load(Ordering::Relaxed)),
+            flags: AtomicU8::new(self.flags.load(Ordering::Relaxed)),
+            is_distrusted: AtomicBool::new(self.is_distrusted.load(Ordering::Relaxed)),
+            was_checked,
+            ..Self::new(self.target.clone(), self.hostname.clone())
         }
     }
 

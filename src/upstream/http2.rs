@@ -7,6 +7,7 @@ pub(in crate::upstream) mod head;
 pub(in crate::upstream) mod lines;
 pub(in crate::upstream) mod streaming;
 
+mod check;
 mod upload;
 
 use std::future::poll_fn;
@@ -20,6 +21,7 @@ use http::{Request, Response};
 use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
+pub(in crate::upstream) use self::check::check;
 use self::lines::{Lines, Taken};
 use self::streaming::Streaming;
 use self::upload::Upload;

@@ -11,17 +11,38 @@ use std::time::Duration;
 
 use super::cluster::{Cluster, TICK};
 use super::host::{EJECTED, Host};
+use super::settings::Outliers;
 
 /// The endpoints that have been ejected lately, by address.
 #[derive(Debug, Default)]
 pub(super) struct Ejections(HashMap<Box<str>, Ejection>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Ejection {
     /// How often it happened, less one for each such time of good behaviour.
     times: u32,
     /// Ticks until it is let in again, or, after that, until `times` is lowered.
     left: u128,
+}
+
+impl Ejections {
+    /// Those of `hosts`, as far as `outliers` leaves so many out at once; the others are let in.
+    pub(super) fn of_those(&self, hosts: &[Arc<Host>], outliers: Option<&Outliers>) -> Self {
+        let most = outliers.map_or(0, |outliers| most(outliers, hosts.len()));
+        let mut ejected: usize = 0;
+        let one = |host: &Arc<Host>| {
+            let ejection = self.0.get(&host.name).filter(|_| outliers.is_some());
+            if host.is(EJECTED) {
+                if ejection.is_some() && ejected < most {
+                    ejected = ejected.saturating_add(1);
+                } else {
+                    host.lower(EJECTED);
+                }
+            }
+            Some((host.name.clone(), ejection?.clone()))
+        };
+        Self(hosts.iter().filter_map(one).collect())
+    }
 }
 
 impl Cluster {
@@ -46,9 +67,8 @@ impl Cluster {
         // One at a time: the share is exact.
         let mut ejections = self.ejections.lock();
         let hosts = self.hosts();
-        let ejected = hosts.iter().filter(|host| host.is(EJECTED)).count().saturating_add(1);
-        let share = usize::from(outliers.max_ejected).saturating_mul(hosts.len()) / 100;
-        if ejected > share.max(1) || ejected >= hosts.len() || !host.raise(EJECTED) {
+        let ejected = hosts.iter().filter(|host| host.is(EJECTED)).count();
+        if ejected >= most(outliers, hosts.len()) || !host.raise(EJECTED) {
             return;
         }
         host.failures.store(0, Ordering::Relaxed);
@@ -98,6 +118,12 @@ impl Cluster {
             self.has_changed();
         }
     }
+}
+
+/// How many of so many hosts may be left out.
+fn most(outliers: &Outliers, hosts: usize) -> usize {
+    let share = usize::from(outliers.max_ejected).saturating_mul(hosts) / 100;
+    share.max(1).min(hosts.saturating_sub(1))
 }
 
 fn ticks(time: Duration) -> u128 {

@@ -12,6 +12,8 @@ pub struct Settings {
     pub addresses: Box<[Address]>,
     /// Whether all requests go over HTTP/2, with prior knowledge.
     pub http2: bool,
+    /// Other protocols than HTTP that connections may go over to, in small letters.
+    pub upgrades: Box<[Box<str>]>,
     /// Until a connection stands, or one is free.
     pub connect_timeout: Duration,
     /// From the request's last byte to the answer's headers.
@@ -32,6 +34,13 @@ pub struct Settings {
     pub limits: Limits,
     /// When a request is tried again.
     pub retries: Retries,
+}
+
+impl Settings {
+    /// The protocols that a connection may go over to; none where requests share it.
+    pub fn upgrades(&self) -> &[Box<str>] {
+        if self.http2 { &[] } else { &self.upgrades }
+    }
 }
 
 /// An upstream's address.

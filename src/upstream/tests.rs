@@ -11,13 +11,14 @@ const OUTLIERS: Outliers = Outliers {
     max_ejected: 50,
 };
 
-fn settings(addresses: &[(&str, u16)]) -> Settings {
+pub(super) fn settings(addresses: &[(&str, u16)]) -> Settings {
     let limits = Limits { connections: 1, pending: 1, requests: 1, retries: 1 };
     let address = |(host, port): &(&str, u16)| Address::Tcp { host: (*host).into(), port: *port };
     Settings {
         name: "api".into(),
         addresses: addresses.iter().map(address).collect(),
         http2: false,
+        upgrades: Box::default(),
         connect_timeout: Duration::from_secs(1),
         timeout: Duration::from_secs(1),
         idle_timeout: Duration::from_secs(1),
@@ -40,7 +41,7 @@ fn settings(addresses: &[(&str, u16)]) -> Settings {
 
 fn upstream(settings: Settings) -> Upstream {
     let metrics = Metrics::new(&[]);
-    Upstream::new(&Cluster::new(settings, None, &metrics), &metrics)
+    Upstream::new(&Cluster::new(settings, None, None, &metrics), &metrics)
 }
 
 fn four() -> Upstream {
@@ -162,6 +163,55 @@ fn an_upstream_that_moves_keeps_the_endpoints_it_still_has() {
     assert!(Arc::ptr_eq(&kept, &upstream.cluster.hosts()[0]));
     at(&[]);
     assert!(upstream.pick(&[]).is_none());
+}
+
+/// The same upstream with other settings.
+fn followed(upstream: &Upstream, settings: Settings) -> Upstream {
+    let metrics = Metrics::new(&[]);
+    Upstream::new(&Cluster::new(settings, None, Some(&upstream.cluster), &metrics), &metrics)
+}
+
+#[test]
+fn an_upstream_with_other_settings_keeps_what_is_known_of_its_endpoints() {
+    let before = four();
+    fail(&before, 0);
+    fail(&before, 1);
+    let timeout = Duration::from_secs(7);
+    let after = followed(
+        &before,
+        Settings {
+            timeout,
+            ..settings(&[("10.0.0.4", 1), ("10.0.0.3", 1), ("10.0.0.1", 1), ("10.0.0.5", 1)])
+        },
+    );
+    assert_eq!(taking(&after), ['3', '4', '5'], "who stays is left out still");
+    pass(&before, OUTLIERS.ejection);
+    assert_eq!(taking(&after), ['3', '4', '5'], "the two go on apart");
+    pass(&after, OUTLIERS.ejection);
+    assert_eq!(taking(&after), ['1', '3', '4', '5']);
+    fail(&after, 2);
+    pass(&after, OUTLIERS.ejection);
+    assert_eq!(taking(&after), ['3', '4', '5'], "and it is remembered that it was not the first time");
+}
+
+#[test]
+fn what_the_new_settings_do_not_allow_is_not_kept() {
+    let before = four();
+    fail(&before, 0);
+    before.cluster.hosts()[1].raise(FAILED_CHECK);
+    let unchecked = followed(&before, Settings { outliers: None, ..before.settings().clone() });
+    assert_eq!(taking(&unchecked), ['1', '2', '3', '4'], "nobody would let them in again");
+    let alone = followed(&before, settings(&[("10.0.0.1", 1)]));
+    assert_eq!(taking(&alone), ['1'], "the last one is never left out");
+}
+
+#[test]
+fn a_name_keeps_its_addresses_through_a_reload_until_it_is_heard_of_again() {
+    let before = upstream(settings(&[("app.test", 1)]));
+    before.cluster.is_at(vec![(Target::Ip(([10, 0, 0, 7], 1).into()), "app.test:1".into())], true);
+    let timeout = Duration::from_secs(7);
+    let after = followed(&before, Settings { timeout, ..before.settings().clone() });
+    assert_eq!(taking(&after), ['7']);
 }
 
 #[tokio::test]

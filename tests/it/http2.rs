@@ -1,7 +1,10 @@
 //! HTTP/2 from clients: what they ask is what the upstream gets, and no stream pays for another.
 
+mod calls;
 mod floods;
 mod grpc;
+mod tools;
+mod tunnels;
 mod upstream;
 
 use std::thread;

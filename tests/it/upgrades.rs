@@ -1,6 +1,6 @@
 //! WebSocket and what else asks to leave HTTP: passed through where it is safe, by the limits of every request.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::wire::Framing;
 use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config, config_with, get, wait};
 
 /// A WebSocket server that sends back what it gets, and closes when the client does.
-fn echo_server() -> SocketAddr {
+pub(crate) fn echo_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -44,7 +44,7 @@ fn connect(address: SocketAddr) -> Result<WebSocket<TcpStream>, u16> {
     }
 }
 
-fn says(socket: &mut WebSocket<TcpStream>, text: &str) {
+pub(crate) fn says(socket: &mut WebSocket<impl Read + Write>, text: &str) {
     socket.send(Message::text(text)).unwrap();
     assert_eq!(socket.read().unwrap(), Message::text(text));
 }

@@ -1,5 +1,6 @@
 //! Several upstreams and several endpoints: who takes which request.
 
+mod faults;
 mod retries;
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support::h2_origin::H2Origin;
 use crate::support::wait::until_true;
 use crate::support::{Client, Origin, Request, Then, Weir, at_once, get};
 
@@ -158,6 +160,32 @@ fn health_checks_decide_who_gets_requests() {
 }
 
 #[test]
+fn one_that_speaks_nothing_but_http_2_is_asked_by_http_2_how_it_is() {
+    let status = Arc::new(AtomicU16::new(503));
+    let answer = Arc::clone(&status);
+    let origin = H2Origin::start(None, move |request, mut respond| {
+        let is_check = request.uri().to_string() == "http://app.test/health?deep"
+            && request.headers()["user-agent"] == "weir-health-check";
+        let status = if is_check { answer.load(Ordering::SeqCst) } else { 200 };
+        async move {
+            let response = http::Response::builder().status(status).body(()).unwrap();
+            respond.send_response(response, true).map(drop)
+        }
+    });
+    let check =
+        "{ path: '/health?deep', host: app.test, interval: 50ms, timeout: 1s, healthy: 1, unhealthy: 1 }";
+    let weir = Weir::start(&config(&format!(
+        "upstream: {{ address: '{}', http2: true, health_check: {check} }}",
+        origin.address()
+    )));
+    let healthy = || weir.metric("weir_upstream_endpoints_healthy", &[]);
+    until_true("the first check", || healthy() == 0.0);
+    status.store(204, Ordering::SeqCst);
+    until_true("its recovery", || healthy() == 1.0);
+    assert_eq!(get(weir.address(), "/").status, 200);
+}
+
+#[test]
 fn where_most_endpoints_are_ill_all_are_used() {
     let ill = Arc::new(AtomicU16::new(503));
     let origins = [moody(&ill), moody(&ill), named("good")];
@@ -299,4 +327,23 @@ fn a_reload_moves_requests_and_keeps_connections_that_are_still_wanted() {
     weir.reload(&text("/b"));
     assert_eq!((client.get("/a").body.text(), client.get("/b").body.text()), ("other".into(), "one".into()));
     assert_eq!((one.connections(), other.connections()), (1, 1));
+}
+
+#[test]
+fn a_reload_with_other_settings_lets_nobody_in_who_was_left_out() {
+    let origins = [moody(&Arc::new(AtomicU16::new(500))), named("good")];
+    let text = |timeout: &str| {
+        config(&format!(
+            "upstream: {{ address: [{}], timeout: {timeout}, outliers: {{ failures: 2, ejection: 1h }} }}",
+            addresses(&origins)
+        ))
+    };
+    let weir = Weir::start(&text("5s"));
+    let mut client = Client::connect(weir.address());
+    let bad = |client: &mut Client| (0..20).filter(|_| client.get("/").status == 500).count();
+    assert_eq!(bad(&mut client), 2);
+    weir.reload(&text("6s"));
+    assert_eq!(bad(&mut client), 0);
+    let healthy = weir.metric("weir_upstream_endpoints_healthy", &[]);
+    assert_eq!(healthy, 1.0);
 }

@@ -155,6 +155,7 @@ fn settings(
     let panic_threshold =
         endpoints::percent(panic, defaults::PANIC_THRESHOLD, at.key("panic_threshold"), report);
     let retries = retries::compile(raw.and_then(|raw| raw.retries.as_ref()), at.key("retries"), report);
+    let upgrades = upgrades(raw.and_then(|raw| raw.upgrades.as_ref()), at.key("upgrades"), report);
     let first = addresses.first()?;
     Some(Settings {
         dns_refresh: refresh.unwrap_or(defaults::DNS_REFRESH),
@@ -170,10 +171,28 @@ fn settings(
         name: name.unwrap_or_else(|| first.to_string().into()),
         addresses: addresses.into(),
         http2: raw.and_then(|raw| raw.http2).unwrap_or(false),
+        upgrades,
         connect_timeout: connect.unwrap_or(defaults::CONNECT_TIMEOUT),
         timeout: answer.unwrap_or(defaults::UPSTREAM_TIMEOUT),
         idle_timeout: idle.unwrap_or(defaults::UPSTREAM_IDLE_TIMEOUT),
     })
+}
+
+/// The names of protocols, in small letters.
+fn upgrades(raw: Option<&raw::Upgrades>, at: At<'_>, report: &mut Report<'_>) -> Box<[Box<str>]> {
+    match raw {
+        None => defaults::UPGRADES.map(Into::into).into(),
+        Some(raw::Upgrades::Names(raw)) => {
+            each(raw, at, |raw, at| report.take(at, parse::protocol(raw))).into()
+        }
+        Some(raw::Upgrades::Switch(on)) => {
+            if *on {
+                let fault = Fault::new("expected protocols or `false`, got true");
+                report.value(at, fault.hint("`websocket` is passed on unless turned off"));
+            }
+            Box::default()
+        }
+    }
 }
 
 fn address(

@@ -37,6 +37,9 @@ pub struct UpstreamMap {
     /// Whether all requests go over HTTP/2, with prior knowledge or as agreed on by TLS; calls of gRPC always do.
     #[schemars(extend("default" = false))]
     pub http2: Option<bool>,
+    /// Other protocols that a client may ask for with `upgrade`; after that neither rules nor limits see what is said.
+    #[schemars(extend("default" = "websocket"))]
+    pub upgrades: Option<Upgrades>,
     /// Until a connection stands.
     #[schemars(extend("default" = shown(defaults::CONNECT_TIMEOUT)))]
     pub connect_timeout: Option<Duration>,
@@ -63,6 +66,16 @@ pub struct UpstreamMap {
     pub limits: Option<UpstreamLimits>,
     /// When a request is tried again; without it only where no connection could be made, at another endpoint.
     pub retries: Option<Retries>,
+}
+
+/// Other protocols than HTTP.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Upgrades {
+    /// `false` for none.
+    Switch(#[schemars(extend("const" = false))] bool),
+    /// These.
+    Names(OneOrMany<String>),
 }
 
 /// When a request is tried again.

@@ -57,7 +57,7 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
             if let Some(switched) = switched {
                 let parts = serving.into_parts();
                 // A tunnel is rare and its future large.
-                Box::pin(tunnel::carry(switched, parts.io.into_inner(), parts.read_buf)).await;
+                Box::pin(tunnel::take_over(switched, parts.io.into_inner(), parts.read_buf)).await;
             }
         }
         Ended::Stalled => {}

@@ -43,6 +43,7 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND_BUFFER)
+        .enable_connect_protocol()
         .serve_connection(stream, handler);
     let ended = poll_fn(|cx| {
         activity.wake_by(cx.waker());

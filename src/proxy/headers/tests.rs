@@ -25,7 +25,7 @@ fn passed_on(headers: &[(&str, &str)], trusted: bool) -> HeaderMap {
     let mut head = head("/", headers);
     head.headers.entry(HOST).or_insert(HeaderValue::from_static("a.test"));
     let given = validate(&head, 100).unwrap();
-    prepare_request(&mut head, given, &hop(trusted));
+    prepare_request(&mut head, given, &hop(trusted), &[]);
     head.headers
 }
 
@@ -85,7 +85,7 @@ fn a_request_id_has_version_and_variant() {
 fn an_absolute_target_becomes_a_path_and_its_host_wins() {
     let mut head = head("http://target.test:81/a?b", &[("host", "other.test")]);
     let given = validate(&head, 100).unwrap();
-    prepare_request(&mut head, given, &hop(false));
+    prepare_request(&mut head, given, &hop(false), &[]);
     assert_eq!(head.uri, "/a?b");
     assert_eq!(head.headers["host"], "target.test:81");
 }

@@ -74,6 +74,11 @@ impl H2 {
         self.request("POST", "/package.Service/Method").header("content-type", "application/grpc")
     }
 
+    /// Waits until the other side has said that it takes extended CONNECT (RFC 8441 section 3).
+    pub(crate) fn until_tunnels_are_offered(&self) {
+        super::wait::until_true("the offer", || self.sender.is_extended_connect_protocol_enabled());
+    }
+
     /// Sends a request's head; the body is to be sent by whoever asks, unless it `ends` there.
     pub(crate) fn begin(
         &mut self,

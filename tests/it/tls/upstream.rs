@@ -56,7 +56,7 @@ fn handshakes(weir: &Weir, outcome: &str) -> f64 {
 /// How often the log says that there is no TLS, with these words, once it does.
 fn told(weir: &Weir, words: &str) -> usize {
     let is_said = |line: &String| line.contains("no TLS with an endpoint") && line.contains(words);
-    crate::support::wait::until_true("the log to say so", || weir.log().iter().any(is_said));
+    wait::until_true("the log to say so", || weir.log().iter().any(is_said));
     let lines = weir.log();
     lines.iter().filter(|line| is_said(line)).count()
 }

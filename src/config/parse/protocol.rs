@@ -1,0 +1,29 @@
+//! Protocols that a connection may go over to (RFC 9110 section 7.8).
+
+use crate::config::problem::{Fault, quoted};
+
+/// Names that carry requests: behind them a client could say what nobody has looked at.
+const OF_HTTP: [&str; 3] = ["h2", "h2c", "http"];
+
+/// Reads a protocol, e.g. `websocket` or `spdy/3.1`; answers it in small letters.
+///
+/// # Errors
+/// A [`Fault`] where it is not the name of a protocol, or that of HTTP or TLS.
+pub fn protocol(text: &str) -> Result<Box<str>, Fault> {
+    let lower = text.to_ascii_lowercase();
+    let (name, version) = lower.split_once('/').unwrap_or((&lower, "1"));
+    if !is_token(name) || !is_token(version) {
+        let fault = Fault::new(format!("expected a protocol such as `websocket`, got {}", quoted(text)));
+        return Err(fault);
+    }
+    if OF_HTTP.contains(&name) || name == "tls" {
+        let fault = Fault::new(format!("cannot be passed on, got {}", quoted(text)));
+        return Err(fault.hint("it carries requests that no rule would see"));
+    }
+    Ok(lower.into())
+}
+
+fn is_token(text: &str) -> bool {
+    let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_of_token)
+}

@@ -1,0 +1,37 @@
+//! One question beside requests, on a connection of its own: how an endpoint is.
+
+use std::io;
+use std::pin::pin;
+
+use http::header::USER_AGENT;
+use http::{Request, Version};
+
+use super::into_io;
+use crate::upstream::transport::Transport;
+
+/// Asks for `uri` with GET in the name of `agent`; answers the status.
+///
+/// # Errors
+/// [`io::Error`] if no answer came, or it was not HTTP/2.
+pub(in crate::upstream) async fn check(stream: Transport, uri: &str, agent: &str) -> io::Result<u16> {
+    let request = Request::get(uri).version(Version::HTTP_2).header(USER_AGENT, agent);
+    let request = request.body(()).map_err(io::Error::other)?;
+    let (sender, connection) =
+        h2::client::Builder::new().enable_push(false).handshake(stream).await.map_err(into_io)?;
+    let _: &h2::client::SendRequest<bytes::Bytes> = &sender;
+    let asking = async {
+        let (answer, _) = sender.ready().await?.send_request(request, true)?;
+        answer.await
+    };
+    let (mut asking, mut connection) = (pin!(asking), pin!(connection));
+    let answer = tokio::select! {
+        biased;
+        answer = &mut asking => answer,
+        ended = &mut connection => match ended {
+            // What came last is still to be read.
+            Ok(()) => asking.await,
+            Err(error) => Err(error),
+        },
+    };
+    answer.map(|answer| answer.status().as_u16()).map_err(into_io)
+}

@@ -1,0 +1,59 @@
+//! Clients of HTTP/2 that others have written: nghttp and h2load.
+
+use std::process::Command;
+
+use crate::support::h2_origin::H2Origin;
+use crate::support::{LISTENER, Origin, Weir, config, config_with};
+
+/// What a tool prints. It gives up after a while, as every client should.
+fn run(tool: &str, arguments: &[&str]) -> String {
+    let output = Command::new("timeout")
+        .args(["60", tool])
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{tool}: {error}"));
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{tool} {arguments:?}: {}\n{text}", output.status);
+    text
+}
+
+#[test]
+fn thousands_of_requests_by_h2load_are_all_answered() {
+    let (one, two) = (Origin::hello(), H2Origin::hello());
+    let upstreams = [
+        format!("{{ address: '{}' }}", one.address()),
+        format!("{{ address: '{}', http2: true }}", two.address()),
+    ];
+    for upstream in upstreams {
+        let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+        let url = format!("http://{}/", weir.address());
+        let text = run("h2load", &["-n", "3000", "-c", "5", "-m", "20", &url]);
+        assert!(text.contains("3000 succeeded, 0 failed, 0 errored, 0 timeout"), "{text}");
+        assert!(text.contains("status codes: 3000 2xx, 0 3xx, 0 4xx, 0 5xx"), "{text}");
+        let text = run("h2load", &["--h1", "-n", "1000", "-c", "5", &url]);
+        assert!(text.contains("1000 succeeded, 0 failed, 0 errored, 0 timeout"), "{text}");
+    }
+}
+
+#[test]
+fn what_is_over_a_limit_is_counted_exactly_by_h2load_too() {
+    let weir = Weir::start(&config("echo", "rules: [{ name: all, key: [], limit: 500/d }]"));
+    let url = format!("http://{}/", weir.address());
+    let text = run("h2load", &["-n", "2000", "-c", "4", "-m", "50", &url]);
+    assert!(text.contains("status codes: 500 2xx, 0 3xx, 1500 4xx, 0 5xx"), "{text}");
+}
+
+#[test]
+fn nghttp_sends_a_body_and_reads_the_answer() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), ""));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("body");
+    std::fs::write(&file, vec![b'x'; 500_000]).unwrap();
+    let url = format!("http://{}/up", weir.address());
+    // With padded frames, as a client may send that wants to hide sizes.
+    let text = run("nghttp", &["--data", &file.display().to_string(), "--padding", "100", &url]);
+    assert_eq!(text, "hello");
+    let seen = origin.only();
+    assert_eq!((seen.complete, seen.body.length), (true, 500_000));
+}

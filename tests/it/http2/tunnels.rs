@@ -1,0 +1,204 @@
+//! WebSocket over a stream of HTTP/2 (RFC 8441), beside other requests on the same connection.
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::ext::Protocol;
+use h2::{Reason, RecvStream, SendStream};
+use http::StatusCode;
+use http::request::Builder;
+use tungstenite::protocol::{Role, WebSocket};
+
+use crate::support::h2::H2;
+use crate::support::wire::Framing;
+use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config, config_with, wait};
+use crate::upgrades::{echo_server, says};
+
+/// A stream that has left HTTP, as something to read and to write.
+struct Stream<'a> {
+    client: &'a H2,
+    received: RecvStream,
+    sending: SendStream<Bytes>,
+    read: Bytes,
+}
+
+impl Read for Stream<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.read.is_empty() {
+            let Some(data) = self.client.within(self.received.data()) else { return Ok(0) };
+            self.read = data.map_err(io::Error::other)?;
+            self.received.flow_control().release_capacity(self.read.len()).map_err(io::Error::other)?;
+        }
+        let read = self.read.split_to(self.read.len().min(buffer.len()));
+        buffer[..read.len()].copy_from_slice(&read);
+        Ok(read.len())
+    }
+}
+
+impl Write for Stream<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.sending.send_data(Bytes::copy_from_slice(bytes), false).map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn asking(client: &H2, protocol: &'static str) -> Builder {
+    client
+        .request("CONNECT", "/chat")
+        .header("sec-websocket-version", "13")
+        .extension(Protocol::from_static(protocol))
+}
+
+/// A tunnel, or the status in its place.
+fn tunnel<'a>(client: &'a mut H2, protocol: &'static str) -> Result<Stream<'a>, StatusCode> {
+    client.until_tunnels_are_offered();
+    let request = asking(client, protocol);
+    let (response, sending) = client.begin(request, false);
+    let client = &*client;
+    let (head, received) = client.head(response).unwrap().into_parts();
+    match head.status {
+        StatusCode::OK => {
+            for name in ["connection", "upgrade", "sec-websocket-accept", "content-length"] {
+                assert!(!head.headers.contains_key(name), "{name} is not of HTTP/2");
+            }
+            Ok(Stream { client, received, sending, read: Bytes::new() })
+        }
+        status => Err(status),
+    }
+}
+
+#[test]
+fn messages_pass_both_ways_and_other_requests_beside_them() {
+    let weir = Weir::start(&config(echo_server(), ""));
+    let mut client = H2::connect(weir.address());
+    let stream = tunnel(&mut client, "websocket").unwrap();
+    let mut socket = WebSocket::from_raw_socket(stream, Role::Client, None);
+    for text in ["one", "two", &"three".repeat(100_000)] {
+        says(&mut socket, text);
+    }
+    socket.close(None).unwrap();
+    while socket.read().is_ok() {}
+    drop(socket);
+    let open = || weir.metric("weir_upstream_connections", &[]);
+    wait::until_true("the tunnel to end on both sides", || open() == 0.0);
+    let requests = weir.metric("weir_requests_total", &[("code_class", "2xx")]);
+    assert_eq!(requests, 1.0, "a tunnel is one request");
+    let second = tunnel(&mut client, "websocket").unwrap();
+    says(&mut WebSocket::from_raw_socket(second, Role::Client, None), "again on the same connection");
+}
+
+#[test]
+fn the_upstream_is_asked_as_by_http_1() {
+    let origin = Origin::start(|turn| {
+        turn.send(
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: x\r\nx-own: 1\r\n\r\nfrom afar",
+        )?;
+        turn.wire.read_body(Framing::Length(8), |_| {})?;
+        Ok(Then::Close)
+    });
+    let weir = Weir::start(&config(origin.address(), ""));
+    let mut client = H2::connect(weir.address());
+    let mut stream = tunnel(&mut client, "websocket").unwrap();
+    stream.write_all(b"and back").unwrap();
+    let mut heard = String::new();
+    stream.read_to_string(&mut heard).unwrap();
+    assert_eq!(heard, "from afar");
+    let head = origin.only().head;
+    assert_eq!(head.line, "GET /chat HTTP/1.1");
+    assert_eq!(head.get("upgrade"), Some("websocket"));
+    assert_eq!(head.get("connection"), Some("upgrade"));
+    assert_eq!(head.get("sec-websocket-version"), Some("13"));
+    assert_eq!(head.get("sec-websocket-key").map(str::len), Some(24));
+}
+
+#[test]
+fn what_cannot_be_a_tunnel_is_refused_and_its_connection_goes_on() {
+    let origin = Origin::start(|turn| {
+        let status = if turn.head.word(1) == "/chat" { "403 Forbidden" } else { "200 OK" };
+        turn.send(format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\nno"))?;
+        Ok(Then::Keep)
+    });
+    let weir = Weir::start(&config(origin.address(), ""));
+    let mut client = H2::connect(weir.address());
+    assert_eq!(tunnel(&mut client, "h2c").err(), Some(StatusCode::NOT_IMPLEMENTED));
+    assert_eq!(tunnel(&mut client, "connect-udp").err(), Some(StatusCode::NOT_IMPLEMENTED));
+    let plain = http::Request::builder().method("CONNECT").uri("a.test:443");
+    assert_eq!(client.ask(plain).status, StatusCode::METHOD_NOT_ALLOWED);
+    assert!(origin.seen().is_empty(), "none of these is for the upstream");
+    assert_eq!(tunnel(&mut client, "websocket").err(), Some(StatusCode::FORBIDDEN));
+    // A success that is no switch would be one for this client.
+    let stays = asking(&client, "websocket").uri(format!("http://{}/other", weir.address()));
+    assert_eq!(client.ask(stays).status, StatusCode::BAD_GATEWAY);
+    assert_eq!(client.ask(client.request("GET", "/")).status, StatusCode::OK);
+}
+
+#[test]
+fn a_tunnel_holds_its_place_until_its_client_leaves() {
+    let rules = "rules: [{ name: few, key: [], in_flight: 1 }]";
+    let weir = Weir::start(&config(echo_server(), rules));
+    let mut client = H2::connect(weir.address());
+    let mut other = H2::connect(weir.address());
+    let stream = tunnel(&mut client, "websocket").unwrap();
+    assert_eq!(tunnel(&mut other, "websocket").err(), Some(StatusCode::TOO_MANY_REQUESTS));
+    let Stream { mut sending, .. } = stream;
+    sending.send_reset(Reason::CANCEL);
+    wait::until_true("the place", || tunnel(&mut other, "websocket").is_ok());
+}
+
+#[test]
+fn a_tunnel_in_which_nothing_moves_is_closed_and_no_other_stream() {
+    let upstream = format!("{{ address: \"{}\", idle_timeout: 500ms }}", echo_server());
+    let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+    let mut client = H2::connect(weir.address());
+    let mut socket =
+        WebSocket::from_raw_socket(tunnel(&mut client, "websocket").unwrap(), Role::Client, None);
+    for _ in 0..4 {
+        wait::pause(Duration::from_millis(250));
+        says(&mut socket, "still here");
+    }
+    assert!(socket.read().is_err(), "it is kept open for ever");
+    drop(socket);
+    assert!(tunnel(&mut client, "websocket").is_ok());
+}
+
+#[test]
+fn which_protocols_are_passed_on_is_configured() {
+    let origin = Origin::start(|turn| {
+        turn.body()?;
+        let Some(protocol) = turn.head.get("upgrade").map(str::to_owned) else {
+            turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+            return Ok(Then::Keep);
+        };
+        turn.send(format!("HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: {protocol}\r\n\r\nhello"))?;
+        turn.wire.drain();
+        Ok(Then::Close)
+    });
+    for (upgrades, passed) in
+        [("false", &[][..]), ("spdy/3.1", &["SPDY/3.1"]), ("[websocket, tcp]", &["websocket", "tcp"])]
+    {
+        let upstream = format!("{{ address: \"{}\", upgrades: {upgrades} }}", origin.address());
+        let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+        for protocol in ["websocket", "SPDY/3.1", "tcp", "h2c"] {
+            let is_passed = passed.contains(&protocol);
+            let request = Request::get("/").header("connection", "upgrade").header("upgrade", protocol);
+            let status = Client::connect(weir.address()).ask(&request).status;
+            assert_eq!(status, if is_passed { 101 } else { 200 }, "{upgrades} {protocol}");
+            let mut client = H2::connect(weir.address());
+            let tunnel = tunnel(&mut client, protocol).map(|mut stream| {
+                let mut heard = [0; 5];
+                stream.read_exact(&mut heard).unwrap();
+                heard
+            });
+            assert_eq!(tunnel.ok().as_ref(), is_passed.then_some(b"hello"), "{upgrades} {protocol}");
+        }
+        // Docker's and Kubernetes' clients attach with POST.
+        let post = Request::post("/", "").header("connection", "upgrade").header("upgrade", "tcp");
+        let status = Client::connect(weir.address()).ask(&post).status;
+        assert_eq!(status, if passed.contains(&"tcp") { 101 } else { 200 }, "{upgrades}");
+    }
+}

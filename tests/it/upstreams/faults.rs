@@ -1,0 +1,268 @@
+//! Upstreams that are killed, break off, hang or answer too early, while others do well; clients that leave.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use socket2::{Domain, Socket, Type};
+
+use super::{addresses, config, hanging, named};
+use crate::support::wait::until_true;
+use crate::support::{Client, Origin, Request, Then, Weir, get};
+
+/// An upstream in a process of its own, at an address that stays its own while it is away.
+struct Mortal {
+    process: Option<Weir>,
+    address: SocketAddr,
+    /// Bound and never listened on: nobody else is given the port.
+    _held: Socket,
+}
+
+impl Mortal {
+    fn born() -> Self {
+        let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        held.set_reuse_address(true).unwrap();
+        held.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let address = held.local_addr().unwrap().as_socket().unwrap();
+        let mut mortal = Self { process: None, address, _held: held };
+        mortal.revive();
+        mortal
+    }
+
+    /// Ends it as a power cut would.
+    fn kill(&mut self) {
+        self.process = None;
+    }
+
+    fn revive(&mut self) {
+        let listener = self.address;
+        let text = format!(
+            "listeners: '{listener}'\nworkers: 1\nadmin: {{ address: 127.0.0.1:0 }}\nupstream: echo\nrules: []\n"
+        );
+        self.process = Some(Weir::start(&text));
+    }
+}
+
+/// What requests over several connections came to, each status with the times it was met; 0 for none.
+struct Load<'a> {
+    weir: &'a Weir,
+    done: AtomicBool,
+    served: AtomicUsize,
+}
+
+impl<'a> Load<'a> {
+    fn on(weir: &'a Weir) -> Self {
+        Self { weir, done: AtomicBool::new(false), served: AtomicUsize::new(0) }
+    }
+
+    /// Asks for `request` on `clients` connections until `during` is over; answers every status but 200.
+    fn run(&self, clients: usize, request: &Request, during: impl FnOnce(&Self)) -> Vec<u16> {
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..clients).map(|_| scope.spawn(|| self.ask(request))).collect();
+            during(self);
+            self.done.store(true, Ordering::SeqCst);
+            clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+        })
+    }
+
+    fn ask(&self, request: &Request) -> Vec<u16> {
+        let mut client = Client::connect(self.weir.address());
+        let mut failed = Vec::new();
+        while !self.done.load(Ordering::SeqCst) {
+            match client.try_ask(request).map(|answer| answer.status) {
+                Ok(200) => drop(self.served.fetch_add(1, Ordering::SeqCst)),
+                Ok(status) => failed.push(status),
+                Err(_) => {
+                    failed.push(0);
+                    client = Client::connect(self.weir.address());
+                }
+            }
+        }
+        failed
+    }
+
+    /// Waits for so many more answers.
+    fn goes_on(&self, answers: usize) {
+        let before = self.served.load(Ordering::SeqCst);
+        until_true("answers", || self.served.load(Ordering::SeqCst) >= before + answers);
+    }
+}
+
+/// Requests that `weir` has sent to the endpoint at `address`.
+fn sent_to(weir: &Weir, address: SocketAddr) -> u64 {
+    let clusters = weir.admin_get("/clusters").body.text();
+    let start = format!("upstream::{address}::rq_total::");
+    clusters.lines().find_map(|line| line.strip_prefix(&start)).unwrap().parse().unwrap()
+}
+
+#[test]
+fn an_upstream_that_is_killed_and_restarted_fails_requests_only_while_it_is_away() {
+    let mut upstream = Mortal::born();
+    let weir = Weir::start(&config(&format!("upstream: '{}'", upstream.address)));
+    for _ in 0..3 {
+        let load = Load::on(&weir);
+        let failed = load.run(4, &Request::get("/"), |load| {
+            load.goes_on(50);
+            upstream.kill();
+            until_true("a refusal", || get(weir.address(), "/").status == 503);
+            upstream.revive();
+            load.goes_on(50);
+        });
+        assert!(failed.iter().all(|status| *status == 503), "{failed:?}");
+        let mut client = Client::connect(weir.address());
+        assert!((0..50).all(|_| client.get("/").status == 200), "it is back, and all know it");
+    }
+}
+
+#[test]
+fn of_several_one_that_is_killed_fails_no_request_that_may_be_repeated() {
+    let mut upstreams = [Mortal::born(), Mortal::born(), Mortal::born()];
+    let places = upstreams.each_ref().map(|one| format!("'{}'", one.address)).join(", ");
+    let weir = Weir::start(&config(&format!(
+        "upstream: {{ address: [{places}], retries: {{}}, limits: {{ retries: 100 }}, outliers: {{ ejection: 300ms }} }}"
+    )));
+    let load = Load::on(&weir);
+    let failed = load.run(4, &Request::get("/"), |load| {
+        for upstream in &mut upstreams {
+            load.goes_on(50);
+            upstream.kill();
+            load.goes_on(200);
+            upstream.revive();
+            let before = sent_to(&weir, upstream.address);
+            until_true("its share of requests", || sent_to(&weir, upstream.address) > before + 50);
+        }
+    });
+    assert_eq!(failed, Vec::<u16>::new());
+}
+
+#[test]
+fn of_several_one_that_is_killed_fails_no_more_than_it_had_under_way() {
+    const CLIENTS: usize = 4;
+    let mut upstreams = [Mortal::born(), Mortal::born(), Mortal::born()];
+    let places = upstreams.each_ref().map(|one| format!("'{}'", one.address)).join(", ");
+    let weir = Weir::start(&config(&format!("upstream: {{ address: [{places}] }}")));
+    let load = Load::on(&weir);
+    let failed = load.run(CLIENTS, &Request::post("/", "order"), |load| {
+        load.goes_on(50);
+        upstreams[1].kill();
+        load.goes_on(300);
+    });
+    assert!(failed.len() <= CLIENTS, "{failed:?}");
+    assert!(failed.iter().all(|status| *status == 503), "{failed:?}");
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_broken_for_its_client_and_for_nobody_else() {
+    let breaking = Origin::start(|turn| {
+        turn.body()?;
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf of it")?;
+        turn.wire.stream().set_nodelay(true)?;
+        socket2::SockRef::from(turn.wire.stream()).set_linger(Some(std::time::Duration::ZERO))?;
+        Ok(Then::Close)
+    });
+    let origins = [breaking, named("good")];
+    let weir = Weir::start(&config(&format!(
+        "upstream: {{ address: [{}], retries: {{}}, outliers: false }}",
+        addresses(&origins)
+    )));
+    let asked: Vec<_> = (0..20)
+        .map(|_| Client::connect(weir.address()).try_ask(&Request::get("/")))
+        .map(|answer| answer.map(|answer| answer.body.text()))
+        .collect();
+    // What a reset destroys with the head may be asked for elsewhere; what has begun to reach the client may not.
+    assert!(asked.iter().flatten().all(|body| body == "good"), "{asked:?}");
+    assert!(asked.iter().any(Result::is_err) && asked.iter().any(Result::is_ok), "{asked:?}");
+    until_true("nothing to be under way", || weir.metric("weir_upstream_requests_in_flight", &[]) == 0.0);
+}
+
+#[test]
+fn an_answer_given_before_the_request_was_read_arrives_although_the_connection_is_gone() {
+    let origin = Origin::start(|turn| {
+        turn.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 5\r\nconnection: close\r\n\r\nlarge")?;
+        // With unread bytes left this is a reset.
+        Ok(Then::Close)
+    });
+    let weir = Weir::start(&config(&format!("upstream: '{}'", origin.address())));
+    for _ in 0..20 {
+        let mut client = Client::connect(weir.address());
+        client.send("POST / HTTP/1.1\r\nhost: test.local\r\ncontent-length: 10000000\r\n\r\n");
+        // The client may be told before it has sent everything.
+        let _ = client.wire.send(vec![b'x'; 300_000]);
+        let answer = client.answer("POST");
+        assert_eq!((answer.status, answer.body.text().as_str()), (413, "large"));
+    }
+}
+
+#[test]
+fn an_upstream_that_has_said_all_still_hears_the_rest() {
+    let origin = Origin::start(|turn| {
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nearly")?;
+        turn.wire.finish()?;
+        turn.body()?;
+        Ok(Then::Close)
+    });
+    let weir = Weir::start(&config(&format!("upstream: '{}'", origin.address())));
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nhost: test.local\r\ncontent-length: 60000\r\n\r\n");
+    assert_eq!(client.answer("POST").body.text(), "early");
+    client.send(vec![b'x'; 60_000]);
+    origin.until("the whole request", |seen| seen.complete && seen.body.length == 60_000);
+    // That connection takes nothing more, and nobody tries.
+    assert_eq!(Client::connect(weir.address()).ask(&Request::post("/", "")).status, 200);
+    assert_eq!(origin.connections(), 2);
+}
+
+#[test]
+fn an_endpoint_that_does_not_answer_in_time_is_left_out() {
+    let origins = [hanging(), named("good")];
+    let weir = Weir::start(&config(&format!(
+        "upstream: {{ address: [{}], timeout: 100ms, outliers: {{ failures: 2 }} }}",
+        addresses(&origins)
+    )));
+    let mut client = Client::connect(weir.address());
+    let statuses: Vec<_> = (0..20).map(|_| client.get("/").status).collect();
+    let late = statuses.iter().filter(|status| **status == 504).count();
+    assert_eq!((late, statuses[10..].iter().all(|status| *status == 200)), (2, true), "{statuses:?}");
+}
+
+#[test]
+fn a_client_that_leaves_or_closes_its_side_gives_its_place_back() {
+    let origin = Origin::start(|turn| match turn.head.word(1) {
+        "/download" => {
+            turn.send("HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n")?;
+            while turn.send([b'x'; 4096]).is_ok() {}
+            Err(io::ErrorKind::ConnectionReset.into())
+        }
+        "/wait" => {
+            let _ = turn.wire.read_head();
+            Ok(Then::Close)
+        }
+        _ => {
+            turn.body()?;
+            turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")?;
+            Ok(Then::Keep)
+        }
+    });
+    let weir = Weir::start(&config(&format!(
+        "upstream: {{ address: '{}', limits: {{ connections: 1, pending: 0, requests: 1 }}, outliers: false }}",
+        origin.address()
+    )));
+    let upload = "PUT /up HTTP/1.1\r\nhost: test.local\r\ncontent-length: 1000\r\n\r\nsome";
+    let wait = String::from_utf8(Request::get("/wait").bytes()).unwrap();
+    let download = String::from_utf8(Request::get("/download").bytes()).unwrap();
+    for half_closed in [false, true] {
+        for bytes in [upload, &wait, &download] {
+            let before = origin.seen().len();
+            let client = Client::connect(weir.address());
+            client.send(bytes);
+            until_true("the request", || origin.seen().len() > before);
+            assert_eq!(get(weir.address(), "/").status, 503, "the only place is taken");
+            // Who closes one side cannot be told from who has left altogether.
+            let _half = half_closed.then(|| client.wire.finish().unwrap());
+            let _kept = half_closed.then_some(client);
+            until_true("the place to be free", || get(weir.address(), "/").status == 200);
+        }
+    }
+    assert_eq!(weir.metric("weir_upstream_requests_in_flight", &[]), 0.0);
+}
