@@ -164,7 +164,7 @@ fn one_that_speaks_nothing_but_http_2_is_asked_by_http_2_how_it_is() {
     let status = Arc::new(AtomicU16::new(503));
     let answer = Arc::clone(&status);
     let origin = H2Origin::start(None, move |request, mut respond| {
-        let is_check = request.uri().to_string() == "http://app.test/health?deep"
+        let is_check = *request.uri() == "http://app.test/health?deep"
             && request.headers()["user-agent"] == "weir-health-check";
         let status = if is_check { answer.load(Ordering::SeqCst) } else { 200 };
         async move {
