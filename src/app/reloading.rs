@@ -12,6 +12,7 @@ use crate::telemetry::metrics::ReloadOutcome;
 pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> {
     let generations = Arc::clone(&running.generations);
     let shared = Arc::clone(&running.shared);
+    let rate_limits = running.rate_limits.clone();
     let follow = move || {
         reloader.run(
             || shared.clock.now(),
@@ -25,6 +26,9 @@ pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> 
                     Reload::Applied { config, .. } => {
                         if let (Some(tracer), Some(settings)) = (&shared.tracer, &config.tracing) {
                             tracer.set_sample(settings.sample);
+                        }
+                        if let (Some(service), Some(options)) = (&rate_limits, &config.rls) {
+                            service.apply(options);
                         }
                         generations.apply(&config)
                     }
