@@ -5,6 +5,8 @@
 
 mod addresses;
 mod clients;
+mod descriptors;
+mod domain;
 mod endpoints;
 mod geo;
 mod jwt;
@@ -34,7 +36,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use self::scope::Scope;
+use self::scope::{Asks, Scope};
 use super::at::At;
 use super::contents::Contents;
 use super::files::Files;
@@ -74,6 +76,7 @@ pub(super) fn compile(
         plan_names: None,
         has_tokens: raw.jwt.is_some() || report.is_faulty(root.key("jwt")),
         has_certificates: tls::verifies_clients(raw),
+        asks: Asks::default(),
         claims: RefCell::default(),
     };
     scope.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut scope, report);
