@@ -72,8 +72,8 @@ const TABLE: [(&str, &[&str]); 23] = [
             "tls",
         ],
     ),
-    // Its documents and decisions need no more than the limiter; its server will need what the proxy does.
-    ("rls", &["limiter"]),
+    // Its documents and decisions need the core and the names of outcomes; its server will need what the proxy does.
+    ("rls", &["policy", "rules", "identify", "limiter", "telemetry"]),
     ("worker", &["listener", "drain"]),
     ("listener", &["tls", "telemetry", "drain"]),
     ("upstream", &["tls", "telemetry"]),

@@ -13,5 +13,7 @@ mod matching;
 mod model;
 #[path = "rls/modes.rs"]
 mod modes;
+#[path = "rls/native.rs"]
+mod native;
 #[path = "rls/stats.rs"]
 mod stats;
