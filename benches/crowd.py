@@ -17,27 +17,29 @@ import statistics
 import subprocess
 import tempfile
 import time
+from pathlib import Path
+
+import proxy
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: a.test\r\n\r\n"
 SLOW_HEAD = b"GET / HTTP/1.1\r\nhost: a.test\r\nx-slow: "
 SLOW_BODY = b"POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 1000000\r\n\r\n"
-PORT, ADMIN = 18080, 18081
+PORT = proxy.free_port()
 
 
-def start(binary):
-    config = tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False)
-    config.write(
+def start(binary, directory):
+    config = Path(directory, "weir.yaml")
+    config.write_text(
         f"listeners: [{{ address: 127.0.0.1:{PORT}, header_timeout: 5s }}]\n"
-        f"admin: {{ address: 127.0.0.1:{ADMIN} }}\nupstream: {{ address: echo, idle_timeout: 5s }}\n"
+        f"admin: {{ address: 127.0.0.1:0 }}\nupstream: {{ address: echo, idle_timeout: 5s }}\n"
         f"workers: 1\noverload: {{ connections: 15000 }}\nrules: [{{ name: all, key: client_ip, limit: 1000000/s }}]\n"
     )
-    config.close()
-    return subprocess.Popen([binary, "run", "-c", config.name], stderr=subprocess.DEVNULL)
+    return subprocess.Popen([binary, "run", "-c", config], stderr=subprocess.DEVNULL)
 
 
 def resident(pid):
-    with open(f"/proc/{pid}/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+    """In KiB."""
+    return round(proxy.usage(pid)[1] * 1024)
 
 
 async def answer(reader):
@@ -157,9 +159,10 @@ if __name__ == "__main__":
     given.connections = given.connections or (10_000 if given.what == "idle" else 1000)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    weir = start(given.weir)
-    try:
-        asyncio.run(main(given, weir.pid))
-    finally:
-        weir.terminate()
-        weir.wait()
+    with tempfile.TemporaryDirectory(prefix="crowd-bench-") as directory:
+        weir = start(given.weir, directory)
+        try:
+            asyncio.run(main(given, weir.pid))
+        finally:
+            weir.terminate()
+            weir.wait()

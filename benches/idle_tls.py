@@ -16,6 +16,8 @@ import subprocess
 import tempfile
 import time
 
+import proxy
+
 REQUEST = b"GET / HTTP/1.1\r\nhost: app.example\r\n\r\n"
 # Preface, empty SETTINGS, and HEADERS of stream 1 that end it: GET, https, /, app.example (RFC 7541 appendix A).
 FIELDS = b"\x82\x87\x84\x41\x0bapp.example"
@@ -47,12 +49,6 @@ def certificate(directory):
     )
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def context(*protocols):
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
@@ -72,11 +68,14 @@ def connect(port):
     raise SystemExit("the proxy does not listen")
 
 
-def plain(port):
-    stream = connect(port)
+def asked_by_http1(stream):
     stream.sendall(REQUEST)
     assert stream.recv(4096).startswith(b"HTTP/1.1 200")
     return stream
+
+
+def plain(port):
+    return asked_by_http1(connect(port))
 
 
 def begun(port):
@@ -92,15 +91,11 @@ def begun(port):
 
 
 def shaken(port):
-    stream = HTTP1_CONTEXT.wrap_socket(connect(port), server_hostname="app.example")
-    return stream
+    return HTTP1_CONTEXT.wrap_socket(connect(port), server_hostname="app.example")
 
 
 def http1(port):
-    stream = shaken(port)
-    stream.sendall(REQUEST)
-    assert stream.recv(4096).startswith(b"HTTP/1.1 200")
-    return stream
+    return asked_by_http1(shaken(port))
 
 
 def http2(port):
@@ -133,12 +128,12 @@ KINDS = {
 
 
 def resident(process):
-    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1])
+    """In KiB."""
+    return proxy.usage(process.pid)[1] * 1024
 
 
 def measure(arguments, directory, kind):
-    port = free_port()
+    port = proxy.free_port()
     file = pathlib.Path(directory, "weir.yaml")
     file.write_text(configuration(directory, port, kind not in (plain, plain_http2)))
     process = subprocess.Popen([arguments.weir, "run", "-c", str(file)], stderr=subprocess.DEVNULL)

@@ -22,7 +22,6 @@ from pathlib import Path
 import proxy
 
 BODY = proxy.BODY
-HERE = Path(__file__).resolve().parent
 MIB = 2**20
 HTTP2 = ("haproxy", "envoy", "weir")
 BODIES = ("nginx", "weir")
@@ -46,22 +45,14 @@ wrk.body = string.rep("0123456789abcdef", 65536)
 """
 
 
-def render(name, directory, **values):
-    text = (HERE / "protocols" / name).read_text()
-    for key, value in {"dir": directory, **values}.items():
-        text = text.replace("{%s}" % key, str(value))
-    path = Path(directory) / f"{values['port']}-{name}"
-    path.write_text(text)
-    return str(path)
-
-
 def command(options, scenario, name, directory, port, upstreams):
     both = scenario in ("http2-both", "grpc")
     upstream = upstreams["http2" if both else "http1"]
     files = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "envoy": "envoy.yaml", "weir": "weir.yaml"}
-    path = render(
+    path = proxy.render(
         files[name],
         directory,
+        folder="protocols",
         port=port,
         upstream=upstream,
         http2=str(both).lower(),
@@ -126,9 +117,8 @@ def measure(scenario, process, port, options, directory):
 
 def run(options, directory):
     upstreams = {"http1": proxy.free_port(), "http2": proxy.free_port()}
-    conf = render(
-        "upstream.conf", directory, port=upstreams["http1"], port_http2=upstreams["http2"], body=BODY
-    )
+    ports = {"port": upstreams["http1"], "port_http2": upstreams["http2"]}
+    conf = proxy.render("upstream.conf", directory, folder="protocols", body=BODY, **ports)
     os.chmod(directory, 0o755)
     for size in (MIB, 100 * MIB):
         (Path(directory) / str(size)).write_bytes(b"0123456789abcdef" * (size // 16))

@@ -37,8 +37,9 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def render(name, directory, **values):
-    text = (HERE / "proxy" / name).read_text()
+def render(name, directory, folder="proxy", **values):
+    """A configuration of `folder` with its places filled in; answers where it is."""
+    text = (HERE / folder / name).read_text()
     for key, value in {"dir": directory, **values}.items():
         text = text.replace("{%s}" % key, str(value))
     path = Path(directory) / f"{values['port']}-{name}"

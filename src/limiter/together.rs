@@ -103,6 +103,7 @@ impl<'a> Trial<'a> {
         for (position, state) in next.into_iter().enumerate() {
             let Some(state) = state else { continue };
             let (key, check, place) = (self.keys[position], &self.checks[position], self.place(position));
+            let state = self.once_more(position, place, now).unwrap_or(state);
             let kept = commit(self.shard_mut(position), check, (key, place), state, now);
             overflowed |= limiter.note(kept);
         }
@@ -138,6 +139,23 @@ impl<'a> Trial<'a> {
             }
         }
         before
+    }
+
+    /// The state to keep where keys share a counter and this check has none of its own: checks before it may have
+    /// been charged to the one that is shared, or their counters may have taken the place of one that said nothing.
+    #[inline]
+    fn once_more(&self, position: usize, place: Place, now: Timestamp) -> Option<State> {
+        match place {
+            Place::Absent if self.shard(position).is_crowded() => self.charged_now(position, place, now),
+            _ => None,
+        }
+    }
+
+    #[cold]
+    fn charged_now(&self, position: usize, place: Place, now: Timestamp) -> Option<State> {
+        let (shard, check) = (self.shard(position), &self.checks[position]);
+        let state = shard.state(place, check.meter.id, now);
+        Some(algorithm::charge(state, shard.quota(check.meter.id)?, check.cost.into(), now))
     }
 
     /// Nothing is charged: the counters are as they were.

@@ -4,11 +4,12 @@
 //! can go on; before a large one, or one that waits for `100 Continue`, the connection is closed after the
 //! answer. Either way not one byte of it can be taken for another request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 
@@ -23,6 +24,7 @@ use super::settle;
 use super::stream::MOST_DISCARDED;
 use crate::identify::lookup::Ambiguity;
 use crate::overload;
+use crate::response::fallback::Kept;
 use crate::rules::selection::Denial;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
@@ -96,22 +98,21 @@ pub(super) fn denied(
     }
 }
 
-/// A request that the limit at position `by` refuses; answered with what it was answered before, where that is kept.
+/// A request that the limit at position `by` refuses; answered with what is `kept` of an earlier answer, if anything is.
 pub(super) fn limited(
     mut exchange: Box<Exchange>,
     view: &View,
     (limits, by, retry_after): (&Limits, usize, Duration),
-    head: &request::Parts,
+    kept: Option<Arc<Kept>>,
     unread: Unread,
 ) -> Response<ResponseBody> {
-    let rule = limits.rule(by);
     let mut headers = limits.refusal_headers(view, by, retry_after);
-    if let Some(kept) = view.fallbacks.recall(rule, head, limits.at()) {
+    if let Some(kept) = kept {
         kept.extend(&mut headers, limits.at());
         exchange.answers(StatusCode::OK, Flag::RateLimited);
         return refused(exchange, (StatusCode::OK, kept.body()), headers, unread);
     }
-    let refusal = view.refusal(rule);
+    let refusal = view.refusal(limits.rule(by));
     exchange.answers(refusal.status, Flag::RateLimited);
     refused(exchange, (refusal.status, &refusal.body), headers, unread)
 }

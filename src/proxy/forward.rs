@@ -201,23 +201,6 @@ pub(super) async fn or_overdue<F: Future + Unpin>(
     .await
 }
 
-/// Whether an attempt speaks for its endpoint or against it; `None` for what is not its doing.
-fn is_good(answered: &Answered) -> Option<bool> {
-    match answered {
-        Ok(response) => Some(!response.status().is_server_error()),
-        // We did not ask.
-        Err(Failure::Upstream(UpstreamError::Overflow)) => None,
-        Err(Failure::Upstream(_) | Failure::Unreadable | Failure::Late | Failure::TryLate) => Some(false),
-        Err(
-            Failure::Stalled
-            | Failure::BrokenRequest
-            | Failure::NoRoute
-            | Failure::NoProtocol
-            | Failure::NoEndpoint,
-        ) => None,
-    }
-}
-
 /// One attempt at an answer, for the numbers: one that is dropped before its end was the client's to give up.
 struct Attempt {
     endpoint: Rc<Endpoint>,
@@ -234,11 +217,12 @@ impl Attempt {
     fn end(mut self, answered: &Answered, exchange: &mut Exchange) {
         self.ended = true;
         let metrics = self.endpoint.metrics();
-        metrics.request_ended(outcome(answered));
+        let outcome = outcome(answered);
+        metrics.request_ended(outcome);
         if answered.is_ok() {
             metrics.answered_after(exchange.upstream_answered());
         }
-        if let Some(is_good) = is_good(answered) {
+        if let Some(is_good) = is_good(outcome) {
             self.endpoint.note(is_good);
         }
     }
@@ -263,6 +247,18 @@ fn outcome(answered: &Answered) -> UpstreamOutcome {
             | Failure::NoProtocol
             | Failure::NoEndpoint,
         ) => UpstreamOutcome::Abandoned,
+    }
+}
+
+/// Whether an attempt speaks for its endpoint or against it; `None` for what is not its doing.
+fn is_good(outcome: UpstreamOutcome) -> Option<bool> {
+    match outcome {
+        UpstreamOutcome::Answered(status) => Some(!status.is_server_error()),
+        UpstreamOutcome::ConnectFailed
+        | UpstreamOutcome::Malformed
+        | UpstreamOutcome::TimedOut
+        | UpstreamOutcome::Reset => Some(false),
+        UpstreamOutcome::Overflowed | UpstreamOutcome::Abandoned => None,
     }
 }
 

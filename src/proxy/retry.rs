@@ -57,7 +57,7 @@ impl<'a> Plan<'a> {
 
     /// Whether a request that was sent may be sent again (RFC 9110 section 9.2.2), or says which attempt it is.
     pub(super) fn repeats(&self, method: &Method) -> bool {
-        self.outlasts_answers() && is_idempotent(method) || self.counts
+        self.outlasts_answers() && method.is_idempotent() || self.counts
     }
 
     /// Whether something else than a refused connection is worth another attempt.
@@ -87,7 +87,7 @@ impl<'a> Plan<'a> {
             Err(Failure::TryLate) => self.on.timeout,
             Err(_) => false,
         };
-        is_idempotent(method) && is_wanted
+        method.is_idempotent() && is_wanted
     }
 }
 
@@ -132,13 +132,6 @@ pub(super) async fn forward(
         let pause = back_off(settings.backoff, retries, fastrand::f64());
         or_overdue(exchange.activity(), pin!(tokio::time::sleep(pause))).await?;
     }
-}
-
-fn is_idempotent(method: &Method) -> bool {
-    matches!(
-        *method,
-        Method::GET | Method::HEAD | Method::OPTIONS | Method::PUT | Method::DELETE | Method::TRACE
-    )
 }
 
 /// A time drawn evenly from nothing to twice as long as the last time ("full jitter"): whoever failed together does not

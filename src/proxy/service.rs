@@ -76,9 +76,11 @@ pub(super) fn handle(
         Action::Forward => None,
         Action::Delay(delay) => Some(delay),
         Action::Refuse { by, retry_after } => {
+            // Looked for before the log has the head made into what the upstream would have seen.
+            let kept = view.fallbacks.recall(limits.rule(by), &head, now);
             exchange.note_refused(view.rule_name(limits.rule(by)), (&mut head, given), &hop);
             let unread = Unread::new(given.expectation(), body);
-            return answered(answers::limited(exchange, &view, (&limits, by, retry_after), &head, unread));
+            return answered(answers::limited(exchange, &view, (&limits, by, retry_after), kept, unread));
         }
     };
 

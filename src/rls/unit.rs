@@ -55,15 +55,7 @@ impl Unit {
 
     /// Its length in seconds.
     pub const fn seconds(self) -> u64 {
-        match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3600,
-            Self::Day => 86_400,
-            Self::Week => 7 * 86_400,
-            Self::Month => 30 * 86_400,
-            Self::Year => 365 * 86_400,
-        }
+        self.period().duration().as_secs()
     }
 
     /// Time until the window that `now` is in ends, in whole seconds, rounded up: never zero.

@@ -32,7 +32,8 @@ pub(super) fn client(
     let own = at.key("tls");
     let Some(raw) = raw else {
         names(places, at, report);
-        return is_secure.then(|| settings(None, at.key("address"), report)).flatten();
+        let trust = is_secure.then(|| system(at.key("address"), report)).flatten()?;
+        return Some(Settings { trust, pair: None, name: None });
     };
     if !is_secure {
         let fault = Fault::new("`tls` has no meaning for a plain address");
@@ -47,10 +48,6 @@ pub(super) fn client(
         None => Some(None).filter(|_| names(places, at, report)),
     };
     Some(Settings { trust: trust?, pair: pair.map_or(Some(None), |pair| pair.map(Some))?, name: name? })
-}
-
-fn settings(ca: Option<Trust>, at: At<'_>, report: &mut Report<'_>) -> Option<Settings> {
-    Some(Settings { trust: ca.or_else(|| system(at, report))?, pair: None, name: None })
 }
 
 fn trust(raw: &raw::UpstreamTls, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Option<Trust> {

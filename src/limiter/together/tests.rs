@@ -11,6 +11,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter, Lineage, Meter, MeterSpec, Settings};
 
 mod bans;
+mod crowds;
 mod delays;
 
 const START: Timestamp = Timestamp::from_secs(1_795_248_000);

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, request};
+use http::{HeaderMap, request};
 use hyper::body::Body;
 use tokio::io::AsyncWrite;
 
@@ -44,7 +44,7 @@ where
         let mut outbox = Outbox::new(buffer);
         let coding = encode::head(parts, &body, outbox.end());
         let empty = body.is_end_stream();
-        let repeatable = empty && is_idempotent(&parts.method);
+        let repeatable = empty && parts.method.is_idempotent();
         Self { outbox, body: (!empty).then_some(body), coding, repeatable, broken: false }
     }
 
@@ -152,13 +152,6 @@ impl<B> Upload<B> {
     pub(in crate::upstream) fn into_buffer(self) -> Vec<u8> {
         self.outbox.into_buffer()
     }
-}
-
-fn is_idempotent(method: &Method) -> bool {
-    matches!(
-        *method,
-        Method::GET | Method::HEAD | Method::OPTIONS | Method::PUT | Method::DELETE | Method::TRACE
-    )
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Connections under TLS while they are used, while they rest, and when they end.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use tungstenite::Message;
 use super::{Beyond, H1, handshakes};
 use crate::support::tls_front::Order;
 use crate::support::{Client, Origin, Request, Then, Weir, get, wait};
+use crate::upgrades;
 
 const CA: &str = "ca: DIR/ca.crt";
 const LARGE: usize = 8 << 20;
@@ -109,7 +110,7 @@ fn an_answer_without_a_length_ends_as_tls_ends_or_is_cut_off() {
 
 #[test]
 fn a_websocket_is_carried_over_tls() {
-    let backend = echo_server();
+    let backend = upgrades::echo_server();
     let beyond = Beyond::new(backend, "localhost", H1, false);
     let weir = beyond.weir("localhost", CA, "", "");
     let stream = TcpStream::connect(weir.address()).unwrap();
@@ -142,22 +143,4 @@ fn health_is_asked_for_over_tls() {
         assert_eq!(weir.metric("weir_upstream_endpoints_healthy", &[]), healthy, "{path} {certified}");
     }
     assert!(origin.seen().iter().all(|seen| seen.head.word(1) == "/healthz"));
-}
-
-fn echo_server() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            thread::spawn(move || {
-                let Ok(mut socket) = tungstenite::accept(stream) else { return };
-                while let Ok(message) = socket.read() {
-                    if message.is_text() && socket.send(message).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    address
 }
