@@ -6,6 +6,7 @@ mod ending;
 mod generation;
 mod keeping;
 mod pressure;
+mod rate_limits;
 mod reloading;
 
 use std::path::Path;
@@ -16,6 +17,7 @@ use self::admin_port::AdminPort;
 use self::ending::Signals;
 use self::generation::Generations;
 use self::keeping::Keeping;
+use self::rate_limits::RateLimits;
 use crate::admin;
 use crate::clock::Clock;
 use crate::config::reload::{Handle, Reloader};
@@ -28,6 +30,7 @@ use crate::overload::Overload;
 use crate::proxy::elastic::Elastic;
 use crate::proxy::elastic::control::keep_headroom;
 use crate::proxy::{self, Shared};
+use crate::rls;
 use crate::snapshot::Keeper;
 use crate::telemetry::access_log::{self, AccessLog};
 use crate::telemetry::logging::LevelHandle;
@@ -59,20 +62,34 @@ type Bound = (listener::Settings, Vec<Socket>);
 struct Running {
     shared: Arc<Shared>,
     generations: Arc<Generations>,
+    rate_limits: Option<Arc<RateLimits>>,
     reload: Handle,
     keeping: Option<Keeping>,
     log_guard: Option<access_log::Guard>,
     span_guard: Option<spans::Guard>,
 }
 
-/// Runs the proxy by the configuration at `path` until it is told to end, then drains.
+/// Where the configuration is.
+#[derive(Clone, Copy, Debug)]
+pub enum Origin<'a> {
+    /// In a file, which is followed.
+    File(&'a Path),
+    /// Here.
+    Text(&'a str),
+}
+
+/// Runs the proxy by the configuration at `origin` until it is told to end, then drains.
 ///
 /// # Errors
 /// [`Error`] if the configuration is invalid, or a socket, a file or a thread cannot be had; nothing has been
 /// served then. Or if a thread has failed while serving.
-pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
+pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
     let clock = Arc::new(Clock::start());
-    let (config, reloader) = Reloader::start(path).map_err(Error::Configuration)?;
+    let started = match origin {
+        Origin::File(path) => Reloader::start(path),
+        Origin::Text(text) => Reloader::start_with(text),
+    };
+    let (config, reloader) = started.map_err(Error::Configuration)?;
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }
@@ -83,11 +100,16 @@ pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
     let _guard = main.enter();
     let signals = Signals::listen().map_err(Error::system("cannot listen for signals"))?;
     let mut bound = bind(&config)?;
+    let mut service = rate_limits::Sockets::bind(&config)?;
     let admin = AdminPort::bind(&config.admin)?;
     let running = compose(&config, clock, reloader.handle())?;
     let addresses = announce(&bound);
-    let workers = start_workers(config.workers.get(), &mut bound, &running.shared)?;
+    let asked = service.as_mut().map(|sockets| &mut sockets.grpc);
+    let workers = start_workers(config.workers.get(), &mut bound, asked, &running)?;
     let admin = admin.serve(&config, addresses, levels, &running)?;
+    if let (Some(running), Some(sockets), Some(options)) = (&running.rate_limits, service, &config.rls) {
+        running.start(sockets, options, &admin)?;
+    }
     reloading::start(reloader, &running)?;
     let ended = main.block_on(async {
         let crews = (&*workers, &*admin);
@@ -99,9 +121,11 @@ pub fn run(path: &Path, levels: LevelHandle) -> Result<(), Error> {
             () = reloading::on_signals(&running) => Ok(()),
             () = crowding::watch(&running.shared, config.max_keys) => Ok(()),
             () = pressure::watch(&running.shared.overload) => Ok(()),
+            () = RateLimits::follow_health(&running) => Ok(()),
         }
     });
     running.reload.stop();
+    running.rate_limits.iter().for_each(|service| service.finish());
     running.keeping.iter().for_each(Keeping::finish);
     drop(running.log_guard);
     drop(running.span_guard);
@@ -164,9 +188,10 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
         overload: Arc::new(overload),
         warned_of_proxy: AtomicBool::new(false),
     });
+    let rate_limits = RateLimits::compose(config, generations.windows, &shared)?.map(Arc::new);
     let keeping = config.state.as_ref().zip(keeper);
     let keeping = keeping.map(|(settings, keeper)| Keeping::start(settings, keeper, &shared)).transpose()?;
-    Ok(Running { shared, generations, reload, keeping, log_guard, span_guard })
+    Ok(Running { shared, generations, rate_limits, reload, keeping, log_guard, span_guard })
 }
 
 /// What keys are hashed under where no state says it.
@@ -180,14 +205,30 @@ fn secret() -> Result<[u64; 2], Error> {
     Ok([word(low), word(high)])
 }
 
-fn start_workers(workers: usize, bound: &mut [Bound], shared: &Arc<Shared>) -> Result<Arc<Crew>, Error> {
+/// Starts the workers, each with its share of the sockets: those of listeners, and `asked` of the rate limit service.
+fn start_workers(
+    workers: usize,
+    bound: &mut [Bound],
+    mut asked: Option<&mut Vec<Socket>>,
+    running: &Running,
+) -> Result<Arc<Crew>, Error> {
     let crew = Arc::new(Crew::default());
     let start = |index: usize| {
         let mine =
             bound.iter_mut().filter_map(|(settings, sockets)| Some((settings.clone(), sockets.pop()?)));
-        let (mine, shared) = (mine.collect(), Arc::clone(shared));
-        crew.spawn(format!("worker-{index}"), move || proxy::run(shared, mine))
-            .map_err(Error::system("cannot start a worker"))
+        let (mine, shared) = (mine.collect(), Arc::clone(&running.shared));
+        let port = running.rate_limits.as_ref().map(|service| Arc::clone(&service.port));
+        let asked = port.zip(asked.as_mut().and_then(|sockets| sockets.pop()));
+        let work = move || async move {
+            let proxying = proxy::run(shared, mine);
+            match asked {
+                None => proxying.await,
+                Some((port, socket)) => {
+                    tokio::try_join!(proxying, rls::server::run(port, socket)).map(|((), ())| ())
+                }
+            }
+        };
+        crew.spawn(format!("worker-{index}"), work).map_err(Error::system("cannot start a worker"))
     };
     (0..workers).try_for_each(start)?;
     Ok(crew)

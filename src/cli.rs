@@ -17,12 +17,16 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
     /// How much to log.
-    #[arg(short, long, global = true, default_value = "info", value_name = "LEVEL")]
+    ///
+    /// By default `info`, or what LOG_LEVEL says to `weir rls`.
+    #[arg(short, long, global = true, value_name = "LEVEL")]
     #[arg(value_parser = ["off", "error", "warn", "info", "debug", "trace"], env = "WEIR_LOG_LEVEL")]
-    pub log_level: String,
+    pub log_level: Option<String>,
     /// What log lines on standard error look like.
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", env = "WEIR_LOG_FORMAT")]
-    pub log_format: LogFormat,
+    ///
+    /// By default `text`, or what LOG_FORMAT says to `weir rls`.
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", env = "WEIR_LOG_FORMAT")]
+    pub log_format: Option<LogFormat>,
 }
 
 /// What a log line looks like.
@@ -58,6 +62,15 @@ pub enum Command {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
+    /// Answer Envoy's rate limit service, set up by the environment variables of envoyproxy/ratelimit.
+    ///
+    /// Needs no configuration: `RUNTIME_ROOT`, `GRPC_PORT` and the others mean what they mean to the reference.
+    /// Counters are in memory, so `REDIS_*` is left alone.
+    Rls {
+        /// Print the configuration that the variables stand for, and end.
+        #[arg(long)]
+        print_config: bool,
+    },
     /// Print a completion script for a shell.
     Completions {
         /// Which shell.
@@ -79,7 +92,7 @@ mod tests {
     #[test]
     fn run_knows_where_its_configuration_is() {
         let cli = Cli::parse_from(["weir", "run", "--log-format", "json"]);
-        assert_eq!(cli.log_format, LogFormat::Json);
+        assert_eq!(cli.log_format, Some(LogFormat::Json));
         assert!(matches!(cli.command, Command::Run { config } if config.to_str() == Some(DEFAULT_CONFIG)));
     }
 

@@ -9,6 +9,7 @@ mod changes;
 mod compile;
 mod contents;
 pub mod defaults;
+pub mod environment;
 mod files;
 pub mod parse;
 pub mod problem;
@@ -18,7 +19,6 @@ mod schema;
 mod shape;
 mod source;
 mod tree;
-mod watch;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -38,18 +38,18 @@ use crate::response::refusal::Refusal;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
 use crate::telemetry::{access_log, spans};
-use crate::{drain, identify, listener, overload, response, snapshot, tls, upstream};
+use crate::{drain, identify, listener, overload, response, rls, snapshot, tls, upstream};
 
 /// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where clients connect; at least one.
+    /// Where clients connect; at least one, unless there is `rls`.
     pub listeners: Vec<listener::Settings>,
     /// TLS, beside the listeners; `None` for those that are plain.
     pub tls: Vec<Option<tls::server::Settings>>,
     /// Worker threads.
     pub workers: NonZeroUsize,
-    /// The services beside us; at least one.
+    /// The services beside us; at least one where there are listeners.
     pub upstreams: Vec<upstream::Settings>,
     /// TLS, beside the upstreams; `None` for those that are plain.
     pub upstream_tls: Vec<Option<tls::client::Settings>>,
@@ -75,6 +75,8 @@ pub struct Config {
     pub response: response::Settings,
     /// What elastic limits go by.
     pub elastic: Signals,
+    /// Envoy's rate limit service, if it is offered.
+    pub rls: Option<rls::options::Options>,
     /// The rules, in file order.
     pub rules: Vec<Rule>,
     /// What each rule answers when it refuses, beside `rules`.

@@ -3,7 +3,6 @@
 //! Whoever serves subscribes; whoever ends (a signal, the admin port) advances the phase. Phases only move
 //! forward, so a late subscriber cannot miss one. The steps' timing is `app`'s business.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -42,7 +41,7 @@ pub enum Phase {
 pub struct Drain {
     phase: watch::Sender<Phase>,
     exit: watch::Sender<bool>,
-    healthy: AtomicBool,
+    healthy: watch::Sender<bool>,
 }
 
 impl Default for Drain {
@@ -50,7 +49,7 @@ impl Default for Drain {
         Self {
             phase: watch::Sender::new(Phase::Serving),
             exit: watch::Sender::new(false),
-            healthy: AtomicBool::new(true),
+            healthy: watch::Sender::new(true),
         }
     }
 }
@@ -88,12 +87,35 @@ impl Drain {
 
     /// `POST /healthcheck/fail` and `/ok`: readiness as the operator wants it.
     pub fn set_healthy(&self, healthy: bool) {
-        self.healthy.store(healthy, Ordering::Relaxed);
+        self.healthy.send_replace(healthy);
+    }
+
+    /// A watch on readiness, from now on.
+    pub fn readiness(&self) -> Readiness {
+        Readiness { phase: self.phase.subscribe(), healthy: self.healthy.subscribe() }
     }
 
     /// Whether `/ready` says so: serving, and not declared unhealthy.
     pub fn is_ready(&self) -> bool {
-        self.healthy.load(Ordering::Relaxed) && self.phase() == Phase::Serving
+        *self.healthy.borrow() && self.phase() == Phase::Serving
+    }
+}
+
+/// Tells when [`Drain::is_ready`] may answer something else than before.
+#[derive(Debug)]
+pub struct Readiness {
+    phase: watch::Receiver<Phase>,
+    healthy: watch::Receiver<bool>,
+}
+
+impl Readiness {
+    /// Answers once it may; also if that was before it was asked, and after this was made.
+    pub async fn changed(&mut self) {
+        // The senders live as long as the drain, which is longer than anybody waits.
+        tokio::select! {
+            _ = self.phase.changed() => {}
+            _ = self.healthy.changed() => {}
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 use weir::cli::{Cli, Command, LogFormat};
-use weir::telemetry::logging;
+use weir::config::environment;
+use weir::telemetry::logging::{self, LevelHandle};
 use weir::{app, config};
 
 /// Many small short-lived allocations per request, and memory that is given back when clients have left.
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match &cli.command {
         Command::Run { config } => run(config, &cli),
+        Command::Rls { print_config } => rls(*print_config, &cli),
         Command::Check { files, against } => check(files, against.as_deref()),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "weir", &mut std::io::stdout());
@@ -32,15 +34,47 @@ fn main() -> ExitCode {
 }
 
 fn run(path: &Path, cli: &Cli) -> ExitCode {
-    let format = match cli.log_format {
+    match log(cli, "info", LogFormat::default()) {
+        Ok(levels) => ended(app::run(app::Origin::File(path), levels)),
+        Err(failed) => failed,
+    }
+}
+
+fn rls(print_config: bool, cli: &Cli) -> ExitCode {
+    let read = match environment::read() {
+        Ok(read) => read,
+        Err(problems) => {
+            say(&mut std::io::stderr(), &problems);
+            return ExitCode::from(BAD_USAGE);
+        }
+    };
+    if print_config {
+        say(&mut std::io::stdout(), &[read.text.trim_end()]);
+        return ExitCode::SUCCESS;
+    }
+    let format = if read.is_log_json { LogFormat::Json } else { LogFormat::Text };
+    let levels = match log(cli, read.log_level.unwrap_or("info"), format) {
+        Ok(levels) => levels,
+        Err(failed) => return failed,
+    };
+    for notice in &read.notices {
+        tracing::warn!("{notice}");
+    }
+    ended(app::run(app::Origin::Text(&read.text), levels))
+}
+
+/// Begins to log, as the command line says, or else as given.
+fn log(cli: &Cli, level: &str, format: LogFormat) -> Result<LevelHandle, ExitCode> {
+    let format = match cli.log_format.unwrap_or(format) {
         LogFormat::Text => logging::LogFormat::Text,
         LogFormat::Json => logging::LogFormat::Json,
     };
-    let levels = match logging::init(&cli.log_level, format) {
-        Ok(levels) => levels,
-        Err(error) => return fail(&format!("cannot log: {error}")),
-    };
-    match app::run(path, levels) {
+    let level = cli.log_level.as_deref().unwrap_or(level);
+    logging::init(level, format).map_err(|error| fail(&format!("cannot log: {error}")))
+}
+
+fn ended(how: Result<(), app::Error>) -> ExitCode {
+    match how {
         Ok(()) => ExitCode::SUCCESS,
         Err(app::Error::Configuration(problems)) => {
             say(&mut std::io::stderr(), &problems);

@@ -8,6 +8,7 @@ pub mod histogram;
 pub mod logging;
 pub mod metrics;
 pub mod spans;
+pub mod statsd;
 
 use crate::limiter::timestamp::Timestamp;
 

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 23] = [
+const TABLE: [(&str, &[&str]); 25] = [
     ("main", &["app", "cli", "config", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -31,7 +31,21 @@ const TABLE: [(&str, &[&str]); 23] = [
             "limiter",
         ],
     ),
-    ("admin", &["config", "policy", "rules", "limiter", "snapshot", "telemetry", "drain", "clock", "tls"]),
+    (
+        "admin",
+        &[
+            "config",
+            "policy",
+            "rules",
+            "limiter",
+            "snapshot",
+            "telemetry",
+            "drain",
+            "clock",
+            "tls",
+            "side_door",
+        ],
+    ),
     // Of the modules below only their settings: see `the_configuration_takes_only_settings_from_the_shell`.
     (
         "config",
@@ -51,6 +65,8 @@ const TABLE: [(&str, &[&str]); 23] = [
             "tls",
             // Keys say how long they hold.
             "clock",
+            "watch",
+            "rls",
         ],
     ),
     (
@@ -72,8 +88,25 @@ const TABLE: [(&str, &[&str]); 23] = [
             "tls",
         ],
     ),
-    // Its documents and decisions need the core and the names of outcomes; its server will need what the proxy does.
-    ("rls", &["policy", "rules", "identify", "limiter", "telemetry"]),
+    // Its documents and decisions need no more than the core: see `envoys_decisions_are_pure`.
+    (
+        "rls",
+        &[
+            "policy",
+            "rules",
+            "identify",
+            "limiter",
+            "telemetry",
+            "clock",
+            "drain",
+            "overload",
+            "listener",
+            "worker",
+            "tls",
+            "side_door",
+            "watch",
+        ],
+    ),
     ("worker", &["listener", "drain"]),
     ("listener", &["tls", "telemetry", "drain"]),
     ("upstream", &["tls", "telemetry"]),
@@ -81,8 +114,10 @@ const TABLE: [(&str, &[&str]); 23] = [
     ("telemetry", &["tls", "policy", "response", "throttle", "rules", "identify", "limiter"]),
     ("clock", &["limiter"]),
     ("tls", &[]),
+    ("side_door", &["drain"]),
     ("drain", &[]),
     ("overload", &[]),
+    ("watch", &[]),
     ("policy", &["response", "throttle", "rules", "identify"]),
     ("response", &["throttle", "limiter"]),
     ("throttle", &["limiter"]),
@@ -94,6 +129,8 @@ const TABLE: [(&str, &[&str]); 23] = [
 
 /// What puts the parts together may know them all, but not how it was called.
 const EVERYTHING: &[&str] = &[
+    "side_door",
+    "watch",
     "admin",
     "config",
     "proxy",

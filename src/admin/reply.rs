@@ -5,8 +5,7 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 
-/// An answer of the admin port, complete.
-pub type Reply = Response<Full<Bytes>>;
+pub use crate::side_door::Reply;
 
 const TEXT: &str = "text/plain; charset=UTF-8";
 const JSON: &str = "application/json";

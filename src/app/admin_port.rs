@@ -58,7 +58,11 @@ impl AdminPort {
             },
             secured: {
                 let generation = Arc::clone(&shared.generation);
-                Box::new(move || generation.load().tls.iter().flatten().cloned().collect())
+                let service = running.rate_limits.clone();
+                Box::new(move || {
+                    let service = service.as_ref().and_then(|service| service.port.security().tls.clone());
+                    generation.load().tls.iter().flatten().cloned().chain(service).collect()
+                })
             },
             clients: {
                 let generation = Arc::clone(&shared.generation);

@@ -18,6 +18,7 @@ use crate::policy::Policy;
 use crate::proxy::Generation;
 use crate::proxy::fallback::Fallbacks;
 use crate::response::refusal::Refusal;
+use crate::rls::windows::Windows;
 use crate::rules::{self, RuleSet};
 use crate::telemetry::metrics::Metrics;
 use crate::tls::client::{self, Client};
@@ -31,6 +32,8 @@ pub(super) struct Generations {
     pub(super) current: Arc<ArcSwap<Generation>>,
     /// The names of the listeners that are bound.
     listeners: Box<[Box<str>]>,
+    /// Where Envoy's rate limit service counts, if there is one: through all generations.
+    pub(super) windows: Option<Windows>,
     /// The limits of the generation in force.
     meters: Mutex<Vec<Meter>>,
     limiter: Arc<Limiter>,
@@ -49,7 +52,9 @@ impl Generations {
         metrics: &Arc<Metrics>,
     ) -> io::Result<Self> {
         let runtime = Handle::try_current().ok();
-        let (policy, meters) = compile(config, 1, limiter, clock);
+        let (policy, mut meters) = compile(config, 1, limiter, clock);
+        let windows = config.rls.as_ref().and_then(|_| Windows::install(limiter, clock.now()));
+        meters.extend(windows.iter().flat_map(Windows::meters));
         // What an earlier process had and this one has not.
         limiter.retire_others(&meters, clock.now());
         let upstreams = clusters(config, &[], metrics, runtime.as_ref()).map_err(io::Error::other)?;
@@ -61,6 +66,7 @@ impl Generations {
             Generation { policy: Arc::new(policy), upstreams, fallbacks, elastic: config.elastic, tls };
         Ok(Self {
             listeners,
+            windows,
             current: Arc::new(ArcSwap::from_pointee(generation)),
             meters: Mutex::new(meters),
             limiter: Arc::clone(limiter),
@@ -74,7 +80,8 @@ impl Generations {
     pub(super) fn apply(&self, config: &Config) -> u64 {
         let current = self.current.load_full();
         let generation = current.policy.generation + 1;
-        let (policy, meters) = compile(config, generation, &self.limiter, &self.clock);
+        let (policy, mut meters) = compile(config, generation, &self.limiter, &self.clock);
+        meters.extend(self.windows.iter().flat_map(Windows::meters));
         let upstreams = clusters(config, &current.upstreams, &self.metrics, self.runtime.as_ref());
         let upstreams = upstreams.unwrap_or_else(|error| {
             tracing::error!(%error, "cannot set up TLS towards an upstream, the upstreams of before stay");

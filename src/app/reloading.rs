@@ -12,6 +12,7 @@ use crate::telemetry::metrics::ReloadOutcome;
 pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> {
     let generations = Arc::clone(&running.generations);
     let shared = Arc::clone(&running.shared);
+    let rate_limits = running.rate_limits.clone();
     let follow = move || {
         reloader.run(
             || shared.clock.now(),
@@ -26,7 +27,12 @@ pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> 
                         if let (Some(tracer), Some(settings)) = (&shared.tracer, &config.tracing) {
                             tracer.set_sample(settings.sample);
                         }
-                        generations.apply(&config)
+                        if let (Some(service), Some(options)) = (&rate_limits, &config.rls) {
+                            service.apply(options);
+                        }
+                        let generation = generations.apply(&config);
+                        rate_limits.iter().for_each(|service| service.renew(&shared));
+                        generation
                     }
                     Reload::Unchanged | Reload::Rejected { .. } => shared.generation.load().policy.generation,
                 };

@@ -18,6 +18,7 @@ mod patterns;
 mod plans;
 mod refusal;
 mod retries;
+mod rls;
 mod rules;
 mod scope;
 mod state;
@@ -57,7 +58,9 @@ pub(super) fn compile(
     report: &mut Report<'_>,
 ) -> Option<Config> {
     let root = At::ROOT;
-    let addresses = addresses::compile(raw, files, report);
+    required(raw, report);
+    let mut addresses = addresses::compile(raw, files, report);
+    let rls = rls::compile(raw.rls.as_ref(), root.key("rls"), &mut addresses.taken, files, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
@@ -105,11 +108,27 @@ pub(super) fn compile(
         identify,
         response,
         elastic: signals(raw.elastic.as_ref()),
+        rls,
         rules,
         refusals,
         notices: Vec::new(),
         contents: Contents::default(),
     })
+}
+
+/// A file that is empty or cut off is a mistake, and not one without rules.
+fn required(raw: &raw::Root, report: &mut Report<'_>) {
+    let root = At::ROOT;
+    let is_service_alone =
+        raw.listeners.is_none() && (raw.rls.is_some() || report.is_faulty(root.key("rls")));
+    if is_service_alone {
+        return;
+    }
+    for (key, is_missing) in [("listeners", raw.listeners.is_none()), ("rules", raw.rules.is_none())] {
+        if is_missing && !report.is_faulty(root.key(key)) {
+            report.value(root.key(key), format!("missing, `{key}` is required"));
+        }
+    }
 }
 
 /// `available_parallelism` knows the CPU quota of a container.

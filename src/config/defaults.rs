@@ -136,3 +136,20 @@ pub const LARGEST_FILE: u64 = 1 << 20;
 
 /// Longest name of a rule or listener: it goes into every metric of it.
 pub const LONGEST_NAME: usize = 128;
+
+/// From which share of a limit on hits count as near it: `NEAR_LIMIT_RATIO` of envoyproxy/ratelimit.
+pub const NEAR_LIMIT: &str = "80%";
+/// `LIMIT_LIMIT_HEADER` and its like of envoyproxy/ratelimit.
+pub const LIMIT_HEADER: &str = "RateLimit-Limit";
+/// For what is left.
+pub const REMAINING_HEADER: &str = "RateLimit-Remaining";
+/// For the time until all of it is there again.
+pub const RESET_HEADER: &str = "RateLimit-Reset";
+/// `GRPC_MAX_CONNECTION_AGE` of envoyproxy/ratelimit.
+pub const RLS_MAX_AGE: Duration = Duration::from_secs(86_400);
+/// `GRPC_MAX_CONNECTION_AGE_GRACE` of envoyproxy/ratelimit.
+pub const RLS_GRACE: Duration = Duration::from_secs(3600);
+/// `STATS_FLUSH_INTERVAL` of envoyproxy/ratelimit.
+pub const STATSD_INTERVAL: Duration = Duration::from_secs(10);
+/// Where Prometheus looks.
+pub const METRICS_PATH: &str = "/metrics";

@@ -8,6 +8,7 @@
 mod jwt;
 mod limits;
 mod plans;
+mod rls;
 mod rules;
 mod tariff;
 mod tls;
@@ -20,6 +21,10 @@ use serde::Deserialize;
 pub use self::jwt::{ClaimPattern, Jwt, Secret, SecretText, SigningAlgorithm};
 pub use self::limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
+pub use self::rls::{
+    Counting, ResponseHeaderNames, ResponseHeaders, Rls, RlsConfig, RlsConnections, RlsDomain, RlsPrometheus,
+    Statsd,
+};
 pub use self::rules::{
     Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange, OnDenied,
     OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
@@ -45,13 +50,12 @@ use super::parse::duration_text as shown;
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Weir configuration")]
 pub struct Root {
-    /// Where clients connect.
-    #[schemars(required)]
+    /// Where clients connect. There must be some, and `rules`, unless there is `rls`.
     pub listeners: Option<OneOrMany<Listener>>,
     /// Worker threads; `auto` is one per CPU the process may use, by the quota of its container if it has one.
     #[schemars(extend("default" = "auto"))]
     pub workers: Option<Workers>,
-    /// The service beside us. This or `upstreams` must be there.
+    /// The service beside us. This or `upstreams` must be there where there are listeners.
     pub upstream: Option<Upstream>,
     /// Several services; the first whose `match` holds takes a request.
     pub upstreams: Option<OneOrMany<UpstreamMap>>,
@@ -86,8 +90,9 @@ pub struct Root {
     pub state: Option<State>,
     /// What limits with `throttle: elastic` go by.
     pub elastic: Option<Elastic>,
+    /// Envoy's rate limit service.
+    pub rls: Option<Rls>,
     /// What is limited, allowed and denied; every rule that matches applies.
-    #[schemars(required)]
     pub rules: Option<ZeroOrMany<Rule>>,
 }
 

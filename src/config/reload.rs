@@ -4,6 +4,7 @@
 //! or none at all, changes nothing but the status. What is compared is always the content, so it does not
 //! matter how the file was replaced, and nothing that happened while nobody looked is missed.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +13,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::files::{Files, Marks};
-use super::watch::{Waker, Watch, Woken};
 use super::{Config, Problem, source, with_files};
 use crate::identify;
 use crate::limiter::timestamp::Timestamp;
+use crate::rls::options::Options;
 use crate::rules::routes::Routes;
 use crate::telemetry::spans;
+use crate::watch::{Waker, Watch, Woken};
 
 /// Writers are done when nothing has happened for this long.
 const QUIET: Duration = Duration::from_millis(100);
@@ -158,10 +160,35 @@ struct Found {
     data: Marks,
 }
 
+/// Where a configuration is.
+#[derive(Debug)]
+enum Origin {
+    File(PathBuf),
+    /// Nowhere: it was made up.
+    Text(Arc<str>),
+}
+
+impl Origin {
+    /// What it is called, and data files are relative to.
+    fn path(&self) -> &Path {
+        match self {
+            Self::File(path) => path,
+            Self::Text(_) => Path::new("environment"),
+        }
+    }
+
+    fn read(&self) -> Result<String, Problem> {
+        match self {
+            Self::File(path) => source::read(path),
+            Self::Text(text) => Ok((**text).to_owned()),
+        }
+    }
+}
+
 /// Watches the configuration file and the data files that it names.
 #[derive(Debug)]
 pub struct Reloader {
-    path: PathBuf,
+    origin: Origin,
     watch: Watch,
     pace: Pace,
     shared: Arc<Shared>,
@@ -180,17 +207,26 @@ impl Reloader {
     /// Every problem of the file.
     pub fn start(path: &Path) -> Result<(Config, Self), Vec<Problem>> {
         // Watching starts before reading: a change in between is seen twice rather than not at all.
-        Self::with(path, Watch::on(path), Pace { quiet: QUIET, poll: POLL })
+        Self::with(Origin::File(path.to_owned()), Watch::on(path), Pace { quiet: QUIET, poll: POLL })
     }
 
-    fn with(path: &Path, mut watch: Watch, pace: Pace) -> Result<(Config, Self), Vec<Problem>> {
-        let text = source::read(path).map_err(|problem| vec![problem])?;
+    /// The same for a configuration that is in no file. What it names is followed all the same.
+    ///
+    /// # Errors
+    /// Every problem of the text.
+    pub fn start_with(text: &str) -> Result<(Config, Self), Vec<Problem>> {
+        let watch = Watch::on_all_in(HashSet::new());
+        Self::with(Origin::Text(text.into()), watch, Pace { quiet: QUIET, poll: POLL })
+    }
+
+    fn with(origin: Origin, mut watch: Watch, pace: Pace) -> Result<(Config, Self), Vec<Problem>> {
+        let text = origin.read().map_err(|problem| vec![problem])?;
         let mut files = Files::default();
-        let config = with_files(&text, path, &source::variable, &mut files)?;
+        let config = with_files(&text, origin.path(), &source::variable, &mut files)?;
         let data = files.marks();
         watch.follow(data.keys());
         let status = Status {
-            file: path.to_owned(),
+            file: origin.path().to_owned(),
             generation: 1,
             text: text.as_str().into(),
             text_hash: fnv1a(&text),
@@ -203,7 +239,7 @@ impl Reloader {
             stopped: AtomicBool::new(false),
         };
         let reloader = Self {
-            path: path.to_owned(),
+            origin,
             watch,
             pace,
             shared: Arc::new(shared),
@@ -263,14 +299,14 @@ impl Reloader {
     }
 
     fn read(&mut self) -> Found {
-        Found { text: source::read(&self.path), data: self.files.look() }
+        Found { text: self.origin.read(), data: self.files.look() }
     }
 
     fn evaluate(&mut self, found: Found) -> Reload {
         let is_news = found != self.seen;
         let compiled = match &found.text {
             Ok(_) if found == self.running => None,
-            Ok(text) => Some(with_files(text, &self.path, &source::variable, &mut self.files)),
+            Ok(text) => Some(with_files(text, self.origin.path(), &source::variable, &mut self.files)),
             Err(problem) => Some(Err(vec![problem.clone()])),
         };
         // What was made use of, which need not be what was found: the text may name other files now.
@@ -289,7 +325,7 @@ impl Reloader {
         };
         self.seen = used;
         if is_news {
-            log(&self.path, &reload);
+            log(self.origin.path(), &reload);
         }
         reload
     }
@@ -322,6 +358,7 @@ fn without_data(config: &Config) -> Config {
         tls: Vec::new(),
         upstream_tls: Vec::new(),
         routes: Routes::default(),
+        rls: config.rls.clone().map(Options::without_data),
         ..config.clone()
     }
 }
@@ -336,6 +373,7 @@ pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
         ("overload", old.overload != new.overload),
         ("access_log", old.access_log != new.access_log),
         ("tracing", !is_same_tracing(old.tracing.as_ref(), new.tracing.as_ref())),
+        ("rls", old.rls.as_ref().map(|rls| &rls.ports) != new.rls.as_ref().map(|rls| &rls.ports)),
         ("limiter.max_keys", old.max_keys != new.max_keys),
         ("state", old.state != new.state),
     ];

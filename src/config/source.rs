@@ -1,6 +1,6 @@
 //! Where the text comes from: a file and the environment.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -16,6 +16,14 @@ use super::problem::{Fault, Problem, Report, quoted};
 #[expect(clippy::disallowed_methods, reason = "the one reader of the environment; tests pass a map instead")]
 pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+/// All variables of the environment that are text.
+#[expect(clippy::disallowed_methods, reason = "the one reader of the environment; tests pass a map instead")]
+pub(super) fn variables() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 /// The text of a file.

@@ -23,6 +23,11 @@ impl Percent {
         self.0
     }
 
+    /// As a fraction, 1 being all of it; the nearest there is.
+    pub const fn as_fraction(self) -> f32 {
+        self.0 as f32 / WHOLE as f32
+    }
+
     /// `count` and this much more, rounded up; nothing where that is no count any more.
     pub fn raise(self, count: NonZeroU32) -> Option<NonZeroU32> {
         let raised = u64::from(count.get()) * (u64::from(WHOLE) + u64::from(self.0));

@@ -16,6 +16,8 @@ pub struct Settings {
     pub headers: Option<HeaderNames>,
     /// `RESPONSE_DYNAMIC_METADATA`.
     pub dynamic_metadata: bool,
+    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: nobody should come before there are rules.
+    pub needs_rules: bool,
     /// What a request that is over counts.
     pub counting: Counting,
     /// The same for single domains.
@@ -53,6 +55,7 @@ impl Default for Settings {
             near_limit_ratio: 0.8,
             headers: None,
             dynamic_metadata: false,
+            needs_rules: false,
             counting: Counting::default(),
             counting_of: HashMap::new(),
         }

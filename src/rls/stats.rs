@@ -22,7 +22,7 @@ pub struct Stats {
 /// `over_limit_with_local_cache` is always 0 and left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DescriptorStats {
-    /// Domain and entries, e.g. `basic.key1_foo`; see [`sanitized`].
+    /// Domain and entries, e.g. `basic.key1_foo`, as they are.
     pub key: Arc<str>,
     /// Hits asked for.
     pub total_hits: u64,
@@ -72,30 +72,4 @@ impl Crossing {
 /// to single precision before it is rounded down.
 pub(super) fn near_threshold(limit: u32, ratio: f32) -> u32 {
     f64::from(limit as f32 * ratio).floor() as u32
-}
-
-/// A statistic's name without what statsd takes for its own: `:` and `|` become `_`, and so do the dots of
-/// IPv4 addresses.
-pub fn sanitized(key: &str) -> String {
-    let mut clean = String::with_capacity(key.len());
-    let mut rest = key;
-    while let Some(first) = rest.chars().next() {
-        let at_a_number = !clean.ends_with(|before: char| before.is_ascii_digit());
-        if let Some(length) = ipv4_length(rest).filter(|_| at_a_number) {
-            clean.push_str(&rest[..length].replace('.', "_"));
-            rest = &rest[length..];
-            continue;
-        }
-        clean.push(if matches!(first, ':' | '|') { '_' } else { first });
-        rest = &rest[first.len_utf8()..];
-    }
-    clean
-}
-
-/// Length of the IPv4 address that `text` begins with.
-fn ipv4_length(text: &str) -> Option<usize> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let candidate = &text[..end];
-    let (fourth, _) = candidate.match_indices('.').nth(3).unwrap_or((end, ""));
-    candidate[..fourth].parse::<std::net::Ipv4Addr>().ok().map(|_| fourth)
 }

@@ -10,13 +10,14 @@ mod envoy;
 mod exporter;
 mod families;
 mod process;
+mod rate_limits;
 mod rule;
 mod totals;
 mod upstream;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -25,6 +26,7 @@ pub use self::elastic::Elastic;
 pub use self::envoy::{Stats, StatsFilter, Used};
 use self::exporter::Exporter;
 pub use self::process::resident_memory;
+pub use self::rate_limits::{Hits, RateLimits, sanitized};
 use self::rule::Rules;
 pub use self::rule::{DecisionOutcome, Decisions, RuleMetrics};
 use self::totals::Totals;
@@ -126,6 +128,7 @@ pub struct Metrics {
     workers: Mutex<Vec<Arc<WorkerCells>>>,
     rules: Mutex<Rules>,
     upstreams: Mutex<Upstreams>,
+    rate_limits: OnceLock<Arc<RateLimits>>,
     exporter: Exporter,
 }
 
@@ -138,6 +141,7 @@ impl Metrics {
             workers: Mutex::default(),
             rules: Mutex::default(),
             upstreams: Mutex::default(),
+            rate_limits: OnceLock::new(),
             exporter: Exporter::new(),
         })
     }
@@ -195,9 +199,19 @@ impl Metrics {
         self.exporter.config_reload(outcome, generation, now);
     }
 
-    /// Everything in Prometheus' text format, under Weir's names.
+    /// The statistics of Envoy's rate limit service, which are shown from now on.
+    pub fn rate_limits(&self) -> Arc<RateLimits> {
+        Arc::clone(self.rate_limits.get_or_init(Arc::default))
+    }
+
+    /// Everything in Prometheus' text format, under Weir's names; what the rate limit service counts under those of
+    /// envoyproxy/ratelimit.
     pub fn render(&self, scrape: &Scrape) -> String {
-        self.exporter.render(&self.totals(), scrape)
+        let mut text = self.exporter.render(&self.totals(), scrape);
+        if let Some(rate_limits) = self.rate_limits.get() {
+            text.push_str(&rate_limits.render());
+        }
+        text
     }
 
     /// The same numbers under Envoy's names, as far as Envoy has one.

@@ -27,6 +27,7 @@ mod plans;
 mod proxy_protocol;
 mod recipes;
 mod reload;
+mod rls;
 mod state;
 mod support;
 mod throttling;

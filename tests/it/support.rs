@@ -2,6 +2,7 @@
 //! can be as rude as it likes. Blocking sockets and threads throughout, so that a test reads top to bottom.
 
 pub(crate) mod client;
+pub(crate) mod envoy;
 pub(crate) mod h2;
 pub(crate) mod h2_origin;
 pub(crate) mod metrics;

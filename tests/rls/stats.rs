@@ -1,6 +1,6 @@
 //! What each decision adds to the statistics, and under which names.
 
-use weir::rls::stats::sanitized;
+use weir::telemetry::metrics::sanitized;
 
 use crate::desk::{Desk, hits};
 

@@ -115,7 +115,7 @@ fn admin(raw: Option<&raw::Admin>, taken: &mut Taken, report: &mut Report<'_>) -
 
 impl Taken {
     /// Takes `address`. Two listeners on one address would both be bound, and share what arrives at random.
-    fn claim(&mut self, address: listener::Address, at: At<'_>, report: &mut Report<'_>) {
+    pub(super) fn claim(&mut self, address: listener::Address, at: At<'_>, report: &mut Report<'_>) {
         match self.by(&address) {
             Some(path) => report.value(at, format!("address is taken by `{path}`, got {address}")),
             None => self.0.push((address, at.to_string())),

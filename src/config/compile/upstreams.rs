@@ -49,6 +49,7 @@ pub(super) fn compile(
             report.key(several, Fault::new("`upstream` is there too").hint("one of them says it all"));
             None
         }
+        (None, None) if raw.listeners.is_none() && raw.rls.is_some() => Some(Upstreams::default()),
         (None, None) => {
             if !report.is_faulty(one) && !report.is_faulty(several) {
                 report.value(one, "missing, `upstream` is required");

@@ -298,7 +298,7 @@ pub(super) fn header(family: &Family) -> String {
 }
 
 /// The series of one histogram; `labels` without braces.
-fn histogram_lines(text: &mut String, name: &str, labels: &str, totals: &histogram::Totals) {
+pub(super) fn histogram_lines(text: &mut String, name: &str, labels: &str, totals: &histogram::Totals) {
     let comma = if labels.is_empty() { "" } else { "," };
     let count = totals.count();
     // Writing to a string cannot fail.

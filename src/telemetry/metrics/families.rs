@@ -31,6 +31,39 @@ const fn histogram(name: &'static str, help: &'static str) -> Family {
     Family { name, help, kind: Kind::Histogram }
 }
 
+/// Those of Envoy's rate limit service have the names of envoyproxy/ratelimit.
+pub(super) static RATELIMIT_TOTAL_HITS: Family =
+    counter("ratelimit_service_rate_limit_total_hits", "Hits asked for, by descriptor of the configuration.");
+pub(super) static RATELIMIT_OVER_LIMIT: Family =
+    counter("ratelimit_service_rate_limit_over_limit", "Hits above the limit.");
+pub(super) static RATELIMIT_NEAR_LIMIT: Family =
+    counter("ratelimit_service_rate_limit_near_limit", "Hits near the limit, and not above it.");
+pub(super) static RATELIMIT_WITHIN_LIMIT: Family =
+    counter("ratelimit_service_rate_limit_within_limit", "Hits of requests within the limit.");
+pub(super) static RATELIMIT_SHADOW_MODE: Family = counter(
+    "ratelimit_service_rate_limit_shadow_mode",
+    "Hits over the limit that passed since the rule is a shadow.",
+);
+pub(super) static RATELIMIT_DOMAIN_NOT_FOUND: Family = counter(
+    "ratelimit_service_rate_limit_domain_not_found",
+    "Descriptors of requests whose domain nobody configured.",
+);
+pub(super) static RATELIMIT_ERRORS: Family =
+    counter("ratelimit_service_should_rate_limit_error", "Calls that could not be decided.");
+pub(super) static RATELIMIT_TOTAL_REQUESTS: Family =
+    counter("ratelimit_service_total_requests", "Calls of the rate limit service.");
+pub(super) static RATELIMIT_RESPONSE_TIME: Family =
+    histogram("ratelimit_service_response_time_seconds", "Time to decide a call of the rate limit service.");
+pub(super) static RATELIMIT_SHADOWED: Family = counter(
+    "ratelimit_service_global_shadow_mode",
+    "Calls over a limit that passed since the whole service looks on.",
+);
+pub(super) static RATELIMIT_LOADS: Family =
+    counter("ratelimit_service_config_load_success", "Sets of rate limit rules that were loaded.");
+pub(super) static RATELIMIT_FAILED_LOADS: Family = counter(
+    "ratelimit_service_config_load_error",
+    "Sets of rate limit rules that could not be loaded; those before stay.",
+);
 pub(super) static REQUESTS: Family =
     counter("weir_requests_total", "Requests answered, by listener and class of the status code.");
 pub(super) static REQUESTS_RESET: Family =

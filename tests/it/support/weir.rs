@@ -38,8 +38,20 @@ impl Weir {
 
     /// The same with a file that the test keeps.
     pub(crate) fn start_file(file: &Path) -> Self {
-        let mut child = command(["run", "-c"])
-            .arg(file)
+        let mut run = command(["run", "-c"]);
+        run.arg(file);
+        Self::spawn(run, file.to_owned())
+    }
+
+    /// Starts `weir rls` with these variables of the environment, and waits until it is ready.
+    pub(crate) fn start_rls(variables: &[(&str, &str)]) -> Self {
+        let mut run = command(["rls"]);
+        run.env_clear().envs(variables.iter().copied());
+        Self::spawn(run, PathBuf::new())
+    }
+
+    fn spawn(mut run: Command, file: PathBuf) -> Self {
+        let mut child = run
             .args(["--log-format", "json"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -54,7 +66,7 @@ impl Weir {
             }
         });
         let admin = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut weir = Self { child, log, file: file.to_owned(), admin, _directory: None };
+        let mut weir = Self { child, log, file, admin, _directory: None };
         weir.admin = weir.admin_surface("full");
         wait::until("readiness", || {
             weir.assert_running();
@@ -84,6 +96,15 @@ impl Weir {
             self.assert_running();
             let announced = self.announced("admin listening", "surface");
             announced.iter().find(|(given, _)| given == surface).map(|(_, address)| *address)
+        })
+    }
+
+    /// The address of a port of the rate limit service: `grpc`, `http`, `debug` or `prometheus`.
+    pub(crate) fn door(&self, name: &str) -> SocketAddr {
+        wait::until("the port", || {
+            self.assert_running();
+            let announced = self.announced("rate limit service listening", "door");
+            announced.iter().find(|(given, _)| given == name).map(|(_, address)| *address)
         })
     }
 
@@ -165,6 +186,12 @@ impl Weir {
         let limit = format!("--nofile={most}:");
         let limited = Command::new("prlimit").args(["--pid", &pid, &limit]).status();
         assert!(limited.unwrap().success(), "could not limit the descriptors");
+    }
+
+    /// Ends it without a word.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// Sends SIGTERM.

@@ -1,4 +1,4 @@
-//! Says that a file may have changed.
+//! Says that a file, or anything in some directories, may have changed.
 //!
 //! What is watched is the directory: editors and Kubernetes replace a file instead of writing to it, and a
 //! watch on the file itself would die with the old one. Events are only a reason to look, and a system
@@ -20,7 +20,7 @@ const MOST_ROUNDS: usize = 20;
 
 /// Whether waiting ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Woken {
+pub enum Woken {
     /// Something happened.
     Early,
     /// The time was up.
@@ -29,22 +29,22 @@ pub(super) enum Woken {
 
 /// Wakes the one who waits.
 #[derive(Clone, Debug)]
-pub(super) struct Waker(SyncSender<()>);
+pub struct Waker(SyncSender<()>);
 
 impl Waker {
     /// Wakes it, now or when it next waits. Many wakes before that are one.
-    pub(super) fn wake(&self) {
+    pub fn wake(&self) {
         // Full is as good as sent, and nobody is there to wake once the other end is gone.
         let _ = self.0.try_send(());
     }
 }
 
-/// The files that matter, by their last names.
-type Names = Arc<Mutex<HashSet<OsString>>>;
+/// The files that matter, by their last names; all of them where there is no list.
+type Names = Arc<Mutex<Option<HashSet<OsString>>>>;
 
-/// A watch on a file and on those that belong to it, as long as it lives.
+/// A watch on files, as long as it lives.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub struct Watch {
     wakes: Receiver<()>,
     waker: Waker,
     /// `None` where the system has no events for us.
@@ -56,27 +56,40 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Watches the file at `path`, by events where there are any.
-    pub(super) fn on(path: &Path) -> Self {
-        let mut watch = Self { file: path.to_owned(), ..Self::without_events() };
-        watch.names.lock().insert(name_of(path));
-        match watcher(path, Arc::clone(&watch.names), watch.waker()) {
+    pub fn on(path: &Path) -> Self {
+        let watch = Self { file: path.to_owned(), ..Self::without_events() };
+        *watch.names.lock() = Some(HashSet::from([name_of(path)]));
+        watch.begin(HashSet::from([directory_of(path)]))
+    }
+
+    /// Watches everything in `directories`, but not what is in directories in them; by events where there are any.
+    pub fn on_all_in(directories: HashSet<PathBuf>) -> Self {
+        Self::without_events().begin(directories)
+    }
+
+    fn begin(mut self, directories: HashSet<PathBuf>) -> Self {
+        match watcher(Arc::clone(&self.names), self.waker()) {
             Ok(watcher) => {
-                watch.watcher = Some(watcher);
-                watch.directories.insert(directory_of(path));
+                self.watcher = Some(watcher);
+                self.follow_directories(directories);
             }
-            Err(error) => {
-                tracing::warn!(file = %path.display(), %error, "no events for the configuration, polling only");
-            }
+            Err(error) => tracing::warn!(%error, "no events of files, polling only"),
         }
-        watch
+        self
     }
 
     /// From now on `others` belong to the file, and no others do.
-    pub(super) fn follow<'a>(&'a mut self, others: impl Iterator<Item = &'a PathBuf>) {
+    pub fn follow<'a>(&mut self, others: impl Iterator<Item = &'a PathBuf>) {
+        let own = Some(&self.file).filter(|file| !file.as_os_str().is_empty()).cloned();
+        let all: Vec<PathBuf> = others.cloned().chain(own).collect();
+        let (names, directories) = all.iter().map(|path| (name_of(path), directory_of(path))).unzip();
+        *self.names.lock() = Some(names);
+        self.follow_directories(directories);
+    }
+
+    /// From now on these directories are watched, and no others are.
+    pub fn follow_directories(&mut self, wanted: HashSet<PathBuf>) {
         let Some(watcher) = &mut self.watcher else { return };
-        let all: Vec<&Path> = others.map(PathBuf::as_path).chain([self.file.as_path()]).collect();
-        *self.names.lock() = all.iter().map(|path| name_of(path)).collect();
-        let wanted: HashSet<PathBuf> = all.iter().map(|path| directory_of(path)).collect();
         for gone in self.directories.difference(&wanted) {
             // Fails where the directory itself has gone.
             let _ = watcher.unwatch(gone);
@@ -91,7 +104,7 @@ impl Watch {
     }
 
     /// Is woken by wakers only.
-    pub(super) fn without_events() -> Self {
+    pub fn without_events() -> Self {
         let (sender, wakes) = sync_channel(1);
         Self {
             wakes,
@@ -104,12 +117,12 @@ impl Watch {
     }
 
     /// Wakes whoever waits here.
-    pub(super) fn waker(&self) -> Waker {
+    pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
     /// Waits until woken, for `longest` at most.
-    pub(super) fn wait(&self, longest: Duration) -> Woken {
+    pub fn wait(&self, longest: Duration) -> Woken {
         match self.wakes.recv_timeout(longest) {
             Ok(()) => Woken::Early,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Woken::InTime,
@@ -117,7 +130,7 @@ impl Watch {
     }
 
     /// Waits until nothing has happened for as long as `quiet`, or until that seems hopeless.
-    pub(super) fn settle(&self, quiet: Duration) {
+    pub fn settle(&self, quiet: Duration) {
         for _ in 0..MOST_ROUNDS {
             if self.wait(quiet) == Woken::InTime {
                 return;
@@ -126,15 +139,13 @@ impl Watch {
     }
 }
 
-fn watcher(path: &Path, names: Names, waker: Waker) -> notify::Result<RecommendedWatcher> {
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+fn watcher(names: Names, waker: Waker) -> notify::Result<RecommendedWatcher> {
+    notify::recommended_watcher(move |event: notify::Result<Event>| {
         // An error may hide a change.
-        if event.as_ref().map_or(true, |event| concerns(event, &names.lock())) {
+        if event.as_ref().map_or(true, |event| concerns(event, names.lock().as_ref())) {
             waker.wake();
         }
-    })?;
-    watcher.watch(&directory_of(path), RecursiveMode::NonRecursive)?;
-    Ok(watcher)
+    })
 }
 
 fn name_of(path: &Path) -> OsString {
@@ -148,9 +159,9 @@ fn directory_of(path: &Path) -> PathBuf {
     }
 }
 
-/// Whether an event may mean that a file with one of these names reads differently now. Reading it is an event
+/// Whether an event may mean that a file with one of these names, or any file, reads differently now. Reading it is an event
 /// too, and whatever else is written in the directory, a log perhaps, is none of ours.
-fn concerns(event: &Event, names: &HashSet<OsString>) -> bool {
+fn concerns(event: &Event, names: Option<&HashSet<OsString>>) -> bool {
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => {}
         EventKind::Access(_) => return false,
@@ -161,7 +172,10 @@ fn concerns(event: &Event, names: &HashSet<OsString>) -> bool {
         | EventKind::Other => {}
     }
     // A ConfigMap's files are links through `..data`, and only that is replaced.
-    let is_ours = |given: &OsStr| names.contains(given) || given.as_encoded_bytes().starts_with(b"..");
+    let is_ours = |given: &OsStr| {
+        let is_named = names.is_none_or(|names| names.contains(given));
+        is_named || given.as_encoded_bytes().starts_with(b"..")
+    };
     event.need_rescan()
         || event.paths.is_empty()
         || event.paths.iter().any(|path| path.file_name().is_none_or(is_ours))
@@ -174,7 +188,7 @@ mod tests {
     use super::*;
 
     fn is_reason(kind: EventKind, path: &str) -> bool {
-        concerns(&Event::new(kind).add_path(path.into()), &names())
+        concerns(&Event::new(kind).add_path(path.into()), Some(&names()))
     }
 
     fn names() -> HashSet<OsString> {
@@ -194,7 +208,7 @@ mod tests {
         assert!(is_reason(renamed, "/etc/weir/weir.yaml") && is_reason(renamed, "/etc/weir/..data"));
         assert!(!is_reason(EventKind::Create(CreateKind::File), "/etc/weir/weir.yaml.swp"));
         assert!(!is_reason(EventKind::Modify(ModifyKind::Data(DataChange::Any)), "/etc/weir/access.log"));
-        assert!(concerns(&Event::new(EventKind::Other), &names()));
+        assert!(concerns(&Event::new(EventKind::Other), Some(&names())));
         assert!(is_reason(renamed, "/elsewhere/list.txt"));
     }
 
@@ -210,7 +224,14 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_not_there_is_polled() {
-        assert!(Watch::on(Path::new("/nonexistent/weir.yaml")).watcher.is_none());
-        assert!(Watch::on(Path::new("Cargo.toml")).watcher.is_some());
+        assert!(Watch::on(Path::new("/nonexistent/weir.yaml")).directories.is_empty());
+        assert_eq!(Watch::on(Path::new("Cargo.toml")).directories.len(), 1);
+    }
+
+    #[test]
+    fn where_everything_counts_any_name_is_a_reason_and_reading_is_none() {
+        let event = |kind| Event::new(kind).add_path("/etc/ratelimit/config/any.yaml".into());
+        assert!(concerns(&event(EventKind::Create(CreateKind::File)), None));
+        assert!(!concerns(&event(EventKind::Access(AccessKind::Open(AccessMode::Any))), None));
     }
 }

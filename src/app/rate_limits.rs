@@ -1,0 +1,201 @@
+//! Envoy's rate limit service: put together, started and kept up to date.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+
+use super::{Error, Running};
+use crate::config::Config;
+use crate::listener::socket::{self, Socket};
+use crate::proxy::Shared;
+use crate::rls::desk::Desk;
+use crate::rls::doors::{self, Door};
+use crate::rls::options::{Options, Ports};
+use crate::rls::rules::Rules;
+use crate::rls::server::{Health, Port, Security};
+use crate::rls::service::Service;
+use crate::rls::source::{Follower, Handle};
+use crate::rls::windows::Windows;
+use crate::telemetry::statsd;
+use crate::tls::server::Server as Tls;
+use crate::worker::Crew;
+
+/// The sockets of the service.
+pub(super) struct Sockets {
+    /// One per worker.
+    pub(super) grpc: Vec<Socket>,
+    doors: Vec<(TcpListener, Door)>,
+}
+
+impl Sockets {
+    /// Binds what the configuration asks for.
+    pub(super) fn bind(config: &Config) -> Result<Option<Self>, Error> {
+        let Some(Options { ports: Ports { grpc, doors, .. }, .. }) = &config.rls else { return Ok(None) };
+        let cannot = |address: &dyn std::fmt::Display| Error::system(format!("cannot listen on {address}"));
+        let workers = socket::bind(grpc, config.workers.get()).map_err(cannot(grpc))?;
+        if let Some(address) = workers.first().and_then(|socket| socket.address().ok()) {
+            tracing::info!(%address, door = "grpc", "rate limit service listening");
+        }
+        let bind = |(address, door): &(_, Door)| {
+            let bound = socket::bind_tcp(*address, 1).map_err(cannot(address))?;
+            let name = match door {
+                Door::Http => "http",
+                Door::Debug => "debug",
+                Door::Metrics(_) => "prometheus",
+            };
+            if let Some(address) = bound.first().and_then(|socket| socket.local_addr().ok()) {
+                tracing::info!(%address, door = name, "rate limit service listening");
+            }
+            Ok(bound.into_iter().map(|socket| (socket, door.clone())).collect::<Vec<_>>())
+        };
+        let doors: Result<Vec<_>, Error> = doors.iter().map(bind).collect();
+        Ok(Some(Self { grpc: workers, doors: doors?.into_iter().flatten().collect() }))
+    }
+}
+
+/// The service as it runs.
+#[derive(Debug)]
+pub(super) struct RateLimits {
+    pub(super) port: Arc<Port>,
+    desk: Arc<Desk>,
+    health: Health,
+    rules: Mutex<Option<Handle>>,
+    statsd: Mutex<Option<Statsd>>,
+}
+
+/// The thread that sends statistics.
+#[derive(Debug)]
+struct Statsd {
+    end: SyncSender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Statsd {
+    fn start(settings: statsd::Settings, desk: Arc<Desk>) -> Result<Self, Error> {
+        let (end, ending) = sync_channel(1);
+        let send = move || statsd::run(&settings, || desk.stats().counters(), &ending);
+        let named = std::thread::Builder::new().name("statsd".to_owned());
+        let thread = named.spawn(send).map_err(Error::system("cannot start a thread"))?;
+        Ok(Self { end, thread })
+    }
+
+    /// Sends once more. A packet is sent or not, so that is not long.
+    fn finish(self) {
+        drop(self.end);
+        let _ = self.thread.join();
+    }
+}
+
+impl RateLimits {
+    /// The service by `config`, which counts in `windows`.
+    pub(super) fn compose(
+        config: &Config,
+        windows: Option<Windows>,
+        shared: &Shared,
+    ) -> Result<Option<Self>, Error> {
+        let (Some(options), Some(windows)) = (&config.rls, windows) else { return Ok(None) };
+        let security = security(options, None)
+            .map_err(|error| Error::System("cannot set up TLS".to_owned(), std::io::Error::other(error)))?;
+        let loaded = options.loaded.as_ref().map(|loaded| Arc::clone(&loaded.rules));
+        // Without a place to read rules from there are none, which is not the same as not knowing them.
+        let rules = loaded.or_else(|| options.directory.is_none().then(|| Arc::new(Rules::default())));
+        let service = Service { rules, settings: Arc::clone(&options.decisions), windows, native: None };
+        let stats = shared.metrics.rate_limits();
+        if let Some(loaded) = options.directory.as_ref().map(|_| options.loaded.is_some()) {
+            stats.loaded(loaded);
+        }
+        let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
+        let desk = Arc::new(Desk::new(service, limiter, clock, Arc::clone(&shared.drain), stats));
+        desk.set_native(Arc::clone(&shared.generation.load().policy), &shared.metrics);
+        let health = Health::default();
+        let (connections, overload) = (options.ports.connections, Arc::clone(&shared.overload));
+        let port = Port::new(Arc::clone(&desk), health.clone(), connections, security, overload);
+        Ok(Some(Self {
+            port: Arc::new(port),
+            desk,
+            health,
+            rules: Mutex::default(),
+            statsd: Mutex::default(),
+        }))
+    }
+
+    /// Starts what goes on beside the workers: the ports of HTTP/1.1, and who follows the rules.
+    pub(super) fn start(&self, sockets: Sockets, options: &Options, crew: &Arc<Crew>) -> Result<(), Error> {
+        let desk = Arc::clone(&self.desk);
+        if !sockets.doors.is_empty() {
+            crew.spawn("doors".to_owned(), move || serve_doors(sockets.doors, desk))
+                .map_err(Error::system("cannot start a thread"))?;
+        }
+        if let Some(settings) = options.ports.statsd.clone() {
+            *self.statsd.lock() = Some(Statsd::start(settings, Arc::clone(&self.desk))?);
+        }
+        if let Some(directory) = &options.directory {
+            let follower = Follower::new(directory.clone(), options.loaded.as_ref(), Arc::clone(&self.desk));
+            *self.rules.lock() = Some(follower.handle());
+            let named = std::thread::Builder::new().name("rules".to_owned());
+            named.spawn(move || follower.run()).map_err(Error::system("cannot start a thread"))?;
+        }
+        Ok(())
+    }
+
+    /// Takes over what may change while it runs.
+    pub(super) fn apply(&self, options: &Options) {
+        self.desk.set_settings(Arc::clone(&options.decisions));
+        match security(options, self.port.security().tls.as_deref()) {
+            Ok(security) => self.port.secure(security),
+            Err(error) => {
+                tracing::error!(%error, "cannot set up TLS of the rate limit service, that of before stays");
+            }
+        }
+        if let (Some(handle), Some(directory)) = (&*self.rules.lock(), &options.directory) {
+            handle.follow(directory.clone());
+        }
+    }
+
+    /// Goes on with the rules of the generation that is in force now.
+    pub(super) fn renew(&self, shared: &Shared) {
+        self.desk.set_native(Arc::clone(&shared.generation.load().policy), &shared.metrics);
+    }
+
+    /// Keeps what is said of health true, for as long as it is polled.
+    pub(super) async fn follow_health(running: &Running) {
+        match &running.rate_limits {
+            Some(service) => service.health.follow(&service.desk).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends what goes on beside the workers.
+    pub(super) fn finish(&self) {
+        if let Some(handle) = &*self.rules.lock() {
+            handle.stop();
+        }
+        if let Some(statsd) = self.statsd.lock().take() {
+            statsd.finish();
+        }
+    }
+}
+
+async fn serve_doors(
+    doors: Vec<(TcpListener, Door)>,
+    desk: Arc<Desk>,
+) -> Result<(), crate::worker::Unfinished> {
+    let serve_one = |(socket, door): (TcpListener, Door)| {
+        let socket = tokio::net::TcpListener::from_std(socket).ok()?;
+        Some(tokio::task::spawn_local(doors::serve(socket, Arc::clone(&desk), door)))
+    };
+    let serving: Vec<_> = doors.into_iter().filter_map(serve_one).collect();
+    for serving in serving {
+        let _ = serving.await;
+    }
+    Ok(())
+}
+
+/// Security as `options` have it; sessions of `before` go on to hold where the same clients are believed.
+fn security(options: &Options, before: Option<&Tls>) -> Result<Security, rustls::Error> {
+    let tls = options.tls.as_ref().map(|settings| Tls::new(settings.clone(), before).map(Arc::new));
+    Ok(Security { tls: tls.transpose()?, client_names: Arc::clone(&options.client_names) })
+}

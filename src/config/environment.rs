@@ -1,0 +1,421 @@
+//! A configuration from the environment variables of envoyproxy/ratelimit, for `weir rls`.
+//!
+//! What comes of it is an ordinary configuration with nothing but `rls`, which can be printed and kept. Variables mean
+//! what they mean to the reference, down to their defaults. Those about Redis, Memcached and their like have no meaning
+//! where counters are in memory: they are named, and left alone.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde_json::{Map, Value, json};
+
+use super::problem::quoted;
+use super::source;
+
+/// Variables without a meaning here, by how they begin.
+const OF_STORES: [&str; 5] =
+    ["REDIS_", "MEMCACHE_", "BACKEND_TYPE", "LOCAL_CACHE_SIZE_IN_BYTES", "EXPIRATION_JITTER_"];
+const OF_OTHERS: [&str; 4] = ["TRACING_", "CACHE_KEY_PREFIX", "PROMETHEUS_MAPPER_YAML", "USE_DOG_STATSD"];
+
+/// The one variable that is ours: where the admin port is.
+const ADMIN: &str = "WEIR_ADMIN_ADDRESS";
+
+/// What the environment says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FromEnvironment {
+    /// The configuration, as YAML.
+    pub text: String,
+    /// What is worth knowing, a line each.
+    pub notices: Vec<String>,
+    /// `LOG_LEVEL` in our words, if it is set.
+    pub log_level: Option<&'static str>,
+    /// Whether `LOG_FORMAT` is `json`.
+    pub is_log_json: bool,
+}
+
+/// A configuration from the variables of this process.
+///
+/// # Errors
+/// What is wrong with which of them, a line each.
+pub fn read() -> Result<FromEnvironment, Vec<String>> {
+    from_variables(&source::variables())
+}
+
+/// A configuration from `variables`.
+///
+/// # Errors
+/// What is wrong with which of them, a line each.
+pub fn from_variables(variables: &BTreeMap<String, String>) -> Result<FromEnvironment, Vec<String>> {
+    let mut reader = Reader { variables, problems: Vec::new() };
+    let mut configuration = json!({ "rls": rls(&mut reader) });
+    if let Some(address) = variables.get(ADMIN) {
+        configuration["admin"] = json!({ "address": address });
+    }
+    escape(&mut configuration);
+    let log_level = reader.log_level();
+    let is_log_json = reader.text("LOG_FORMAT", "text") == "json";
+    if !reader.problems.is_empty() {
+        return Err(reader.problems);
+    }
+    let text = serde_yaml::to_string(&configuration).map_err(|error| vec![error.to_string()])?;
+    Ok(FromEnvironment { text, notices: notices(variables), log_level, is_log_json })
+}
+
+/// What is said is said: nothing in it stands for another variable.
+fn escape(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = text.replace("${", "$${"),
+        Value::Array(items) => items.iter_mut().for_each(escape),
+        Value::Object(map) => map.values_mut().for_each(escape),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn rls(env: &mut Reader<'_>) -> Value {
+    let address = match env.text("GRPC_UDS", "") {
+        "" => env.place("GRPC_HOST", "GRPC_PORT", 8081),
+        path => format!("unix:{path}"),
+    };
+    let mut rls = Map::from_iter([
+        ("address".to_owned(), json!(address)),
+        ("http".to_owned(), json!(env.place("HOST", "PORT", 8080))),
+        ("debug".to_owned(), json!(env.place("DEBUG_HOST", "DEBUG_PORT", 6070))),
+        ("config".to_owned(), source(env)),
+        ("counting".to_owned(), json!(counting(env))),
+        ("shadow_mode".to_owned(), json!(env.switch("SHADOW_MODE", false))),
+        ("quota_mode".to_owned(), json!(env.switch("QUOTA_MODE", false))),
+        ("near_limit".to_owned(), json!(env.share("NEAR_LIMIT_RATIO", "0.8"))),
+        ("dynamic_metadata".to_owned(), json!(env.switch("RESPONSE_DYNAMIC_METADATA", false))),
+        (
+            "connections".to_owned(),
+            json!({
+                "max_age": env.duration("GRPC_MAX_CONNECTION_AGE", "24h"),
+                "grace": env.duration("GRPC_MAX_CONNECTION_AGE_GRACE", "1h"),
+            }),
+        ),
+        (
+            "healthy_without_rules".to_owned(),
+            json!(!env.switch("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false)),
+        ),
+    ]);
+    let mut add = |key: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            rls.insert(key.to_owned(), value);
+        }
+    };
+    add("prometheus", prometheus(env));
+    add("statsd", statsd(env));
+    add("tls", tls(env));
+    let san = env.text("GRPC_CLIENT_TLS_SAN", "");
+    add("client_names", (!san.is_empty()).then(|| json!([san])));
+    add("response_headers", response_headers(env));
+    Value::Object(rls)
+}
+
+fn counting(env: &mut Reader<'_>) -> &'static str {
+    match env.switch("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", false) {
+        true => "only_over",
+        false => "everything",
+    }
+}
+
+/// Where rules come from: files, or a management server.
+fn source(env: &mut Reader<'_>) -> Value {
+    let is_required = !env.switch("FORCE_START_WITHOUT_INITIAL_CONFIG", false);
+    let merge_domains = env.switch("MERGE_DOMAIN_CONFIG", false);
+    match env.text("CONFIG_TYPE", "FILE") {
+        "FILE" => {}
+        other => {
+            let problem = format!("CONFIG_TYPE: expected FILE, got {}", quoted(other));
+            env.problems.push(problem);
+        }
+    }
+    let root = env.text("RUNTIME_ROOT", "/srv/runtime_data/current");
+    let below = env.text("RUNTIME_SUBDIRECTORY", "");
+    let root =
+        if below.is_empty() { root.to_owned() } else { format!("{}/{below}", root.trim_end_matches('/')) };
+    // Told to watch the root, the reference reads all of it and takes what is called `config.`; else only the
+    // directory of the application.
+    let watches_root = env.switch("RUNTIME_WATCH_ROOT", true);
+    let application = env.text("RUNTIME_APPDIRECTORY", "config");
+    let (directory, prefix) = match watches_root {
+        true => (root, "config."),
+        false => (format!("{}/{application}", root.trim_end_matches('/')), ""),
+    };
+    json!({
+        "directory": directory,
+        "prefix": prefix,
+        "dotfiles": !env.switch("RUNTIME_IGNOREDOTFILES", false),
+        "merge_domains": merge_domains,
+        "required": is_required,
+    })
+}
+
+fn prometheus(env: &mut Reader<'_>) -> Option<Value> {
+    let (address, path) = (env.text("PROMETHEUS_ADDR", ":9090"), env.text("PROMETHEUS_PATH", "/metrics"));
+    let address = match address.strip_prefix(':') {
+        Some(port) => format!("0.0.0.0:{port}"),
+        None => address.to_owned(),
+    };
+    env.switch("USE_PROMETHEUS", false).then(|| json!({ "address": address, "path": path }))
+}
+
+fn statsd(env: &mut Reader<'_>) -> Option<Value> {
+    let host = env.text("STATSD_HOST", "localhost").to_owned();
+    let port = env.number("STATSD_PORT", 8125);
+    let interval = env.duration("STATS_FLUSH_INTERVAL", "10s");
+    let is_used = env.switch("USE_STATSD", true);
+    let is_disabled = env.switch("DISABLE_STATS", false) || env.switch("USE_PROMETHEUS", false);
+    let tags: Vec<_> = env.text("EXTRA_TAGS", "").split(',').filter_map(|tag| tag.split_once(':')).collect();
+    let tags: Map<String, Value> =
+        tags.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+    (is_used && !is_disabled).then(
+        || json!({ "address": format!("{}:{port}", bracketed(&host)), "interval": interval, "tags": tags }),
+    )
+}
+
+fn tls(env: &mut Reader<'_>) -> Option<Value> {
+    let (certificate, key) = (env.text("GRPC_SERVER_TLS_CERT", ""), env.text("GRPC_SERVER_TLS_KEY", ""));
+    let authorities = env.text("GRPC_CLIENT_TLS_CACERT", "");
+    let mut tls = json!({ "certificate": certificate, "key": key });
+    if !authorities.is_empty() {
+        tls["client_ca"] = json!(authorities);
+    }
+    env.switch("GRPC_SERVER_USE_TLS", false).then_some(tls)
+}
+
+fn response_headers(env: &mut Reader<'_>) -> Option<Value> {
+    let names = json!({
+        "limit": env.text("LIMIT_LIMIT_HEADER", super::defaults::LIMIT_HEADER),
+        "remaining": env.text("LIMIT_REMAINING_HEADER", super::defaults::REMAINING_HEADER),
+        "reset": env.text("LIMIT_RESET_HEADER", super::defaults::RESET_HEADER),
+    });
+    env.switch("LIMIT_RESPONSE_HEADERS_ENABLED", false).then_some(names)
+}
+
+fn notices(variables: &BTreeMap<String, String>) -> Vec<String> {
+    let set = |prefixes: &[&str]| {
+        let names = variables.keys().filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)));
+        names.cloned().collect::<Vec<_>>().join(", ")
+    };
+    let stores = set(&OF_STORES);
+    let others = set(&OF_OTHERS);
+    let stores = (!stores.is_empty())
+        .then(|| format!("counters are in memory, so these variables have no meaning: {stores}"));
+    let others = (!others.is_empty()).then(|| format!("these variables have no meaning here: {others}"));
+    stores.into_iter().chain(others).collect()
+}
+
+/// Reads variables, and notes what is wrong with them.
+struct Reader<'a> {
+    variables: &'a BTreeMap<String, String>,
+    problems: Vec<String>,
+}
+
+impl<'a> Reader<'a> {
+    fn text(&self, name: &str, default: &'a str) -> &'a str {
+        self.variables.get(name).map_or(default, String::as_str)
+    }
+
+    fn wrong(&mut self, name: &str, expected: &str, got: &str) {
+        self.problems.push(format!("{name}: expected {expected}, got {}", quoted(got)));
+    }
+
+    /// As Go's `strconv.ParseBool` has it.
+    fn switch(&mut self, name: &str, default: bool) -> bool {
+        match self.text(name, "") {
+            "" => default,
+            "1" | "t" | "T" | "TRUE" | "true" | "True" => true,
+            "0" | "f" | "F" | "FALSE" | "false" | "False" => false,
+            other => {
+                self.wrong(name, "true or false", other);
+                default
+            }
+        }
+    }
+
+    fn log_level(&mut self) -> Option<&'static str> {
+        let text = self.text("LOG_LEVEL", "");
+        match text.to_ascii_lowercase().as_str() {
+            "" => None,
+            "trace" => Some("trace"),
+            "debug" => Some("debug"),
+            "info" => Some("info"),
+            "warn" | "warning" => Some("warn"),
+            "error" | "fatal" | "panic" => Some("error"),
+            _ => {
+                self.wrong("LOG_LEVEL", "a level such as WARN", text);
+                None
+            }
+        }
+    }
+
+    fn number(&mut self, name: &str, default: u16) -> u16 {
+        match self.text(name, "") {
+            "" => default,
+            text => text.parse().unwrap_or_else(|_| {
+                self.wrong(name, "a port", text);
+                default
+            }),
+        }
+    }
+
+    /// `HOST:PORT` of two variables.
+    fn place(&mut self, host: &str, port: &str, default: u16) -> String {
+        let port = self.number(port, default);
+        let given = self.text(host, "0.0.0.0");
+        let known = if given.is_empty() { "0.0.0.0" } else { given };
+        format!("{}:{port}", bracketed(known))
+    }
+
+    /// A fraction as a percentage.
+    fn share(&mut self, name: &str, default: &'a str) -> String {
+        let text = self.text(name, default);
+        match text.parse::<f64>() {
+            Ok(fraction) if (0.0..=1.0).contains(&fraction) => {
+                let hundredths = (fraction * 10_000.0).round();
+                format!("{}%", hundredths / 100.0)
+            }
+            _ => {
+                self.wrong(name, "a fraction from 0 to 1", text);
+                default.to_owned()
+            }
+        }
+    }
+
+    /// A duration of Go, in milliseconds.
+    fn duration(&mut self, name: &str, default: &'a str) -> String {
+        let text = self.text(name, default);
+        match go_duration(text) {
+            Some(millis) if millis > 0 => format!("{millis}ms"),
+            _ => {
+                self.wrong(name, "a duration such as 1h30m", text);
+                default.to_owned()
+            }
+        }
+    }
+}
+
+/// IPv6 addresses stand in brackets before a port.
+fn bracketed(host: &str) -> String {
+    match host.parse::<IpAddr>() {
+        Ok(IpAddr::V6(address)) => format!("[{address}]"),
+        _ => host.to_owned(),
+    }
+}
+
+/// `1h30m`, `10s`, `1.5h`, in milliseconds (Go's `time.ParseDuration`).
+fn go_duration(text: &str) -> Option<u64> {
+    let mut rest = text;
+    let mut seconds = 0.0;
+    while !rest.is_empty() {
+        let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = rest.split_at(number);
+        let unit = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit);
+        let scale = match unit {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        seconds += number.parse::<f64>().ok()? * scale;
+        rest = after;
+    }
+    let millis = (seconds * 1000.0).round();
+    (!text.is_empty() && millis < 1e15).then_some(millis as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<FromEnvironment, Vec<String>> {
+        let owned = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        from_variables(&owned.collect())
+    }
+
+    fn rls_of(variables: &[(&str, &str)]) -> Value {
+        serde_yaml::from_str::<Value>(&read(variables).unwrap().text).unwrap()["rls"].take()
+    }
+
+    #[test]
+    fn without_variables_everything_is_as_the_reference_has_it() {
+        let rls = rls_of(&[]);
+        assert_eq!(rls["address"], "0.0.0.0:8081");
+        assert_eq!((&rls["http"], &rls["debug"]), (&json!("0.0.0.0:8080"), &json!("0.0.0.0:6070")));
+        assert_eq!(rls["config"]["directory"], "/srv/runtime_data/current");
+        assert_eq!(rls["config"]["prefix"], "config.");
+        assert_eq!(rls["near_limit"], "80%");
+        assert_eq!(rls["connections"]["max_age"], "86400000ms");
+        assert!(rls.get("tls").is_none() && rls.get("prometheus").is_none());
+        assert_eq!(rls["statsd"]["address"], "localhost:8125");
+    }
+
+    #[test]
+    fn the_directory_is_found_as_the_reference_finds_it() {
+        let root = [("RUNTIME_ROOT", "/data/"), ("RUNTIME_SUBDIRECTORY", "ratelimit")];
+        assert_eq!(rls_of(&root)["config"]["directory"], "/data/ratelimit");
+        let own = [root[0], root[1], ("RUNTIME_WATCH_ROOT", "false"), ("RUNTIME_APPDIRECTORY", "rules")];
+        assert_eq!(rls_of(&own)["config"]["directory"], "/data/ratelimit/rules");
+        assert_eq!(rls_of(&own)["config"]["prefix"], "");
+    }
+
+    #[test]
+    fn what_is_set_is_taken_over() {
+        let rls = rls_of(&[
+            ("GRPC_HOST", "::"),
+            ("GRPC_PORT", "18081"),
+            ("USE_PROMETHEUS", "1"),
+            ("PROMETHEUS_ADDR", ":19001"),
+            ("NEAR_LIMIT_RATIO", "0.875"),
+            ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+            ("LIMIT_RESET_HEADER", "x-reset"),
+            ("GRPC_MAX_CONNECTION_AGE", "1h30m"),
+            ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "T"),
+            ("GRPC_SERVER_USE_TLS", "true"),
+            ("GRPC_SERVER_TLS_CERT", "/c"),
+            ("GRPC_SERVER_TLS_KEY", "/k"),
+            ("GRPC_CLIENT_TLS_CACERT", "/ca"),
+            ("GRPC_CLIENT_TLS_SAN", "envoy"),
+        ]);
+        assert_eq!(rls["address"], "[::]:18081");
+        assert_eq!(rls["prometheus"], json!({"address": "0.0.0.0:19001", "path": "/metrics"}));
+        assert_eq!(rls["near_limit"], "87.5%");
+        assert_eq!(rls["response_headers"]["reset"], "x-reset");
+        assert_eq!(rls["response_headers"]["limit"], "RateLimit-Limit");
+        assert_eq!(rls["connections"]["max_age"], "5400000ms");
+        assert_eq!(rls["counting"], "only_over");
+        assert_eq!(rls["tls"], json!({"certificate": "/c", "key": "/k", "client_ca": "/ca"}));
+        assert_eq!(rls["client_names"], json!(["envoy"]));
+        assert!(rls.get("statsd").is_none(), "Prometheus takes its place");
+    }
+
+    #[test]
+    fn every_mistake_is_named_with_its_variable() {
+        let problems =
+            read(&[("PORT", "many"), ("SHADOW_MODE", "yes"), ("NEAR_LIMIT_RATIO", "2")]).unwrap_err();
+        assert_eq!(problems.len(), 3);
+        assert!(problems.contains(&"SHADOW_MODE: expected true or false, got \"yes\"".to_owned()));
+    }
+
+    #[test]
+    fn variables_of_stores_are_named_in_one_line() {
+        let read = read(&[("REDIS_URL", "redis:6379"), ("BACKEND_TYPE", "redis"), ("HOME", "/")]).unwrap();
+        let line = "counters are in memory, so these variables have no meaning: BACKEND_TYPE, REDIS_URL";
+        assert_eq!(read.notices, [line]);
+    }
+
+    #[test]
+    fn durations_are_those_of_go() {
+        assert_eq!(go_duration("1h30m"), Some(5_400_000));
+        assert_eq!(go_duration("1.5s"), Some(1500));
+        assert_eq!(go_duration("250ms"), Some(250));
+        for wrong in ["", "5", "s", "1d", "1h30", "-1s"] {
+            assert_eq!(go_duration(wrong), None, "{wrong}");
+        }
+    }
+}

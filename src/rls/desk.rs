@@ -1,0 +1,168 @@
+//! Where requests are decided, whatever way they come in: the one place that the network meets the rules.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::answer::{Answer, Undecided};
+use super::request::Request;
+use super::rules::Rules;
+use super::service::Service;
+use super::settings::Settings;
+use crate::clock::Clock;
+use crate::drain::{Drain, Readiness};
+use crate::limiter::Limiter;
+use crate::policy::Policy;
+use crate::telemetry::metrics::{Hits, Metrics, RateLimits, RuleMetrics};
+
+/// Shared by all who answer.
+#[derive(Debug)]
+pub struct Desk {
+    deciding: ArcSwap<Deciding>,
+    /// Held by whoever replaces the service: rules and settings come from different sides.
+    replacing: Mutex<()>,
+    /// Whether there are rules.
+    has_rules: watch::Sender<bool>,
+    limiter: Arc<Limiter>,
+    clock: Arc<Clock>,
+    drain: Arc<Drain>,
+    stats: Arc<RateLimits>,
+}
+
+/// What decides, and where native rules count what they do, in their order.
+#[derive(Clone, Debug)]
+struct Deciding {
+    service: Service,
+    native: Arc<[RuleMetrics]>,
+}
+
+impl Desk {
+    /// A desk that decides by `service` and counts on `limiter`.
+    pub fn new(
+        service: Service,
+        limiter: Arc<Limiter>,
+        clock: Arc<Clock>,
+        drain: Arc<Drain>,
+        stats: Arc<RateLimits>,
+    ) -> Self {
+        Self {
+            has_rules: watch::Sender::new(service.rules.is_some()),
+            deciding: ArcSwap::from_pointee(Deciding { service, native: Arc::default() }),
+            replacing: Mutex::default(),
+            limiter,
+            clock,
+            drain,
+            stats,
+        }
+    }
+
+    /// Decides a request, and counts it in the statistics.
+    ///
+    /// # Errors
+    /// [`Undecided`] where it cannot be answered.
+    pub fn decide(&self, request: &Request) -> Result<Answer, Undecided> {
+        let now = self.clock.now();
+        let deciding = self.deciding.load();
+        let decided = deciding.service.decide(request, &self.limiter, now);
+        if let Ok(answer) = &decided {
+            self.count(request, answer);
+            for (rule, outcome) in &answer.stats.rules {
+                deciding.native.get(rule.0).into_iter().for_each(|rule| rule.record(*outcome));
+            }
+        }
+        self.stats.call(self.clock.now().since(now), decided.is_err());
+        decided
+    }
+
+    fn count(&self, request: &Request, answer: &Answer) {
+        for descriptor in &answer.stats.descriptors {
+            let hits = Hits {
+                total: descriptor.total_hits,
+                over_limit: descriptor.over_limit,
+                near_limit: descriptor.near_limit,
+                within_limit: descriptor.within_limit,
+                shadow_mode: descriptor.shadow_mode,
+            };
+            self.stats.count(&request.domain, &descriptor.key, hits);
+        }
+        if answer.stats.domain_not_found > 0 {
+            self.stats.domain_not_found(&request.domain, answer.stats.domain_not_found);
+        }
+        if answer.stats.global_shadow_mode {
+            self.stats.shadowed();
+        }
+    }
+
+    /// From now on these rules hold.
+    pub fn set_rules(&self, rules: Arc<Rules>) {
+        self.replace(|deciding| deciding.service.rules = Some(rules));
+        self.has_rules.send_replace(true);
+    }
+
+    /// From now on these settings hold.
+    pub fn set_settings(&self, settings: Arc<Settings>) {
+        self.replace(|deciding| deciding.service.settings = settings);
+    }
+
+    /// From now on the rules of this generation hold in their domains; what they do is counted by `metrics`.
+    pub fn set_native(&self, policy: Arc<Policy>, metrics: &Metrics) {
+        let native = policy.rules.rules().iter().map(|rule| metrics.rule(&rule.name)).collect();
+        self.replace(|deciding| {
+            deciding.service.native = Some(policy);
+            deciding.native = native;
+        });
+    }
+
+    fn replace(&self, change: impl FnOnce(&mut Deciding)) {
+        let _replacing = self.replacing.lock();
+        let mut deciding = Deciding::clone(&self.deciding.load());
+        change(&mut deciding);
+        self.deciding.store(Arc::new(deciding));
+    }
+
+    /// The rules in force, a line each.
+    pub fn dump(&self) -> String {
+        self.deciding.load().service.rules.as_deref().map(Rules::dump).unwrap_or_default()
+    }
+
+    /// The statistics.
+    pub fn stats(&self) -> &RateLimits {
+        &self.stats
+    }
+
+    /// The time and the end.
+    pub(super) fn drain(&self) -> &Arc<Drain> {
+        &self.drain
+    }
+
+    /// Whether clients should come here.
+    pub fn is_healthy(&self) -> bool {
+        let has_rules = *self.has_rules.borrow() || !self.deciding.load().service.settings.needs_rules;
+        has_rules && self.drain.is_ready()
+    }
+
+    /// A watch on health, from now on.
+    pub(super) fn watch_health(&self) -> HealthWatch {
+        HealthWatch { rules: self.has_rules.subscribe(), readiness: self.drain.readiness() }
+    }
+}
+
+/// Tells when [`Desk::is_healthy`] may answer something else than before.
+#[derive(Debug)]
+pub(super) struct HealthWatch {
+    rules: watch::Receiver<bool>,
+    readiness: Readiness,
+}
+
+impl HealthWatch {
+    /// Answers once it may.
+    pub(super) async fn changed(&mut self) {
+        tokio::select! {
+            // The sender lives as long as the desk.
+            _ = self.rules.changed() => {}
+            () = self.readiness.changed() => {}
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! All that a configuration says of the service.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+pub use super::doors::Door;
+pub use super::server::Settings as Connections;
+use super::settings::Settings;
+pub use super::source::directory::Directory;
+pub use super::source::{Loaded, load};
+use crate::telemetry::statsd;
+use crate::{listener, tls};
+
+/// The service as configured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where it is; takes a restart to change.
+    pub ports: Ports,
+    /// TLS of the gRPC port; plain without.
+    pub tls: Option<tls::server::Settings>,
+    /// Names of which a client's certificate must have one; any will do if there are none.
+    pub client_names: Arc<[Box<str>]>,
+    /// How it decides.
+    pub decisions: Arc<Settings>,
+    /// Where its rules are; `None` where it has none of its own.
+    pub directory: Option<Directory>,
+    /// What they were when the configuration was read; `None` if they could not be, and need not.
+    pub loaded: Option<Loaded>,
+}
+
+impl Options {
+    /// What is left of it when it does not keep rules and certificates in memory.
+    pub fn without_data(self) -> Self {
+        Self { tls: None, loaded: None, ..self }
+    }
+}
+
+/// Where the service is to be found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// gRPC.
+    pub grpc: listener::Address,
+    /// HTTP/1.1, each with what is answered there.
+    pub doors: Vec<(SocketAddr, Door)>,
+    /// Where statistics are sent.
+    pub statsd: Option<statsd::Settings>,
+    /// How connections of gRPC are treated.
+    pub connections: Connections,
+}

@@ -1,0 +1,122 @@
+//! The gRPC port: every worker accepts, shakes hands and answers on its own, as the proxy does.
+
+mod connection;
+mod health;
+mod wire;
+
+mod ratelimit;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use tokio::task::JoinSet;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::HealthService;
+
+use self::ratelimit::RateLimit;
+use super::desk::Desk;
+use crate::drain::Phase;
+use crate::listener::socket::Socket;
+use crate::listener::{self, Accepted};
+use crate::overload::Overload;
+use crate::tls::server::Server as Tls;
+use crate::worker::Unfinished;
+
+pub use self::health::Health;
+
+/// How connections are treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// After this, more or less a tenth of it, a connection is told to go, so that clients look anew where to go.
+    pub max_age: Duration,
+    /// How long it then has for what is under way.
+    pub grace: Duration,
+}
+
+/// What all workers share of the port.
+#[derive(Debug)]
+pub struct Port {
+    desk: Arc<Desk>,
+    health: Health,
+    settings: Settings,
+    security: ArcSwap<Security>,
+    overload: Arc<Overload>,
+}
+
+/// How connections are secured.
+#[derive(Clone, Debug, Default)]
+pub struct Security {
+    /// TLS; plain without.
+    pub tls: Option<Arc<Tls>>,
+    /// Names of which a client's certificate must have one; any will do if there are none.
+    pub client_names: Arc<[Box<str>]>,
+}
+
+/// What is answered by.
+#[derive(Clone, Debug)]
+struct Services {
+    rate_limit: RateLimitServiceServer<RateLimit>,
+    health: HealthServer<HealthService>,
+}
+
+impl Port {
+    /// The port of `desk`. Connections count in `overload`.
+    pub fn new(
+        desk: Arc<Desk>,
+        health: Health,
+        settings: Settings,
+        security: Security,
+        overload: Arc<Overload>,
+    ) -> Self {
+        Self { desk, health, settings, security: ArcSwap::from_pointee(security), overload }
+    }
+
+    /// From now on new connections are secured by this.
+    pub fn secure(&self, security: Security) {
+        self.security.store(Arc::new(security));
+    }
+
+    /// How new connections are secured now.
+    pub fn security(&self) -> Arc<Security> {
+        self.security.load_full()
+    }
+
+    fn services(&self) -> Services {
+        Services {
+            rate_limit: RateLimitServiceServer::new(RateLimit(Arc::clone(&self.desk))),
+            health: self.health.server(),
+        }
+    }
+}
+
+/// Answers what comes to `socket` on this thread, until the drain is over.
+///
+/// # Errors
+/// If it has to stop before that.
+pub async fn run(port: Arc<Port>, socket: Socket) -> Result<(), Unfinished> {
+    let drain = Arc::clone(port.desk.drain());
+    let services = port.services();
+    let connections = Rc::new(std::cell::RefCell::new(JoinSet::new()));
+    let handle = |accepted: Accepted| {
+        // Over the bound it is closed: what balances in front of us comes back elsewhere.
+        let Ok(place) = port.overload.connect() else { return };
+        let serving = connection::serve(Arc::clone(&port), services.clone(), accepted, place);
+        let mut connections = connections.borrow_mut();
+        while connections.try_join_next().is_some() {}
+        connections.spawn_local(serving);
+    };
+    listener::serve(socket, drain.reached(Phase::Draining), handle, || {}).await;
+    if drain.phase() < Phase::Draining {
+        return Err(Unfinished("the port of the rate limit service has stopped"));
+    }
+    let mut connections = connections.take();
+    let all_gone = async { while connections.join_next().await.is_some() {} };
+    tokio::select! {
+        () = all_gone => {}
+        () = drain.reached(Phase::Ended) => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! From Envoy's messages to plain data, and back.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::HeaderValue;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry as WireEntry, RateLimitOverride,
+};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit as AnswerUnit;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code as WireCode, DescriptorStatus, RateLimit,
+};
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use envoy_types::pb::envoy::r#type::v3::RateLimitUnit as AskedUnit;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{self, ListValue, Struct};
+use serde_json::{Map, Value};
+
+use crate::rls::answer::{Answer, Code, CurrentLimit, Status};
+use crate::rls::request::{Descriptor, Entry, Override, Request};
+use crate::rls::unit::Unit;
+
+/// What is asked.
+pub(super) fn request(wire: RateLimitRequest) -> Request {
+    Request {
+        domain: wire.domain,
+        descriptors: wire.descriptors.into_iter().map(descriptor).collect(),
+        hits_addend: wire.hits_addend,
+    }
+}
+
+fn descriptor(wire: RateLimitDescriptor) -> Descriptor {
+    let entry = |WireEntry { key, value }| Entry { key, value };
+    Descriptor {
+        entries: wire.entries.into_iter().map(entry).collect(),
+        limit: wire.limit.map(limit),
+        hits_addend: wire.hits_addend.map(|hits| hits.value),
+        is_negative_hits: wire.is_negative_hits,
+    }
+}
+
+fn limit(wire: RateLimitOverride) -> Override {
+    let unit = match wire.unit() {
+        AskedUnit::Unknown => None,
+        AskedUnit::Second => Some(Unit::Second),
+        AskedUnit::Minute => Some(Unit::Minute),
+        AskedUnit::Hour => Some(Unit::Hour),
+        AskedUnit::Day => Some(Unit::Day),
+        AskedUnit::Month => Some(Unit::Month),
+        AskedUnit::Year => Some(Unit::Year),
+    };
+    Override { requests_per_unit: wire.requests_per_unit, unit }
+}
+
+/// What is answered.
+pub(super) fn response(answer: Answer) -> RateLimitResponse {
+    let header = |(name, value): (std::sync::Arc<str>, String)| HeaderValue {
+        key: name.to_string(),
+        value,
+        ..HeaderValue::default()
+    };
+    RateLimitResponse {
+        overall_code: code(answer.overall).into(),
+        statuses: answer.statuses.into_iter().map(status).collect(),
+        response_headers_to_add: answer.headers.into_iter().map(header).collect(),
+        dynamic_metadata: answer.metadata.map(structure),
+        ..RateLimitResponse::default()
+    }
+}
+
+const fn code(code: Code) -> WireCode {
+    match code {
+        Code::Ok => WireCode::Ok,
+        Code::OverLimit => WireCode::OverLimit,
+    }
+}
+
+fn status(status: Status) -> DescriptorStatus {
+    DescriptorStatus {
+        code: code(status.code).into(),
+        current_limit: status.current_limit.map(current_limit),
+        limit_remaining: status.limit_remaining,
+        duration_until_reset: status.duration_until_reset.map(duration),
+        ..DescriptorStatus::default()
+    }
+}
+
+fn current_limit(limit: CurrentLimit) -> RateLimit {
+    let unit = match limit.unit {
+        Some(Unit::Second) => AnswerUnit::Second,
+        Some(Unit::Minute) => AnswerUnit::Minute,
+        Some(Unit::Hour) => AnswerUnit::Hour,
+        Some(Unit::Day) => AnswerUnit::Day,
+        Some(Unit::Week) => AnswerUnit::Week,
+        Some(Unit::Month) => AnswerUnit::Month,
+        Some(Unit::Year) => AnswerUnit::Year,
+        None => AnswerUnit::Unknown,
+    };
+    RateLimit { name: limit.name.to_string(), requests_per_unit: limit.requests_per_unit, unit: unit.into() }
+}
+
+fn duration(duration: Duration) -> protobuf::Duration {
+    protobuf::Duration {
+        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(duration.subsec_nanos()).unwrap_or(0),
+    }
+}
+
+fn structure(map: Map<String, Value>) -> Struct {
+    let fields: HashMap<String, protobuf::Value> =
+        map.into_iter().map(|(name, value)| (name, protobuf_value(value))).collect();
+    Struct { fields }
+}
+
+/// All numbers of a `Struct` are doubles.
+fn protobuf_value(value: Value) -> protobuf::Value {
+    let kind = match value {
+        Value::Null => Kind::NullValue(0),
+        Value::Bool(value) => Kind::BoolValue(value),
+        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Value::String(text) => Kind::StringValue(text),
+        Value::Array(values) => {
+            Kind::ListValue(ListValue { values: values.into_iter().map(protobuf_value).collect() })
+        }
+        Value::Object(map) => Kind::StructValue(structure(map)),
+    };
+    protobuf::Value { kind: Some(kind) }
+}

@@ -1,0 +1,200 @@
+//! Where the documents come from, and that what they say is in force.
+//!
+//! A set of documents is taken whole, or what was there before stays, as the reference has it. What is compared is
+//! the content: it does not matter how files were replaced, by links, by `mv` or by a ConfigMap, nor whether an event
+//! told of it.
+
+pub mod directory;
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use self::directory::{Directory, Listing};
+use super::desk::Desk;
+use super::document::LoadError;
+use super::rules::Rules;
+use crate::watch::{Waker, Watch, Woken};
+
+/// Writers are done when nothing has happened for this long.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// How often is looked without a reason.
+const POLL: Duration = Duration::from_secs(2);
+
+/// Files that change while they are read are left alone until the next look.
+const MOST_READS: usize = 10;
+
+/// Why there are no rules.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("{0}")]
+    Unreadable(String),
+    /// What stands in the files is wrong.
+    #[error(transparent)]
+    Invalid(#[from] LoadError),
+}
+
+/// Rules, and what they were made of.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The rules.
+    pub rules: Arc<Rules>,
+    mark: Mark,
+}
+
+/// What some files said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mark {
+    content: Result<u64, String>,
+    merged: bool,
+}
+
+/// Reads the rules that are in `directory` now.
+///
+/// # Errors
+/// The first [`Error`].
+pub fn load(directory: &Directory) -> Result<Loaded, Error> {
+    let listing = directory.list();
+    let texts = listing.and_then(|listing| listing.read()).map_err(Error::Unreadable)?;
+    let mark = Mark { content: Ok(hash(&texts)), merged: directory.merge_domains };
+    Ok(Loaded { rules: Arc::new(parse(&texts, directory)?), mark })
+}
+
+fn parse(texts: &[(String, String)], directory: &Directory) -> Result<Rules, LoadError> {
+    let texts = texts.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+    Rules::from_yaml(texts, directory.merge_domains)
+}
+
+/// The same wherever the same files say the same. Whoever writes them could as well write anything else.
+fn hash(texts: &[(String, String)]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    texts.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Keeps a desk's rules as the files have them.
+#[derive(Debug)]
+pub struct Follower {
+    watch: Watch,
+    wanted: Arc<Mutex<Wanted>>,
+    desk: Arc<Desk>,
+    /// What was read last, whether it is in force or not.
+    seen: Option<Mark>,
+    listing: Option<Listing>,
+}
+
+/// What is to be followed.
+#[derive(Debug)]
+struct Wanted {
+    directory: Directory,
+    is_stopped: bool,
+}
+
+/// A follower's remote control.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    wanted: Arc<Mutex<Wanted>>,
+    waker: Waker,
+}
+
+impl Handle {
+    /// From now on this is followed.
+    pub fn follow(&self, directory: Directory) {
+        self.wanted.lock().directory = directory;
+        self.waker.wake();
+    }
+
+    /// Ends [`Follower::run`].
+    pub fn stop(&self) {
+        self.wanted.lock().is_stopped = true;
+        self.waker.wake();
+    }
+}
+
+impl Follower {
+    /// A follower of `directory`, whose rules as `loaded` are in force at `desk`.
+    pub fn new(directory: Directory, loaded: Option<&Loaded>, desk: Arc<Desk>) -> Self {
+        Self {
+            watch: Watch::on_all_in(directory.watched(None)),
+            wanted: Arc::new(Mutex::new(Wanted { directory, is_stopped: false })),
+            seen: loaded.map(|loaded| loaded.mark.clone()),
+            desk,
+            listing: None,
+        }
+    }
+
+    /// The remote control.
+    pub fn handle(&self) -> Handle {
+        Handle { wanted: Arc::clone(&self.wanted), waker: self.watch.waker() }
+    }
+
+    /// Follows until [`Handle::stop`]. Blocks, so give it a thread of its own.
+    pub fn run(mut self) {
+        let mut woken = Woken::Early;
+        loop {
+            let directory = {
+                let wanted = self.wanted.lock();
+                if wanted.is_stopped {
+                    return;
+                }
+                wanted.directory.clone()
+            };
+            self.look(&directory, woken);
+            woken = self.watch.wait(POLL);
+            if woken == Woken::Early {
+                self.watch.settle(QUIET);
+            }
+        }
+    }
+
+    /// Takes over what the files say, if that is news.
+    fn look(&mut self, directory: &Directory, woken: Woken) {
+        let Some((mark, texts)) = self.read(directory, woken) else { return };
+        if self.seen.as_ref() == Some(&mark) {
+            return;
+        }
+        let parsed = texts
+            .map_err(Error::Unreadable)
+            .and_then(|texts| parse(&texts, directory).map_err(Error::Invalid));
+        self.seen = Some(mark);
+        self.desk.stats().loaded(parsed.is_ok());
+        let path = directory.path.display();
+        match parsed {
+            Ok(rules) => {
+                self.desk.set_rules(Arc::new(rules));
+                tracing::info!(directory = %path, "rate limit rules loaded");
+            }
+            Err(error) => {
+                tracing::error!(directory = %path, %error, "rate limit rules rejected, those before stay");
+            }
+        }
+    }
+
+    /// The files' content, if it may have changed and is at rest.
+    fn read(
+        &mut self,
+        directory: &Directory,
+        woken: Woken,
+    ) -> Option<(Mark, Result<Vec<(String, String)>, String>)> {
+        for _ in 0..MOST_READS {
+            let listing = directory.list();
+            self.watch.follow_directories(directory.watched(listing.as_ref().ok()));
+            if woken == Woken::InTime && listing.is_ok() && listing.as_ref().ok() == self.listing.as_ref() {
+                return None;
+            }
+            let texts = listing.clone().and_then(|listing| listing.read());
+            // What changed while it was read may be half of this and half of that.
+            if directory.list() == listing {
+                self.listing = listing.ok();
+                let content = texts.as_ref().map(|texts| hash(texts)).map_err(Clone::clone);
+                return Some((Mark { content, merged: directory.merge_domains }, texts));
+            }
+            self.watch.settle(QUIET);
+        }
+        None
+    }
+}

@@ -1,0 +1,206 @@
+//! Documents in a directory and all below it, as the reference's runtime loader finds them.
+
+use std::collections::HashSet;
+use std::fs::{self, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// Files, and levels of directories, beyond which somebody has named the wrong directory.
+const MOST_FILES: usize = 100_000;
+const DEEPEST: usize = 16;
+
+/// Bytes of all files together: a million descriptors are about a hundred.
+const MOST_BYTES: u64 = 512 * 1024 * 1024;
+
+/// Where documents are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directory {
+    /// The directory.
+    pub path: PathBuf,
+    /// Only files whose names, with `.` for `/`, begin with this.
+    pub prefix: Box<str>,
+    /// Whether files and directories are read whose names begin with a full stop. What begins with two is never
+    /// read: Kubernetes keeps a ConfigMap's past there.
+    pub dotfiles: bool,
+    /// Whether a domain may be in several files.
+    pub merge_domains: bool,
+}
+
+/// What is in a directory, but not what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listing {
+    files: Vec<Found>,
+    directories: HashSet<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Found {
+    /// The path below the directory, with `.` for `/`.
+    name: String,
+    path: PathBuf,
+    stamp: Stamp,
+}
+
+/// What changes when a file is written or replaced, as far as the system tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(file: &Metadata) -> Self {
+        Self {
+            device: file.dev(),
+            inode: file.ino(),
+            length: file.len(),
+            modified: (file.mtime(), file.mtime_nsec()),
+            changed: (file.ctime(), file.ctime_nsec()),
+        }
+    }
+}
+
+impl Directory {
+    /// A directory of which everything is read but what is hidden.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), prefix: "".into(), dotfiles: false, merge_domains: false }
+    }
+
+    /// What there is now, sorted.
+    pub(super) fn list(&self) -> Result<Listing, String> {
+        let mut listing = Listing { files: Vec::new(), directories: HashSet::new() };
+        self.walk(&self.path, "", 1, &mut listing)?;
+        listing.files.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(listing)
+    }
+
+    /// The directories where something may happen: where this one is, which may be replaced, and all below it.
+    pub(super) fn watched(&self, listing: Option<&Listing>) -> HashSet<PathBuf> {
+        let mut all: HashSet<PathBuf> =
+            listing.map_or_else(HashSet::new, |listing| listing.directories.clone());
+        all.insert(self.path.clone());
+        all.extend(self.path.parent().filter(|parent| *parent != Path::new("")).map(Path::to_owned));
+        // Links anywhere on the way are replaced where they are: the reference is told to follow `current`.
+        all.extend(
+            self.path
+                .ancestors()
+                .filter(|path| path.is_symlink())
+                .filter_map(Path::parent)
+                .map(Path::to_owned),
+        );
+        all
+    }
+
+    fn walk(&self, path: &Path, above: &str, depth: usize, listing: &mut Listing) -> Result<(), String> {
+        if depth > DEEPEST {
+            return Err(format!("{}: directories more than {DEEPEST} levels deep", path.display()));
+        }
+        let entries = fs::read_dir(path).map_err(|error| said(path, &error))?;
+        listing.directories.insert(path.to_owned());
+        for entry in entries {
+            let entry = entry.map_err(|error| said(path, &error))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with("..") || (name.starts_with('.') && !self.dotfiles) {
+                continue;
+            }
+            let path = entry.path();
+            // Through links. What has gone in between was not there.
+            let Ok(found) = fs::metadata(&path) else { continue };
+            let name = if above.is_empty() { name } else { format!("{above}.{name}") };
+            if found.is_dir() {
+                self.walk(&path, &name, depth + 1, listing)?;
+            } else if found.is_file() && name.starts_with(&*self.prefix) {
+                listing.files.push(Found { name, path, stamp: Stamp::of(&found) });
+            }
+            if listing.files.len() > MOST_FILES {
+                return Err(format!("{}: more than {MOST_FILES} files", self.path.display()));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Listing {
+    /// Names and texts of the files.
+    pub(super) fn read(&self) -> Result<Vec<(String, String)>, String> {
+        let mut left = MOST_BYTES;
+        let mut read_one = |found: &Found| {
+            let text = read(&found.path, left).map_err(|error| said(&found.path, &error))?;
+            left = left.saturating_sub(text.len() as u64);
+            Ok((found.name.clone(), text))
+        };
+        self.files.iter().map(&mut read_one).collect()
+    }
+}
+
+fn read(path: &Path, most: u64) -> io::Result<String> {
+    let mut text = String::new();
+    fs::File::open(path)?.take(most.saturating_add(1)).read_to_string(&mut text)?;
+    if text.len() as u64 > most {
+        return Err(io::Error::other(format!("more than {} MiB in all", MOST_BYTES / 1024 / 1024)));
+    }
+    Ok(text)
+}
+
+fn said(path: &Path, error: &io::Error) -> String {
+    let what = match error.kind() {
+        io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        io::ErrorKind::PermissionDenied => "not readable: permission denied".to_owned(),
+        io::ErrorKind::InvalidData => "not UTF-8 text".to_owned(),
+        io::ErrorKind::NotADirectory => "not a directory".to_owned(),
+        _ => error.to_string(),
+    };
+    format!("{}: {what}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Directory) -> Vec<String> {
+        directory.list().unwrap().files.into_iter().map(|file| file.name).collect()
+    }
+
+    #[test]
+    fn files_are_named_by_their_paths_and_a_config_map_is_read_once() {
+        let root = tempfile::tempdir().unwrap();
+        let past = root.path().join("..2026_11_22");
+        fs::create_dir_all(root.path().join("sub")).unwrap();
+        fs::create_dir(&past).unwrap();
+        fs::write(past.join("a.yaml"), "domain: a").unwrap();
+        std::os::unix::fs::symlink("..2026_11_22", root.path().join("..data")).unwrap();
+        std::os::unix::fs::symlink("..data/a.yaml", root.path().join("a.yaml")).unwrap();
+        fs::write(root.path().join("sub/b"), "domain: b").unwrap();
+        fs::write(root.path().join(".hidden"), "x").unwrap();
+        let mut directory = Directory::new(root.path());
+        assert_eq!(names(&directory), ["a.yaml", "sub.b"]);
+        assert_eq!(directory.list().unwrap().read().unwrap()[0].1, "domain: a");
+        directory.dotfiles = true;
+        assert_eq!(names(&directory), [".hidden", "a.yaml", "sub.b"]);
+        directory.prefix = "sub.".into();
+        assert_eq!(names(&directory), ["sub.b"]);
+    }
+
+    #[test]
+    fn a_loop_of_links_ends() {
+        let root = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(".", root.path().join("again")).unwrap();
+        let error = Directory::new(root.path()).list().unwrap_err();
+        assert!(error.contains("levels deep"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let missing = root.path().join("missing");
+        let error = Directory::new(&missing).list().unwrap_err();
+        assert_eq!(error, format!("{}: no such file or directory", missing.display()));
+        fs::write(root.path().join("bytes"), [0xff, 0xfe]).unwrap();
+        let error = Directory::new(root.path()).list().unwrap().read().unwrap_err();
+        assert!(error.ends_with("bytes: not UTF-8 text"), "{error}");
+    }
+}

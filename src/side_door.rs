@@ -1,0 +1,114 @@
+//! Small ports of HTTP/1.1 beside the main road: for operators, probes and programs that ask now and then.
+//!
+//! What comes by here is trusted no more than what comes by the road: there are only so many connections, each has so
+//! long for a request and so long in all, and what goes wrong with one is nobody else's concern. A door stands open to
+//! the very end of the process.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::drain::{Drain, Phase};
+
+/// An answer, complete.
+pub type Reply = Response<Full<Bytes>>;
+
+/// Connections at a time; more wait to be accepted. A scraper and a few probes need a handful.
+const MOST_CONNECTIONS: usize = 256;
+
+/// Until a request's head is complete, and how long a connection may stay without one: what frees the places
+/// that idle clients hold.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long one connection serves before it is closed after the request at hand, and how long that request
+/// then has: a client that never reads its answer holds a place no longer.
+const CONNECTION_AGE: Duration = Duration::from_secs(60);
+const LAST_REQUEST: Duration = Duration::from_secs(10);
+
+/// The end of the process does not wait longer than this for an answer to leave.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
+
+/// Room for a request's head.
+const HEAD_BYTES: usize = 16 * 1024;
+
+/// Accepting fails for lack of descriptors or memory, which does not pass in an instant.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers what comes to `listener` by `answer` until the drain has reached its last phase. `answer` takes time only
+/// for a request's body; it must bound what it reads of that.
+pub async fn serve<A, F>(listener: TcpListener, drain: Arc<Drain>, answer: A)
+where
+    A: Fn(Request<Incoming>) -> F + Clone + 'static,
+    F: Future<Output = Reply> + 'static,
+{
+    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    let ended = drain.reached(Phase::Ended);
+    tokio::pin!(ended);
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut ended => break,
+            Some(_) = connections.join_next() => {}
+            (stream, place) = accept(&listener, &places) => {
+                connections.spawn_local(connection(stream, place, Arc::clone(&drain), answer.clone()));
+            }
+        }
+    }
+    drop(listener);
+    let _ = timeout(LAST_ANSWERS, async { while connections.join_next().await.is_some() {} }).await;
+}
+
+/// The next connection, once there is a place for it. Safe to cancel: nothing is accepted and lost.
+async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
+    loop {
+        let place = Arc::clone(places).acquire_owned().await;
+        match (place, listener.accept().await) {
+            (Ok(place), Ok((stream, _))) => return (stream, place),
+            (_, Err(error)) => {
+                tracing::warn!(%error, "cannot accept at a side door");
+                sleep(ACCEPT_PAUSE).await;
+            }
+            // Nobody closes the semaphore.
+            (Err(_), Ok(_)) => {}
+        }
+    }
+}
+
+async fn connection<A, F>(stream: TcpStream, place: OwnedSemaphorePermit, drain: Arc<Drain>, answer: A)
+where
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Reply>,
+{
+    let service = service_fn(|request| {
+        let reply = answer(request);
+        async move { Ok::<_, Infallible>(reply.await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        // Whatever a client did wrong concerns nobody else.
+        _ = connection.as_mut() => return,
+        () = sleep(CONNECTION_AGE) => {}
+        () = drain.reached(Phase::Ended) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(LAST_REQUEST, connection).await;
+    drop(place);
+}

@@ -1,0 +1,338 @@
+//! The statistics of Envoy's rate limit service, under the names that envoyproxy/ratelimit gives them.
+//!
+//! They are kept by name, and a rule may ask for names that have what clients send in them. So there is a bound:
+//! what comes after it is counted under one name for all. A name costs about a hundred bytes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use parking_lot::Mutex;
+
+use super::exporter::{escaped, header, histogram_lines};
+use super::families::{self, Family};
+use crate::telemetry::histogram::{self, Histogram};
+
+/// Names in all, of descriptors and of unknown domains.
+const MOST_NAMES: usize = 200_000;
+const SHARDS: usize = 16;
+
+/// Where is counted what has no place of its own any more.
+const OTHERS: &str = "other_names";
+
+/// What the reference has before all its names.
+const PREFIX: &str = "ratelimit.service";
+
+/// What is counted of one descriptor of the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hits {
+    /// Hits asked for.
+    pub total: u64,
+    /// Hits above the limit.
+    pub over_limit: u64,
+    /// Hits near the limit, and not above it.
+    pub near_limit: u64,
+    /// Hits of requests within the limit.
+    pub within_limit: u64,
+    /// Hits over the limit that passed since the rule is a shadow.
+    pub shadow_mode: u64,
+}
+
+impl Hits {
+    fn add(&mut self, other: Self) {
+        for (count, more) in self.fields_mut().into_iter().zip(other.fields()) {
+            *count = count.saturating_add(more);
+        }
+    }
+
+    /// In the order of [`FIELDS`].
+    const fn fields(&self) -> [u64; 5] {
+        [self.near_limit, self.over_limit, self.shadow_mode, self.total, self.within_limit]
+    }
+
+    const fn fields_mut(&mut self) -> [&mut u64; 5] {
+        [
+            &mut self.near_limit,
+            &mut self.over_limit,
+            &mut self.shadow_mode,
+            &mut self.total,
+            &mut self.within_limit,
+        ]
+    }
+}
+
+/// What is counted of a descriptor, by name.
+const FIELDS: [(&str, &Family); 5] = [
+    ("near_limit", &families::RATELIMIT_NEAR_LIMIT),
+    ("over_limit", &families::RATELIMIT_OVER_LIMIT),
+    ("shadow_mode", &families::RATELIMIT_SHADOW_MODE),
+    ("total_hits", &families::RATELIMIT_TOTAL_HITS),
+    ("within_limit", &families::RATELIMIT_WITHIN_LIMIT),
+];
+
+type Shard = Mutex<HashMap<Arc<str>, Entry>>;
+
+/// The statistics.
+#[derive(Debug, Default)]
+pub struct RateLimits {
+    descriptors: [Shard; SHARDS],
+    domains_not_found: Mutex<HashMap<Box<str>, u64>>,
+    calls: AtomicU64,
+    errors: AtomicU64,
+    shadowed: AtomicU64,
+    loads: AtomicU64,
+    failed_loads: AtomicU64,
+    durations: Histogram,
+    is_full: AtomicBool,
+}
+
+/// One name.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Length of the domain, which the name begins with; `None` where it stands for others.
+    domain: Option<usize>,
+    hits: Hits,
+}
+
+impl RateLimits {
+    /// Counts hits of a descriptor, whose name is `domain`, a full stop, and more.
+    pub fn count(&self, domain: &str, name: &Arc<str>, hits: Hits) {
+        let hash = FixedState::default().hash_one(&**name);
+        let mut shard = self.descriptors[hash as usize % SHARDS].lock();
+        if let Some(entry) = shard.get_mut(&**name) {
+            return entry.hits.add(hits);
+        }
+        let has_room = shard.len() < MOST_NAMES / SHARDS;
+        let (name, domain) = match has_room {
+            true => (Arc::clone(name), Some(domain.len())),
+            false => (OTHERS.into(), None),
+        };
+        shard.entry(name).or_insert(Entry { domain, hits: Hits::default() }).hits.add(hits);
+        drop(shard);
+        self.note_room(has_room);
+    }
+
+    /// Counts descriptors of a domain that nobody configured.
+    pub fn domain_not_found(&self, domain: &str, descriptors: u64) {
+        let mut all = self.domains_not_found.lock();
+        if let Some(count) = all.get_mut(domain) {
+            *count = count.saturating_add(descriptors);
+            return;
+        }
+        // They come from requests alone.
+        let has_room = all.len() < MOST_NAMES / 100;
+        let count = all.entry(if has_room { domain } else { OTHERS }.into()).or_default();
+        *count = count.saturating_add(descriptors);
+        drop(all);
+        self.note_room(has_room);
+    }
+
+    fn note_room(&self, has_room: bool) {
+        if !has_room && !self.is_full.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                most = MOST_NAMES,
+                counted_as = OTHERS,
+                "statistics of rate limits have too many names: more are counted under one"
+            );
+        }
+    }
+
+    /// Counts a call that took so long; `is_error` where it could not be decided.
+    pub fn call(&self, took: Duration, is_error: bool) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.durations.record(took);
+        if is_error {
+            self.errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a request that passed only because the whole service looks on.
+    pub fn shadowed(&self) {
+        self.shadowed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a set of rules that was read, or could not be.
+    pub fn loaded(&self, is_valid: bool) {
+        if is_valid { &self.loads } else { &self.failed_loads }.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Every counter under its dotted name, sorted: what `/stats` shows and statsd is sent.
+    pub fn counters(&self) -> BTreeMap<String, u64> {
+        let mut all = BTreeMap::new();
+        for (name, entry) in self.entries() {
+            let name = sanitized(&name);
+            for ((field, _), count) in FIELDS.iter().zip(entry.hits.fields()) {
+                add(&mut all, format!("{PREFIX}.rate_limit.{name}.{field}"), count);
+            }
+        }
+        for (domain, count) in self.domains_not_found.lock().iter() {
+            let domain = sanitized(domain);
+            add(&mut all, format!("{PREFIX}.rate_limit.{domain}.domain_not_found"), *count);
+        }
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        for (name, count) in [
+            ("ratelimit.service.call.should_rate_limit.service_error", &self.errors),
+            ("ratelimit.service.config_load_error", &self.failed_loads),
+            ("ratelimit.service.config_load_success", &self.loads),
+            ("ratelimit.service.global_shadow_mode", &self.shadowed),
+            ("ratelimit_server.ShouldRateLimit.total_requests", &self.calls),
+        ] {
+            all.insert(name.to_owned(), load(count));
+        }
+        all
+    }
+
+    /// Prometheus' text format. Of a descriptor's name two levels are labels, as the reference has it; what is below is
+    /// added up.
+    pub fn render(&self) -> String {
+        let mut series: BTreeMap<[String; 3], Hits> = BTreeMap::new();
+        for (name, entry) in self.entries() {
+            series.entry(labels(&name, entry.domain)).or_default().add(entry.hits);
+        }
+        let mut text = String::new();
+        for (index, (_, family)) in FIELDS.iter().enumerate() {
+            text.push_str(&header(family));
+            for (labels, hits) in &series {
+                line(&mut text, family, &braced(labels), hits.fields()[index]);
+            }
+        }
+        text.push_str(&header(&families::RATELIMIT_DOMAIN_NOT_FOUND));
+        let not_found: BTreeMap<_, _> =
+            self.domains_not_found.lock().iter().map(|(domain, count)| (sanitized(domain), *count)).collect();
+        for (domain, count) in not_found {
+            let labels = format!("{{domain=\"{}\"}}", escaped(&domain));
+            line(&mut text, &families::RATELIMIT_DOMAIN_NOT_FOUND, &labels, count);
+        }
+        self.render_calls(&mut text);
+        text
+    }
+
+    fn render_calls(&self, text: &mut String) {
+        for (family, labels, count) in [
+            (&families::RATELIMIT_ERRORS, "{err_type=\"service_error\"}", &self.errors),
+            (&families::RATELIMIT_TOTAL_REQUESTS, "{grpc_method=\"ShouldRateLimit\"}", &self.calls),
+            (&families::RATELIMIT_SHADOWED, "", &self.shadowed),
+            (&families::RATELIMIT_LOADS, "", &self.loads),
+            (&families::RATELIMIT_FAILED_LOADS, "", &self.failed_loads),
+        ] {
+            text.push_str(&header(family));
+            line(text, family, labels, count.load(Ordering::Relaxed));
+        }
+        let family = &families::RATELIMIT_RESPONSE_TIME;
+        text.push_str(&header(family));
+        let mut totals = histogram::Totals::default();
+        totals.add(&self.durations);
+        histogram_lines(text, family.name, "grpc_method=\"ShouldRateLimit\"", &totals);
+    }
+
+    fn entries(&self) -> Vec<(Arc<str>, Entry)> {
+        let of = |shard: &Shard| -> Vec<_> {
+            shard.lock().iter().map(|(name, entry)| (Arc::clone(name), *entry)).collect()
+        };
+        self.descriptors.iter().flat_map(of).collect()
+    }
+}
+
+fn add(all: &mut BTreeMap<String, u64>, name: String, count: u64) {
+    let sum = all.entry(name).or_default();
+    *sum = sum.saturating_add(count);
+}
+
+fn line(text: &mut String, family: &Family, labels: &str, count: u64) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{}{labels} {count}", family.name);
+}
+
+/// Domain, first and second level.
+fn labels(name: &str, domain: Option<usize>) -> [String; 3] {
+    let (domain, rest) = domain.and_then(|length| name.split_at_checked(length)).unwrap_or((name, ""));
+    let rest = sanitized(rest.strip_prefix('.').unwrap_or(rest));
+    let mut levels = rest.split('.').map(str::to_owned);
+    [sanitized(domain), levels.next().unwrap_or_default(), levels.next().unwrap_or_default()]
+}
+
+fn braced([domain, first, second]: &[String; 3]) -> String {
+    let mut text = format!("{{domain=\"{}\",key1=\"{}\"", escaped(domain), escaped(first));
+    if !second.is_empty() {
+        let _ = write!(text, ",key2=\"{}\"", escaped(second));
+    }
+    text + "}"
+}
+
+/// A statistic's name without what statsd takes for its own: `:` and `|` become `_`, and so do the dots of
+/// IPv4 addresses, and what would end a line.
+pub fn sanitized(key: &str) -> String {
+    let mut clean = String::with_capacity(key.len());
+    let mut rest = key;
+    while let Some(first) = rest.chars().next() {
+        let at_a_number = !clean.ends_with(|before: char| before.is_ascii_digit());
+        if let Some(length) = ipv4_length(rest).filter(|_| at_a_number) {
+            clean.push_str(&rest[..length].replace('.', "_"));
+            rest = &rest[length..];
+            continue;
+        }
+        let is_special = matches!(first, ':' | '|') || first.is_control();
+        clean.push(if is_special { '_' } else { first });
+        rest = &rest[first.len_utf8()..];
+    }
+    clean
+}
+
+/// Length of the IPv4 address that `text` begins with.
+fn ipv4_length(text: &str) -> Option<usize> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let candidate = &text[..end];
+    let (fourth, _) = candidate.match_indices('.').nth(3).unwrap_or((end, ""));
+    candidate[..fourth].parse::<std::net::Ipv4Addr>().ok().map(|_| fourth)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hits(total: u64) -> Hits {
+        Hits { total, within_limit: total, ..Hits::default() }
+    }
+
+    #[test]
+    fn levels_below_the_second_are_added_up_in_labels_and_apart_in_names() {
+        let stats = RateLimits::default();
+        stats.count("a.b", &"a.b.k_v.l.m".into(), hits(2));
+        stats.count("a.b", &"a.b.k_v.l.n".into(), hits(3));
+        let text = stats.render();
+        let line = "ratelimit_service_rate_limit_total_hits{domain=\"a.b\",key1=\"k_v\",key2=\"l\"} 5\n";
+        assert!(text.contains(line), "{text}");
+        let counters = stats.counters();
+        assert_eq!(counters["ratelimit.service.rate_limit.a.b.k_v.l.m.total_hits"], 2);
+        assert_eq!(counters["ratelimit.service.rate_limit.a.b.k_v.l.n.total_hits"], 3);
+    }
+
+    #[test]
+    fn clients_cannot_make_statistics_grow_without_end() {
+        let stats = RateLimits::default();
+        for name in 0..MOST_NAMES * 2 {
+            stats.count("d", &format!("d.k_{name}").into(), hits(1));
+        }
+        for domain in 0..MOST_NAMES {
+            stats.domain_not_found(&domain.to_string(), 1);
+        }
+        let entries = stats.entries();
+        assert!(entries.len() <= MOST_NAMES + SHARDS, "{}", entries.len());
+        assert_eq!(entries.iter().map(|(_, entry)| entry.hits.total).sum::<u64>(), MOST_NAMES as u64 * 2);
+        assert!(stats.domains_not_found.lock().len() <= MOST_NAMES / 100 + 1);
+        let not_found: u64 = stats.domains_not_found.lock().values().sum();
+        assert_eq!(not_found, MOST_NAMES as u64, "nothing is lost, it is only not told apart");
+    }
+
+    #[test]
+    fn nothing_in_a_name_breaks_a_line() {
+        let stats = RateLimits::default();
+        stats.count("d", &"d.k_\n\"x 10.0.0.1:80|c".into(), hits(1));
+        let text = stats.render();
+        assert!(text.contains("key1=\"k__\\\"x 10_0_0_1_80_c\"} 1"), "{text}");
+    }
+}

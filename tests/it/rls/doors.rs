@@ -1,0 +1,56 @@
+//! The ports beside gRPC.
+
+use super::Service;
+use crate::support::{Request, ask, get};
+
+const RULES: &str =
+    "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: hour, requests_per_unit: 1 }\n";
+
+#[test]
+fn json_is_answered_as_grpc_is_and_with_the_verdict_as_a_status() {
+    let service = Service::start(&[("rules.yaml", RULES)]);
+    let http = service.weir.door("http");
+    let question = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
+    let first = ask(http, &Request::post("/json", question));
+    assert_eq!((first.status, first.header("content-type")), (200, "application/json"));
+    let answer: serde_json::Value = serde_json::from_slice(&first.body.bytes).unwrap();
+    assert_eq!(answer["overallCode"], "OK");
+    assert_eq!(answer["statuses"][0]["currentLimit"]["requestsPerUnit"], 1);
+    assert_eq!(answer["statuses"][0]["currentLimit"]["unit"], "HOUR");
+    assert!(answer["statuses"][0].get("limitRemaining").is_none(), "nothing left is left out");
+    let second = ask(http, &Request::post("/json", question));
+    assert_eq!(second.status, 429);
+    let answer: serde_json::Value = serde_json::from_slice(&second.body.bytes).unwrap();
+    assert_eq!(answer["statuses"][0]["code"], "OVER_LIMIT");
+}
+
+#[test]
+fn what_is_no_question_is_a_bad_request_and_nothing_more() {
+    let service = Service::start(&[("rules.yaml", RULES)]);
+    let http = service.weir.door("http");
+    for text in ["", "{", "[]", r#"{"domain":"d"}"#, r#"{"descriptors":[{}]}"#, r#"{"unknown":1}"#] {
+        let answer = ask(http, &Request::post("/json", text));
+        assert_eq!((answer.status, answer.body.text().as_str()), (400, "Bad Request\n"), "{text}");
+        assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
+    }
+    let huge = format!("{{\"domain\":\"{}\"}}", "x".repeat(2 << 20));
+    assert_eq!(ask(http, &Request::post("/json", huge)).status, 400);
+    assert_eq!(get(http, "/elsewhere").status, 404);
+}
+
+#[test]
+fn rules_and_statistics_are_shown() {
+    let service = Service::start(&[("rules.yaml", RULES)]);
+    service.client.ask("d", "k=v");
+    service.client.ask("other", "k=v");
+    let debug = service.weir.door("debug");
+    let line = "d.k: unit=HOUR requests_per_unit=1, shadow_mode: false, quota_mode: false\n";
+    assert_eq!(get(debug, "/rlconfig").body.text(), line);
+    assert_eq!(service.stat("ratelimit.service.rate_limit.d.k.total_hits"), 1);
+    assert_eq!(service.stat("ratelimit.service.rate_limit.other.domain_not_found"), 1);
+    assert_eq!(service.stat("ratelimit_server.ShouldRateLimit.total_requests"), 2);
+    assert_eq!(service.stat("ratelimit.service.config_load_success"), 1);
+    let labels = [("domain", "d"), ("key1", "k")];
+    assert_eq!(service.weir.metric("ratelimit_service_rate_limit_total_hits", &labels), 1.0);
+    assert_eq!(service.weir.metric("ratelimit_service_response_time_seconds_count", &[]), 2.0);
+}

@@ -1,0 +1,216 @@
+//! The real Envoy asks, and clients see what comes of it.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use super::{Service, config};
+use crate::support::envoy::{Envoy, grpc_cluster};
+use crate::support::{Origin, Request, Weir, wait};
+
+const RULES: &str = "\
+domain: edge
+descriptors:
+  - key: remote_address
+    rate_limit: { name: per-ip, unit: hour, requests_per_unit: 2 }
+  - key: route
+    value: login
+    rate_limit: { unit: hour, requests_per_unit: 1 }
+  - key: route
+    value: looked-at
+    shadow_mode: true
+    rate_limit: { unit: hour, requests_per_unit: 1 }
+  - key: route
+    value: bought
+    rate_limit: { unit: hour, requests_per_unit: 1 }
+  - key: quota
+    value: tokens
+    rate_limit: { unit: hour, requests_per_unit: 10 }
+";
+
+/// The filter, with more to say.
+fn filter(more: &Value) -> Value {
+    let mut config = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
+        "domain": "edge",
+        "timeout": "1s",
+        "enable_x_ratelimit_headers": "DRAFT_VERSION_03",
+        "enable_retry_after_header": true,
+        "rate_limited_as_resource_exhausted": true,
+        "rate_limit_service": {
+            "transport_api_version": "V3",
+            "grpc_service": { "envoy_grpc": { "cluster_name": "ratelimit" } },
+        },
+    });
+    for (key, value) in more.as_object().into_iter().flatten() {
+        config[key] = value.clone();
+    }
+    json!({ "name": "envoy.filters.http.ratelimit", "typed_config": config })
+}
+
+/// Routes of which each sends its name, beside the client's address for all others.
+fn host() -> Value {
+    let to = json!({ "cluster": "upstream" });
+    let named = |name: &str| {
+        let action = json!({ "generic_key": { "descriptor_key": "route", "descriptor_value": name } });
+        json!({
+            "match": { "prefix": format!("/{name}") },
+            "route": { "cluster": "upstream", "rate_limits": [{ "actions": [action] }] },
+        })
+    };
+    let tokens = json!([{ "generic_key": { "descriptor_key": "quota", "descriptor_value": "tokens" } }]);
+    let mut bought = named("bought");
+    let over = json!({ "metadata_key": { "key": "test", "path": [{ "key": "limit" }] } });
+    bought["route"]["rate_limits"][0]["limit"] = json!({ "dynamic_metadata": over });
+    json!({
+        "name": "all",
+        "domains": ["*"],
+        "rate_limits": [{ "actions": [{ "remote_address": {} }] }],
+        "routes": [
+            named("login"),
+            named("looked-at"),
+            bought,
+            {
+                "match": { "prefix": "/tokens" },
+                "route": to,
+                "typed_per_filter_config": { "envoy.filters.http.ratelimit": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute",
+                    "rate_limits": [
+                        { "actions": tokens, "hits_addend": { "number": 0 } },
+                        {
+                            "actions": tokens,
+                            "hits_addend": { "format": "%RESP(x-tokens)%" },
+                            "apply_on_stream_done": true,
+                        },
+                    ],
+                } },
+            },
+            { "match": { "prefix": "/" }, "route": to },
+        ],
+    })
+}
+
+fn front(service: SocketAddr, upstream: &Origin, more: &Value) -> Envoy {
+    let metadata = json!({
+        "name": "envoy.filters.http.set_metadata",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config",
+            "metadata": [{
+                "metadata_namespace": "test",
+                "value": { "limit": { "requests_per_unit": 3, "unit": "HOUR" } },
+            }],
+        },
+    });
+    let clusters = [grpc_cluster("ratelimit", service)];
+    Envoy::start(&[metadata, filter(more)], &host(), upstream.address(), &clusters)
+}
+
+fn from(client: &str, path: &str) -> Request {
+    Request::get(path).header("x-forwarded-for", client)
+}
+
+#[test]
+fn clients_see_limits_in_headers_and_a_429_when_they_are_over() {
+    let (service, origin) = (Service::start(&[("edge.yaml", RULES)]), Origin::hello());
+    let envoy = front(service.weir.door("grpc"), &origin, &json!({}));
+    let first = envoy.ask(&from("192.0.2.1", "/"));
+    assert_eq!((first.status, first.header("x-ratelimit-limit")), (200, "2, 2;w=3600;name=\"per-ip\""));
+    assert_eq!(first.number("x-ratelimit-remaining"), 1);
+    assert!((1..=3600).contains(&first.number("x-ratelimit-reset")));
+    envoy.ask(&from("192.0.2.1", "/"));
+    let refused = envoy.ask(&from("192.0.2.1", "/"));
+    assert_eq!((refused.status, refused.header("x-envoy-ratelimited")), (429, "true"));
+    assert_eq!(refused.number("x-ratelimit-remaining"), 0);
+    assert!((1..=3600).contains(&refused.number("retry-after")));
+    assert_eq!(envoy.ask(&from("192.0.2.2", "/")).status, 200, "somebody else");
+    assert_eq!(origin.seen().len(), 3);
+    assert_eq!(envoy.stat("cluster.upstream.ratelimit.over_limit"), 1);
+    assert_eq!(envoy.stat("cluster.upstream.ratelimit.error"), 0);
+}
+
+#[test]
+fn a_shadow_passes_and_a_limit_that_comes_with_the_request_counts() {
+    let (service, origin) = (Service::start(&[("edge.yaml", RULES)]), Origin::hello());
+    let envoy = front(service.weir.door("grpc"), &origin, &json!({}));
+    let statuses =
+        |path: &str, times: usize| -> Vec<u16> { (0..times).map(|_| envoy.get(path).status).collect() };
+    assert_eq!(statuses("/login", 2), [200, 429]);
+    assert_eq!(statuses("/looked-at", 3), [200, 200, 200]);
+    assert_eq!(service.stat("ratelimit.service.rate_limit.edge.route_looked-at.shadow_mode"), 2);
+    assert_eq!(statuses("/bought", 4), [200, 200, 200, 429], "three by the request, one by the rule");
+}
+
+#[test]
+fn hits_that_the_answer_tells_are_charged_after_it() {
+    let service = Service::start(&[("edge.yaml", RULES)]);
+    let origin = Origin::answering("HTTP/1.1 200 OK\r\nx-tokens: 6\r\ncontent-length: 0\r\n\r\n");
+    let envoy = front(service.weir.door("grpc"), &origin, &json!({}));
+    let charged = || service.stat("ratelimit.service.rate_limit.edge.quota_tokens.total_hits");
+    for turn in 1..=2_u64 {
+        assert_eq!(envoy.get("/tokens").status, 200);
+        wait::until_true("the charge", || charged() == 6 * turn);
+    }
+    assert_eq!(envoy.get("/tokens").status, 429);
+    assert_eq!(charged(), 12, "what looks does not count");
+}
+
+#[test]
+fn a_call_of_grpc_is_refused_in_its_own_words() {
+    let (service, origin) = (Service::start(&[("edge.yaml", RULES)]), Origin::hello());
+    let envoy = front(service.weir.door("grpc"), &origin, &json!({}));
+    let call = || {
+        let call = Request::post("/login", "").header("content-type", "application/grpc");
+        envoy.ask(&call.header("te", "trailers"))
+    };
+    call();
+    let refused = call();
+    assert_eq!((refused.status, refused.header("grpc-status")), (200, "8"));
+}
+
+#[test]
+fn the_services_own_headers_reach_the_client() {
+    let service = Service::with(&[("edge.yaml", RULES)], "  response_headers: true\n");
+    let origin = Origin::hello();
+    let envoy = front(service.weir.door("grpc"), &origin, &json!({}));
+    let passed = envoy.get("/login");
+    assert_eq!(
+        (passed.status, passed.header("ratelimit-limit"), passed.header("ratelimit-remaining")),
+        (200, "1", "0")
+    );
+    let refused = envoy.get("/login");
+    assert_eq!((refused.status, refused.header("ratelimit-limit")), (429, "1"));
+}
+
+#[test]
+fn without_the_service_requests_pass_or_fail_as_envoy_is_told() {
+    let origin = Origin::hello();
+    let mut service = Service::start(&[("edge.yaml", RULES)]);
+    let grpc = service.weir.door("grpc");
+    let open = front(grpc, &origin, &json!({}));
+    let closed = front(grpc, &origin, &json!({ "failure_mode_deny": true }));
+    assert_eq!((open.get("/login").status, open.get("/login").status), (200, 429));
+    service.weir.kill();
+    assert_eq!((open.get("/login").status, closed.get("/login").status), (200, 500));
+    assert!(open.stat("cluster.upstream.ratelimit.failure_mode_allowed") > 0);
+    let text = config(service.rules(), "").replacen(
+        "address: 127.0.0.1:0\n  http",
+        &format!("address: {grpc}\n  http"),
+        1,
+    );
+    let again = Weir::start(&text);
+    assert_eq!(again.door("grpc"), grpc);
+    wait::until_true("the service again", || closed.get("/login").status == 200);
+    assert_eq!(open.get("/login").status, 429, "both ask the same one");
+}
+
+#[test]
+fn a_service_that_does_not_answer_is_not_waited_for() {
+    let origin = Origin::hello();
+    let service = Service::start(&[("edge.yaml", RULES)]);
+    let envoy = front(service.weir.door("grpc"), &origin, &json!({ "timeout": "0.2s" }));
+    assert_eq!((envoy.get("/login").status, envoy.get("/login").status), (200, 429));
+    service.weir.signal("STOP");
+    assert_eq!(envoy.get("/login").status, 200);
+    service.weir.signal("CONT");
+    wait::until_true("the service again", || envoy.get("/login").status == 429);
+}

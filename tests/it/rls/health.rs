@@ -1,0 +1,56 @@
+//! Health and the end.
+
+use super::{Service, config};
+use crate::support::{Weir, get, wait};
+
+const RULES: &str =
+    "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: hour, requests_per_unit: 1 }\n";
+const SERVING: i32 = 1;
+const NOT_SERVING: i32 = 2;
+
+#[test]
+fn health_is_the_same_by_grpc_and_http_and_follows_the_truth() {
+    let service = Service::start(&[("d.yaml", RULES)]);
+    let http = service.weir.door("http");
+    let says = |status: i32| {
+        wait::until_true("health", || {
+            ["", "ratelimit"].iter().all(|name| service.client.health(name).unwrap() == status)
+        });
+    };
+    says(SERVING);
+    assert_eq!(get(http, "/healthcheck").body.text(), "OK");
+    assert_eq!(service.client.health("another").unwrap_err().code(), tonic::Code::NotFound);
+    service.weir.admin_post("/healthcheck/fail");
+    says(NOT_SERVING);
+    let failed = get(http, "/healthcheck");
+    assert_eq!((failed.status, failed.body.text().as_str()), (500, ""));
+    service.weir.admin_post("/healthcheck/ok");
+    says(SERVING);
+}
+
+#[test]
+fn whoever_watches_health_is_told_when_it_changes() {
+    let service = Service::start(&[("d.yaml", RULES)]);
+    wait::until_true("health", || service.client.health("").unwrap() == SERVING);
+    let mut watched = service.client.watch("ratelimit");
+    assert_eq!(watched.next(), SERVING);
+    service.weir.admin_post("/healthcheck/fail");
+    assert_eq!(watched.next(), NOT_SERVING);
+    service.weir.admin_post("/healthcheck/ok");
+    assert_eq!(watched.next(), SERVING);
+}
+
+#[test]
+fn the_end_is_told_before_it_comes_and_calls_are_answered_until_then() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("d.yaml"), RULES).unwrap();
+    let text = format!("{}drain: {{ delay: 60s, timeout: 5s }}\n", config(directory.path(), ""));
+    let mut weir = Weir::start(&text);
+    let client = super::Client::connect(weir.door("grpc"));
+    wait::until_true("health", || client.health("").unwrap() == SERVING);
+    weir.terminate();
+    wait::until_true("the announcement", || client.health("").unwrap() == NOT_SERVING);
+    assert_eq!(client.ask("d", "k=x").statuses.len(), 1, "whoever has not heard of it is answered");
+    weir.admin_post("/drain_listeners");
+    assert!(weir.wait_exit().success(), "idle connections are told to go");
+}

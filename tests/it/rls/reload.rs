@@ -1,0 +1,96 @@
+//! Rules that change while the service answers.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use super::{Code, Service, config};
+use crate::support::{Weir, wait};
+
+fn rules(domain: &str, count: u32) -> String {
+    format!(
+        "domain: {domain}\ndescriptors:\n  - key: k\n    rate_limit: {{ unit: year, requests_per_unit: {count} }}\n"
+    )
+}
+
+fn limit(service: &Service, domain: &str) -> Option<u32> {
+    let limit = service.client.ask(domain, "k=looked").statuses[0].current_limit.clone();
+    limit.map(|limit| limit.requests_per_unit)
+}
+
+const LOADED: &str = "ratelimit.service.config_load_success";
+const REJECTED: &str = "ratelimit.service.config_load_error";
+
+#[test]
+fn files_come_and_go_and_counters_stay() {
+    let service = Service::start(&[("one.yaml", &rules("one", 5))]);
+    service.client.ask("one", "k=counted");
+    assert_eq!((limit(&service, "two"), service.stat(LOADED)), (None, 1));
+    let other = service.rules().join("two.yaml");
+    fs::write(&other, rules("two", 7)).unwrap();
+    wait::until_true("the new file", || limit(&service, "two") == Some(7));
+    assert_eq!(service.stat(LOADED), 2);
+    assert_eq!(service.client.ask("one", "k=counted").statuses[0].limit_remaining, 3, "nothing is forgotten");
+    fs::remove_file(&other).unwrap();
+    wait::until_true("its end", || limit(&service, "two").is_none());
+    assert_eq!((service.stat(LOADED), service.stat(REJECTED)), (3, 0));
+}
+
+#[test]
+fn one_bad_file_keeps_the_rules_of_all() {
+    let service = Service::start(&[("one.yaml", &rules("one", 5))]);
+    fs::write(service.rules().join("one.yaml"), rules("one", 6)).unwrap();
+    wait::until_true("the change", || limit(&service, "one") == Some(6));
+    fs::write(service.rules().join("two.yaml"), "domain: two\nunknown: 1\n").unwrap();
+    fs::write(service.rules().join("one.yaml"), rules("one", 8)).unwrap();
+    wait::until_true("the rejection", || service.stat(REJECTED) > 0);
+    assert_eq!((limit(&service, "one"), limit(&service, "two")), (Some(6), None));
+    let log = service.weir.log().join("\n");
+    assert!(log.contains("two.yaml: config error, unknown key 'unknown'"), "{log}");
+    fs::remove_file(service.rules().join("two.yaml")).unwrap();
+    wait::until_true("what is left", || limit(&service, "one") == Some(8));
+}
+
+#[test]
+fn a_link_on_the_way_may_be_swapped() {
+    let root = tempfile::tempdir().unwrap();
+    for (version, count) in [("v1", 1), ("v2", 2)] {
+        fs::create_dir_all(root.path().join(version).join("config")).unwrap();
+        fs::write(root.path().join(version).join("config/d.yaml"), rules("d", count)).unwrap();
+    }
+    let current = root.path().join("current");
+    symlink("v1", &current).unwrap();
+    let weir = Weir::start_rls(&[
+        ("RUNTIME_ROOT", current.to_str().unwrap()),
+        ("GRPC_HOST", "127.0.0.1"),
+        ("GRPC_PORT", "0"),
+        ("PORT", "0"),
+        ("DEBUG_PORT", "0"),
+        ("USE_STATSD", "false"),
+        ("REDIS_URL", "redis:6379"),
+        ("WEIR_ADMIN_ADDRESS", "127.0.0.1:0"),
+    ]);
+    let client = super::Client::connect(weir.door("grpc"));
+    let limit =
+        || client.ask("d", "k=x").statuses[0].current_limit.clone().map(|limit| limit.requests_per_unit);
+    assert_eq!(limit(), Some(1));
+    let named = weir.log().iter().filter(|line| line.contains("REDIS_URL")).count();
+    assert_eq!(named, 1, "one line is enough");
+    let next = root.path().join("next");
+    symlink("v2", &next).unwrap();
+    fs::rename(&next, &current).unwrap();
+    wait::until_true("the other version", || limit() == Some(2));
+}
+
+#[test]
+fn settings_of_the_configuration_change_without_a_restart() {
+    let service = Service::start(&[("one.yaml", &rules("one", 1))]);
+    service.client.ask("one", "k=x");
+    assert_eq!(service.client.ask("one", "k=x").overall_code(), Code::OverLimit);
+    service.weir.reload(&config(service.rules(), "  shadow_mode: true\n"));
+    assert_eq!(service.client.ask("one", "k=x").overall_code(), Code::Ok);
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::write(elsewhere.path().join("two.yaml"), rules("two", 2)).unwrap();
+    service.weir.reload(&config(elsewhere.path(), ""));
+    wait::until_true("rules from elsewhere", || limit(&service, "two") == Some(2));
+    assert_eq!(limit(&service, "one"), None);
+}
