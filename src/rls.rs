@@ -27,4 +27,4 @@ mod headers;
 mod matching;
 mod metadata;
 mod native;
-mod yaml;
+pub(crate) mod yaml;

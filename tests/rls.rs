@@ -7,6 +7,8 @@ mod counting;
 mod desk;
 #[path = "rls/documents.rs"]
 mod documents;
+#[path = "rls/imported.rs"]
+mod imported;
 #[path = "rls/matching.rs"]
 mod matching;
 #[path = "rls/model.rs"]

@@ -79,6 +79,7 @@ pub(super) fn compile(
         plan_names: None,
         has_tokens: raw.jwt.is_some() || report.is_faulty(root.key("jwt")),
         has_certificates: tls::verifies_clients(raw),
+        has_service: raw.rls.is_some() || report.is_faulty(root.key("rls")),
         asks: Asks::default(),
         claims: RefCell::default(),
     };

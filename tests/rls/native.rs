@@ -28,19 +28,23 @@ descriptors:
 ";
 
 /// A desk with the YAML above and these native rules.
-pub(crate) fn desk(rules: &str) -> Desk {
+fn desk(rules: &str) -> Desk {
     with(rules, Settings::default())
 }
 
-pub(crate) fn with(rules: &str, settings: Settings) -> Desk {
+fn with(rules: &str, settings: Settings) -> Desk {
+    with_configuration(&format!("listeners: 127.0.0.1:0\nupstream: echo\nrules:\n{rules}"), settings)
+}
+
+/// The same with a whole configuration.
+pub(crate) fn with_configuration(text: &str, settings: Settings) -> Desk {
     let mut desk = Desk::with(YAML, settings);
-    desk.service.native = Some(Arc::new(policy(rules, &desk)));
+    desk.service.native = Some(Arc::new(policy(text, &desk)));
     desk
 }
 
-fn policy(rules: &str, desk: &Desk) -> Policy {
-    let text = format!("listeners: 127.0.0.1:0\nupstream: echo\nrules:\n{rules}");
-    let config = match config::from_text(&text, Path::new("weir.yaml"), &|_| None) {
+fn policy(text: &str, desk: &Desk) -> Policy {
+    let config = match config::from_text(text, Path::new("weir.yaml"), &|_| None) {
         Ok(config) => config,
         Err(problems) => {
             panic!("{}", problems.iter().map(|problem| format!("{problem}\n")).collect::<String>())

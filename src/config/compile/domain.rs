@@ -3,6 +3,7 @@
 //! Envoy asks once, before the request is sent on or after it has been answered, and says nothing of what becomes of
 //! it. It cannot be told to wait, either. So a rule that goes by any of this would do something else than it says.
 
+use super::scope::Scope;
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report};
 use crate::config::raw;
@@ -14,13 +15,22 @@ use crate::rules::rule::{Action, Rule, Throttle};
 const OWN_ANSWER: [&str; 4] = ["status", "body", "headers", "fallback"];
 
 /// The domain of the rule at `at`.
-pub(super) fn name(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) -> Option<Box<str>> {
+pub(super) fn name(
+    raw: &raw::Rule,
+    at: At<'_>,
+    scope: &Scope<'_>,
+    report: &mut Report<'_>,
+) -> Option<Box<str>> {
     let name = raw.domain.as_deref()?;
     let at = at.key("domain");
     if name.is_empty() {
         report.value(at, "empty, expected the name of a domain");
     } else if name.trim() != name {
         report.value(at, "a domain without spaces around it is expected: Envoy sends it letter by letter");
+    }
+    if !scope.has_service {
+        let note = Fault::new("nobody asks about it: Envoy's rate limit service is not served here");
+        report.note(at, note.hint("add the section `rls`"));
     }
     Some(name.into())
 }

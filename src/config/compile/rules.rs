@@ -84,7 +84,7 @@ fn rule(
     };
     note_on_everybody(raw, &matcher, at, report);
     scope.asks = Asks::default();
-    let domain = domain::name(raw, at, report);
+    let domain = domain::name(raw, at, scope, report);
     let rule = Rule { name: name.into(), matcher, except: except.into(), action, domain };
     domain::check(raw, &rule, at, report);
     (rule, refusal)

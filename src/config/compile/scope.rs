@@ -26,6 +26,8 @@ pub(super) struct Scope<'f> {
     pub(super) has_tokens: bool,
     /// Whether any listener verifies clients' certificates.
     pub(super) has_certificates: bool,
+    /// Whether Envoy's rate limit service is written.
+    pub(super) has_service: bool,
     /// Who asks about matchers and keys.
     pub(super) asks: Asks,
     /// The claims of tokens that have been asked for so far.
