@@ -19,7 +19,7 @@ use super::Worker;
 use super::activity::Activity;
 use super::headers::{self, Hop};
 use super::stream::Downstream;
-use super::tunnel::Switched;
+use super::tunnel::{Sending, Switched};
 use crate::identify::certificate::Certificate;
 use crate::identify::client_ip::{self, ClientAddress};
 use crate::listener::{Accepted, Limits, ProxyProtocol};
@@ -63,6 +63,8 @@ pub(super) struct Connection {
     newest: RefCell<Option<Rc<Activity>>>,
     /// What the connection is to become when its last answer is out.
     switched: RefCell<Option<Switched>>,
+    /// The stream that left HTTP last, until its task for what goes to the client is known.
+    leaving: RefCell<Option<Sending>>,
 }
 
 impl Connection {
@@ -86,6 +88,7 @@ impl Connection {
             place,
             newest: RefCell::default(),
             switched: RefCell::default(),
+            leaving: RefCell::default(),
         }
     }
 
@@ -129,6 +132,13 @@ impl Connection {
     /// The answer under way is the last of HTTP.
     pub(super) fn switch(&self, switched: Switched) {
         self.switched.replace(Some(switched));
+    }
+
+    /// A stream leaves HTTP with the answer under way; answers where the task that it gets will be found.
+    pub(super) fn leave_http(&self) -> Sending {
+        let sending = Sending::default();
+        self.leaving.replace(Some(Rc::clone(&sending)));
+        sending
     }
 }
 

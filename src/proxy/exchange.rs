@@ -255,7 +255,7 @@ impl Exchange {
     pub(super) fn switch(mut self: Box<Self>, upstream: Tunnel) {
         let connection = Rc::clone(&self.connection);
         match self.stream.take() {
-            Some(stream) => tunnel::begin(stream, Switched { upstream, exchange: self }),
+            Some(stream) => tunnel::begin(&connection, stream, Switched { upstream, exchange: self }),
             None => connection.switch(Switched { upstream, exchange: self }),
         }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use http::header::UPGRADE;
+use http::header::{CONNECTION, UPGRADE};
 use http::{Response, StatusCode, request};
 use smallvec::SmallVec;
 
@@ -20,7 +20,7 @@ use crate::telemetry::metrics::UpstreamOutcome;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
 use crate::upstream::endpoint::{Endpoint, Line};
-use crate::upstream::error::Error as UpstreamError;
+use crate::upstream::error::{Error as UpstreamError, Unanswered};
 use crate::upstream::host::Host;
 
 /// Why a request got no answer from the upstream.
@@ -83,11 +83,12 @@ pub(super) async fn forward(
     answered
 }
 
-/// One attempt. Where no connection can be made to an endpoint nothing is sent, and another one is asked.
+/// One attempt. Where no connection can be made to an endpoint nothing is sent, and another one is asked; so is one where
+/// a kept connection was gone and no other could be had.
 pub(super) async fn once(
     upstream: &Upstream,
     exchange: &mut Exchange,
-    (head, body): (&mut request::Parts, RequestBody),
+    (head, mut body): (&mut request::Parts, RequestBody),
     plan: &Plan<'_>,
     tried: &mut Tried,
 ) -> Answered {
@@ -98,42 +99,71 @@ pub(super) async fn once(
     if !tried.is_empty() {
         endpoint.metrics().retried();
     }
-    let attempt = Attempt::begin(endpoint, exchange);
-    let (attempt, line) = match attempt.endpoint.kept(exchange.is_grpc()) {
-        Ok(Some(line)) => (attempt, line),
-        // Connecting is rare and its future large: it does not burden the requests that need none.
-        Ok(None) => Box::pin(connect(upstream, exchange, plan, tried, attempt)).await?,
-        Err(error) => {
-            let answered = Err(Failure::Upstream(error));
-            attempt.end(&answered, exchange);
-            return answered;
+    let mut attempt = Attempt::begin(endpoint, exchange);
+    loop {
+        let line = match attempt.endpoint.kept(exchange.is_grpc()) {
+            Ok(Some(line)) => line,
+            // Connecting is rare and its future large: it does not burden the requests that need none.
+            Ok(None) => {
+                let (connected, line) = Box::pin(connect(upstream, exchange, plan, tried, attempt)).await?;
+                attempt = connected;
+                line
+            }
+            Err(error) => return Err(attempt.failed(Failure::Upstream(error), exchange)),
+        };
+        if exchange.wanted().is_some()
+            && let Err(failure) = Box::pin(mind_offer(exchange, head, &line)).await
+        {
+            return Err(attempt.failed(failure, exchange));
         }
-    };
-    if plan.outlasts_answers() {
-        tried.push(Arc::clone(attempt.endpoint.host()));
-    }
-    let answered = {
-        // In place: what is passed on by value has its place in each future on the way.
-        let sending = pin!(attempt.endpoint.send(line, head, body));
-        match plan.per_try_timeout {
-            None => or_overdue(exchange.activity(), sending).await,
-            Some(time) => {
-                match or_overdue(exchange.activity(), Box::pin(tokio::time::timeout(time, sending))).await {
-                    Ok(Ok(answered)) => Ok(answered),
-                    Ok(Err(_)) => Err(Failure::TryLate),
-                    Err(failure) => Err(failure),
+        let answered = {
+            // In place: what is passed on by value has its place in each future on the way.
+            let sending = pin!(attempt.endpoint.send(line, head, body));
+            match plan.per_try_timeout {
+                None => or_overdue(exchange.activity(), sending).await,
+                Some(time) => {
+                    match or_overdue(exchange.activity(), Box::pin(tokio::time::timeout(time, sending))).await
+                    {
+                        Ok(Ok(answered)) => Ok(answered),
+                        Ok(Err(_)) => Err(Failure::TryLate),
+                        Err(failure) => Err(failure),
+                    }
                 }
             }
+        };
+        let answered = match answered {
+            // A body that broke off breaks the upstream's connection too; the fault is the client's.
+            Ok(Err(_)) if exchange.request_is_broken() => Err(Failure::BrokenRequest),
+            Ok(Err(Unanswered { error, body: Some(untouched) })) if is_of_endpoint(&error) => {
+                attempt = attempt.moved(error, (upstream, plan, tried), exchange)?;
+                body = untouched;
+                continue;
+            }
+            Ok(Err(Unanswered { error, .. })) => Err(Failure::Upstream(error)),
+            Ok(Ok(response)) if !is_followed(&response, exchange) => Err(Failure::Unreadable),
+            Ok(Ok(response)) => Ok(response),
+            Err(failure) => Err(failure),
+        };
+        if plan.outlasts_answers() {
+            tried.push(Arc::clone(attempt.endpoint.host()));
         }
-    };
-    let answered = match answered.and_then(|answered| answered.map_err(Failure::Upstream)) {
-        // A body that broke off breaks the upstream's connection too; the fault is the client's.
-        Err(Failure::Upstream(_)) if exchange.request_is_broken() => Err(Failure::BrokenRequest),
-        Ok(response) if !is_followed(&response, exchange) => Err(Failure::Unreadable),
-        answered => answered,
-    };
-    attempt.end(&answered, exchange);
-    answered
+        attempt.end(&answered, exchange);
+        return answered;
+    }
+}
+
+/// A request may ask to leave HTTP only where the upstream lets it. To a client that wants nothing else that is said;
+/// for others it is a request like any.
+async fn mind_offer(exchange: &Exchange, head: &mut request::Parts, line: &Line) -> Result<(), Failure> {
+    if or_overdue(exchange.activity(), pin!(line.can_switch())).await? {
+        return Ok(());
+    }
+    if exchange.insists() {
+        return Err(Failure::NoProtocol);
+    }
+    head.headers.remove(UPGRADE);
+    head.headers.remove(CONNECTION);
+    Ok(())
 }
 
 /// Whether an answer means to the client what it means to us. A 101 ends HTTP on the connection of a client that may not
@@ -161,25 +191,20 @@ async fn connect(
             let connecting = pin!(attempt.endpoint.connect(exchange.is_grpc()));
             or_overdue(exchange.activity(), connecting).await
         };
-        let failure = match connecting {
+        match connecting {
             Ok(Ok(line)) => return Ok((attempt, line)),
-            Ok(Err(error)) => Failure::Upstream(error),
-            Err(failure) => failure,
-        };
-        tried.push(Arc::clone(attempt.endpoint.host()));
-        let is_refused =
-            matches!(failure, Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout));
-        let failed: Answered = Err(failure);
-        attempt.end(&failed, exchange);
-        let may_move =
-            is_refused && plan.on.connect_failure && plan.allows_after(tried) && upstream.has_other(tried);
-        let Some(endpoint) = may_move.then(|| upstream.pick(tried)).flatten() else {
-            return failed.and(Err(Failure::NoEndpoint));
-        };
-        exchange.note_retry();
-        endpoint.metrics().retried();
-        attempt = Attempt::begin(endpoint, exchange);
+            Ok(Err(error)) if is_of_endpoint(&error) => {
+                attempt = attempt.moved(error, (upstream, plan, tried), exchange)?;
+            }
+            Ok(Err(error)) => return Err(attempt.failed(Failure::Upstream(error), exchange)),
+            Err(failure) => return Err(attempt.failed(failure, exchange)),
+        }
     }
+}
+
+/// Whether it is this endpoint that cannot be had, so that another one may be.
+const fn is_of_endpoint(error: &UpstreamError) -> bool {
+    matches!(error, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout | UpstreamError::Reset(_))
 }
 
 /// What `future` says, unless something has taken too long meanwhile.
@@ -212,6 +237,28 @@ impl Attempt {
         exchange.note_upstream(endpoint.name());
         endpoint.metrics().request_started();
         Self { endpoint, ended: false }
+    }
+
+    /// Its endpoint cannot be had, and has not begun with the request: another one is asked, if there is one and it may be.
+    fn moved(
+        self,
+        error: UpstreamError,
+        (upstream, plan, tried): (&Upstream, &Plan<'_>, &mut Tried),
+        exchange: &mut Exchange,
+    ) -> Result<Self, Failure> {
+        tried.push(Arc::clone(self.endpoint.host()));
+        let failure = self.failed(Failure::Upstream(error), exchange);
+        let may_move = plan.on.connect_failure && plan.allows_after(tried) && upstream.has_other(tried);
+        let Some(endpoint) = may_move.then(|| upstream.pick(tried)).flatten() else { return Err(failure) };
+        exchange.note_retry();
+        endpoint.metrics().retried();
+        Ok(Self::begin(endpoint, exchange))
+    }
+
+    fn failed(self, failure: Failure, exchange: &mut Exchange) -> Failure {
+        let failed = Err(failure);
+        self.end(&failed, exchange);
+        failed.err().unwrap_or(Failure::NoEndpoint)
     }
 
     fn end(mut self, answered: &Answered, exchange: &mut Exchange) {

@@ -109,7 +109,7 @@ pub(super) fn handle(
 
 /// What a request may go over to.
 fn upgrades(upstream: Option<&Upstream>) -> &[Box<str>] {
-    upstream.map_or(&[], |upstream| upstream.settings().upgrades())
+    upstream.map_or(&[], |upstream| &*upstream.settings().upgrades)
 }
 
 /// How long the upstream has for its answer: what somebody inside asks for, or what the configuration says.

@@ -2,6 +2,7 @@
 //!
 //! The exchange that led to it lasts as long as the tunnel, and with it what its limits hold.
 
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -12,8 +13,10 @@ use bytes::Bytes;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::task::JoinHandle;
 
 use super::activity::{Activity, Overdue};
+use super::connection::Connection;
 use super::exchange::Exchange;
 use super::stream::Downstream;
 use crate::upstream::tunnel::Tunnel;
@@ -27,18 +30,26 @@ pub(super) struct Switched {
     pub(super) exchange: Box<Exchange>,
 }
 
+/// Where the task is found that sends a stream's bytes to the client, once it runs.
+pub(super) type Sending = Rc<RefCell<Option<JoinHandle<()>>>>;
+
 /// Carries bytes both ways over a client's connection, of which `read` has been read already.
 pub(super) async fn take_over(switched: Switched, mut downstream: Downstream, read: Bytes) {
     downstream.unread(&read);
-    carry(switched, downstream).await;
+    carry(switched, downstream, None).await;
 }
 
 /// Carries bytes both ways over a stream of HTTP/2, as soon as its answer is out.
-pub(super) fn begin(stream: OnUpgrade, switched: Switched) {
+pub(super) fn begin(connection: &Connection, stream: OnUpgrade, switched: Switched) {
     let activity = Rc::clone(switched.exchange.activity());
+    let sending = connection.leave_http();
     drop(tokio::task::spawn_local(async move {
         match stream.await {
-            Ok(stream) => carry(switched, Stream { io: TokioIo::new(stream), activity }).await,
+            Ok(stream) => {
+                let ended = Rc::<Cell<bool>>::default();
+                let sending = sending.take().map(|task| Reply { task, ended: Rc::clone(&ended) });
+                carry(switched, Stream { io: TokioIo::new(stream), activity, ended }, sending).await;
+            }
             Err(error) => tracing::debug!(%error, "tunnel without a stream"),
         }
     }));
@@ -46,7 +57,11 @@ pub(super) fn begin(stream: OnUpgrade, switched: Switched) {
 
 /// Carries bytes both ways until both sides have ended, either breaks off, or nothing has moved for the upstream's
 /// idle timeout.
-async fn carry(switched: Switched, mut downstream: impl AsyncRead + AsyncWrite + Unpin) {
+async fn carry(
+    switched: Switched,
+    mut downstream: impl AsyncRead + AsyncWrite + Unpin,
+    mut reply: Option<Reply>,
+) {
     let Switched { mut upstream, mut exchange } = switched;
     let activity = Rc::clone(exchange.activity());
     let carried = {
@@ -56,16 +71,45 @@ async fn carry(switched: Switched, mut downstream: impl AsyncRead + AsyncWrite +
             if activity.overdue() == Some(Overdue::Stalled) {
                 return Poll::Ready(None);
             }
-            copying.as_mut().poll(cx).map(Some)
+            if let Poll::Ready(copied) = copying.as_mut().poll(cx) {
+                return Poll::Ready(Some(copied));
+            }
+            match &mut reply {
+                Some(reply) => reply.poll_lost(cx).map(|()| Some(Err(io::ErrorKind::ConnectionReset.into()))),
+                None => Poll::Pending,
+            }
         })
         .await
     };
-    match carried {
-        Some(Ok((received, sent))) => exchange.note_tunnelled(received, sent),
+    match &carried {
+        Some(Ok((received, sent))) => exchange.note_tunnelled(*received, *sent),
         Some(Err(error)) => tracing::debug!(%error, "tunnel broke off"),
         None => tracing::debug!("tunnel stood still"),
     }
+    if let Some(reply) = reply.filter(|_| !matches!(carried, Some(Ok(_)))) {
+        // What broke off must not look whole: without it the stream is reset (RFC 8441 section 5).
+        reply.task.abort();
+    }
     exchange.note_whole();
+}
+
+/// What goes to the client by a stream of HTTP/2. The server ends it where its own end is dropped, and tells a stream that the
+/// client has reset from one that has ended by this alone.
+#[derive(Debug)]
+struct Reply {
+    task: JoinHandle<()>,
+    /// We have ended it.
+    ended: Rc<Cell<bool>>,
+}
+
+impl Reply {
+    /// Waits until the client takes no more.
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.ended.get() {
+            true => Poll::Pending,
+            false => Pin::new(&mut self.task).poll(cx).map(drop),
+        }
+    }
 }
 
 /// A stream of HTTP/2 that is no longer one of HTTP, noting its progress.
@@ -73,6 +117,7 @@ async fn carry(switched: Switched, mut downstream: impl AsyncRead + AsyncWrite +
 struct Stream {
     io: TokioIo<Upgraded>,
     activity: Rc<Activity>,
+    ended: Rc<Cell<bool>>,
 }
 
 impl AsyncRead for Stream {
@@ -99,6 +144,7 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.ended.set(true);
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }

@@ -8,10 +8,9 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::endpoint::UnderWay;
-use super::http1::connection::Connection;
 use super::http1::streaming::Streaming;
 use super::http2;
-use super::tunnel::Tunnel;
+use super::tunnel::{Tunnel, Way};
 
 /// A streamed answer.
 #[derive(Debug)]
@@ -27,8 +26,8 @@ enum Source<B> {
     Whole(Option<Bytes>),
     /// Dropped before the answer has ended, it closes its connection.
     Streaming(Box<Streaming>),
-    /// The connection is no longer one of HTTP.
-    Switched(Box<Connection>),
+    /// The connection, or the stream, is no longer one of HTTP.
+    Switched(Way),
     /// Dropped before the answer has ended, it resets its stream.
     Http2(Box<http2::streaming::Streaming>),
     Echo(Box<Echo<B>>),
@@ -50,14 +49,14 @@ impl<B> Answer<B> {
         Self::of(Source::Streaming(Box::new(streaming)))
     }
 
-    pub(super) fn switched(connection: Box<Connection>) -> Self {
-        Self::of(Source::Switched(connection))
+    pub(super) fn switched(way: Way) -> Self {
+        Self::of(Source::Switched(way))
     }
 
-    /// What is left of the connection after an answer of 101 (RFC 9110 section 15.2.2).
+    /// What is left of the connection or stream after an answer of 101 (RFC 9110 section 15.2.2).
     pub fn into_tunnel(self) -> Option<Tunnel> {
         match self.source {
-            Source::Switched(connection) => Some(Tunnel::new(connection, self.held)),
+            Source::Switched(way) => Some(Tunnel::new(way, self.held)),
             _ => None,
         }
     }

@@ -20,7 +20,7 @@ use super::answer::Answer;
 use super::breaker::{Place, Taken};
 use super::cluster::Cluster;
 use super::echo;
-use super::error::Error;
+use super::error::{Error, Unanswered};
 use super::host::{Host, Target};
 use super::http1::connection::{Connection, Waiting};
 use super::http1::head::Head;
@@ -139,16 +139,16 @@ impl Endpoint {
     }
 
     /// Sends a request and answers with the head of the answer, its body still to come. Dropped before, it
-    /// closes the connection or, over HTTP/2, resets the stream. Of `head` nothing is needed afterwards.
+    /// closes the connection or, over HTTP/2, resets the stream.
     ///
     /// # Errors
-    /// [`Error`] if none of the answer came or it was not HTTP.
+    /// [`Unanswered`] if none of the answer came or it was not HTTP.
     pub async fn send<B>(
         &self,
         line: Line,
-        head: &mut request::Parts,
+        head: &request::Parts,
         body: B,
-    ) -> Result<Response<Answer<B>>, Error>
+    ) -> Result<Response<Answer<B>>, Unanswered<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
@@ -169,15 +169,15 @@ impl Endpoint {
     async fn send_by_http2<B>(
         &self,
         taken: http2::lines::Taken,
-        head: &mut request::Parts,
+        head: &request::Parts,
         body: B,
-    ) -> Result<Response<Answer<B>>, Error>
+    ) -> Result<Response<Answer<B>>, Unanswered<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let scheme = if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
-        let head = http2::head::for_http2(head, scheme, &self.host.name);
+        let head = || http2::head::for_http2(head, scheme.clone(), &self.host.name);
         http2::send(taken, &self.lines, async || self.open_shared().await, head, body).await
     }
 
@@ -187,7 +187,7 @@ impl Endpoint {
         is_kept: bool,
         head: &request::Parts,
         body: B,
-    ) -> Result<Response<Answer<B>>, Error>
+    ) -> Result<Response<Answer<B>>, Unanswered<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
@@ -201,7 +201,10 @@ impl Endpoint {
                 drop(connection);
                 upload.repeat();
                 waiting.begin_again();
-                connection = Box::pin(self.open()).await?.0;
+                connection = match Box::pin(self.open()).await {
+                    Ok((connection, _)) => connection,
+                    Err(error) => return Err(Unanswered { error, body: upload.into_body() }),
+                };
                 poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await?
             }
             answered => answered?,
@@ -216,7 +219,7 @@ impl Endpoint {
     {
         let Head { status, headers, length, keeps } = head;
         let answer = match length {
-            _ if status == StatusCode::SWITCHING_PROTOCOLS => Answer::switched(connection),
+            _ if status == StatusCode::SWITCHING_PROTOCOLS => Answer::switched(connection.into()),
             Length::Octets(octets) if connection.has_read(octets) && upload.is_over() => {
                 let content = connection.take(octets);
                 if keeps {
@@ -314,6 +317,16 @@ enum Kind {
     },
     Http2(http2::lines::Taken),
     Echo,
+}
+
+impl Line {
+    /// Whether a request that goes by it may leave HTTP. Over HTTP/2 the other side says so first (RFC 8441 section 3).
+    pub async fn can_switch(&self) -> bool {
+        match &self.kind {
+            Kind::Http1 { .. } | Kind::Echo => true,
+            Kind::Http2(taken) => taken.offers_switches().await,
+        }
+    }
 }
 
 /// A request under way, as long as somebody wants to know.

@@ -22,6 +22,32 @@ pub enum Error {
     Malformed(#[source] Malformed),
 }
 
+/// A request without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer")]
+pub struct Unanswered<B> {
+    /// Why.
+    #[source]
+    pub error: Error,
+    /// The request's body, of which nothing has been read, where the request may be sent to another endpoint as if it had
+    /// never been sent: this one has not begun with it as it says itself, or has lost it on a connection that
+    /// was as good as closed, and could not tell two of it from one.
+    pub body: Option<B>,
+}
+
+impl<B> Unanswered<B> {
+    /// One that may be sent elsewhere.
+    pub(super) const fn untouched(error: Error, body: B) -> Self {
+        Self { error, body: Some(body) }
+    }
+}
+
+impl<B> From<Error> for Unanswered<B> {
+    fn from(error: Error) -> Self {
+        Self { error, body: None }
+    }
+}
+
 /// What is wrong with an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {

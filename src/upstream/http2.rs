@@ -8,6 +8,9 @@ pub(in crate::upstream) mod lines;
 pub(in crate::upstream) mod streaming;
 
 mod check;
+mod offer;
+mod stream;
+mod switch;
 mod upload;
 
 use std::future::poll_fn;
@@ -16,17 +19,19 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use bytes::Bytes;
-use h2::{Reason, RecvStream};
+use h2::{Reason, RecvStream, SendStream};
 use http::{Request, Response};
 use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
 pub(in crate::upstream) use self::check::check;
 use self::lines::{Lines, Taken};
+pub(in crate::upstream) use self::stream::Stream;
 use self::streaming::Streaming;
+use self::switch::Switch;
 use self::upload::Upload;
 use super::answer::Answer;
-use super::error::{Error, Malformed};
+use super::error::{Error, Malformed, Unanswered};
 use super::transport::Transport;
 
 /// Why a stream came to nothing.
@@ -40,53 +45,80 @@ enum Failure {
     Body(io::Error),
 }
 
-/// Sends a request over `line`, one of `lines`, and answers with the head of the
+/// Sends a request, whose head `head` makes, over `line`, one of `lines`, and answers with the head of the
 /// answer, its body still to come. Dropped before, it resets the stream and leaves the connection to others.
 ///
 /// What a connection has not taken up, as it says when it goes, is sent once more over another, which `connect` makes
 /// if need be (RFC 9113 section 8.7).
 ///
 /// # Errors
-/// [`Error`] if no connection could be made, or none of the answer came or it was not HTTP/2.
+/// [`Unanswered`] if no connection could be made, or none of the answer came or it was not HTTP/2.
 pub(in crate::upstream) async fn send<B>(
     line: Taken,
     lines: &Lines,
     connect: impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
-    head: Request<()>,
+    head: impl Fn() -> (Request<()>, Option<Switch>),
     body: B,
-) -> Result<Response<Answer<B>>, Error>
+) -> Result<Response<Answer<B>>, Unanswered<B>>
 where
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let mut upload = Upload::new(body);
-    match ask(&line, head.clone(), &mut upload).await {
-        Ok(response) => Ok(answered(response, upload, line)),
+    match ask(&line, head(), &mut upload).await {
+        Ok(asked) => return Ok(asked.answered(upload, line)),
+        Err(failure) if !(upload.is_untouched() && failure.is_not_taken_up()) => return Err(failure.into()),
+        Err(_) => line.retire(),
+    }
+    drop(line);
+    let line = match lines.take(&connect).await {
+        Ok(line) => line,
+        Err(error) => return Err(Unanswered::untouched(error, upload.into_body())),
+    };
+    let head = head();
+    if head.1.is_some() && !line.offers_switches().await {
+        let error = Error::Reset(io::ErrorKind::Unsupported.into());
+        return Err(Unanswered::untouched(error, upload.into_body()));
+    }
+    match ask(&line, head, &mut upload).await {
+        Ok(asked) => Ok(asked.answered(upload, line)),
         Err(failure) if upload.is_untouched() && failure.is_not_taken_up() => {
             line.retire();
-            drop(line);
-            let line = lines.take(&connect).await?;
-            let response = ask(&line, head, &mut upload).await.map_err(Error::from)?;
-            Ok(answered(response, upload, line))
+            Err(Unanswered::untouched(failure.into(), upload.into_body()))
         }
         Err(failure) => Err(failure.into()),
     }
 }
 
+/// A stream whose answer has begun.
+struct Asked {
+    response: Response<RecvStream>,
+    /// What it was to become, and our way of it.
+    switch: Option<(Switch, SendStream<Bytes>)>,
+}
+
 /// Opens a stream and waits for the head of the answer, sending what there is of the body meanwhile.
 async fn ask<B>(
     line: &Taken,
-    head: Request<()>,
+    (head, switch): (Request<()>, Option<Switch>),
     upload: &mut Upload<B>,
-) -> Result<Response<RecvStream>, Failure>
+) -> Result<Asked, Failure>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let mut sender = line.sender();
     poll_fn(|cx| sender.poll_ready(cx)).await.map_err(Failure::Unsent)?;
-    let (mut answer, stream) = sender.send_request(head, upload.is_empty()).map_err(Failure::Unsent)?;
-    upload.begin(stream);
+    // A stream that may leave HTTP has no body, and does not end with its head.
+    let ends = upload.is_empty() && switch.is_none();
+    let (mut answer, stream) = sender.send_request(head, ends).map_err(Failure::Unsent)?;
+    let switch = match switch {
+        Some(switch) => Some((switch, stream)),
+        None => {
+            upload.begin(stream);
+            None
+        }
+    };
     let response = poll_fn(|cx| {
         if let Poll::Ready(Err(error)) = upload.poll(cx) {
             return Poll::Ready(Err(Failure::Body(error)));
@@ -95,20 +127,29 @@ where
     })
     .await?;
     line.answered();
-    Ok(response)
+    Ok(Asked { response, switch })
 }
 
-fn answered<B>(response: Response<RecvStream>, upload: Upload<B>, line: Taken) -> Response<Answer<B>>
-where
-    B: Body<Data = Bytes> + Unpin + 'static,
-    B::Error: std::error::Error + Send + Sync + 'static,
-{
-    let (head, stream) = response.into_parts();
-    let answer = match stream.is_end_stream() {
-        true => Answer::whole(Bytes::new()),
-        false => Answer::http2(Streaming::new(&head, stream, upload, line)),
-    };
-    Response::from_parts(head, answer)
+impl Asked {
+    fn answered<B>(self, upload: Upload<B>, line: Taken) -> Response<Answer<B>>
+    where
+        B: Body<Data = Bytes> + Unpin + 'static,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
+        let (mut head, stream) = self.response.into_parts();
+        if let Some((switch, mut sending)) = self.switch {
+            if switch.answered(&mut head) {
+                let answer = Answer::switched(Stream::new(stream, sending, line).into());
+                return Response::from_parts(head, answer);
+            }
+            let _ = sending.send_data(Bytes::new(), true);
+        }
+        let answer = match stream.is_end_stream() {
+            true => Answer::whole(Bytes::new()),
+            false => Answer::http2(Streaming::new(&head, stream, upload, line)),
+        };
+        Response::from_parts(head, answer)
+    }
 }
 
 impl Failure {
@@ -133,6 +174,12 @@ impl From<Failure> for Error {
             }
             Failure::Unsent(error) | Failure::Ended(error) => Self::Reset(into_io(error)),
         }
+    }
+}
+
+impl<B> From<Failure> for Unanswered<B> {
+    fn from(failure: Failure) -> Self {
+        Error::from(failure).into()
     }
 }
 

@@ -36,13 +36,6 @@ pub struct Settings {
     pub retries: Retries,
 }
 
-impl Settings {
-    /// The protocols that a connection may go over to; none where requests share it.
-    pub fn upgrades(&self) -> &[Box<str>] {
-        if self.http2 { &[] } else { &self.upgrades }
-    }
-}
-
 /// An upstream's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {

@@ -1,4 +1,4 @@
-//! A connection to the upstream that speaks something else now, such as WebSocket (RFC 6455).
+//! A connection to the upstream, or a stream of one, that speaks something else now, such as WebSocket (RFC 6455).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,17 +8,37 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::endpoint::UnderWay;
 use super::http1::connection::Connection;
+use super::http2::Stream;
 
-/// The connection, and what has been read of it behind the answer. Dropped, it is closed.
+/// The way to the upstream, and what has been read of it behind the answer. Dropped, it is closed or reset.
 #[derive(Debug)]
 pub struct Tunnel {
-    connection: Box<Connection>,
+    way: Way,
     _held: Option<UnderWay>,
 }
 
+/// What bytes go by.
+#[derive(Debug)]
+pub(super) enum Way {
+    Connection(Box<Connection>),
+    Stream(Box<Stream>),
+}
+
+impl From<Box<Connection>> for Way {
+    fn from(connection: Box<Connection>) -> Self {
+        Self::Connection(connection)
+    }
+}
+
+impl From<Stream> for Way {
+    fn from(stream: Stream) -> Self {
+        Self::Stream(Box::new(stream))
+    }
+}
+
 impl Tunnel {
-    pub(super) fn new(connection: Box<Connection>, held: Option<UnderWay>) -> Self {
-        Self { connection, _held: held }
+    pub(super) fn new(way: Way, held: Option<UnderWay>) -> Self {
+        Self { way, _held: held }
     }
 }
 
@@ -28,18 +48,26 @@ impl AsyncRead for Tunnel {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let read = self.connection.take(buffer.remaining() as u64);
-        if !read.is_empty() {
-            buffer.put_slice(&read);
-            return Poll::Ready(Ok(()));
+        match &mut self.way {
+            Way::Connection(connection) => {
+                let read = connection.take(buffer.remaining() as u64);
+                if !read.is_empty() {
+                    buffer.put_slice(&read);
+                    return Poll::Ready(Ok(()));
+                }
+                Pin::new(&mut connection.stream).poll_read(cx, buffer)
+            }
+            Way::Stream(stream) => Pin::new(&mut **stream).poll_read(cx, buffer),
         }
-        Pin::new(&mut self.connection.stream).poll_read(cx, buffer)
     }
 }
 
 impl AsyncWrite for Tunnel {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.connection.stream).poll_write(cx, bytes)
+        match &mut self.way {
+            Way::Connection(connection) => Pin::new(&mut connection.stream).poll_write(cx, bytes),
+            Way::Stream(stream) => Pin::new(&mut **stream).poll_write(cx, bytes),
+        }
     }
 
     fn poll_write_vectored(
@@ -47,14 +75,23 @@ impl AsyncWrite for Tunnel {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.connection.stream).poll_write_vectored(cx, parts)
+        match &mut self.way {
+            Way::Connection(connection) => Pin::new(&mut connection.stream).poll_write_vectored(cx, parts),
+            Way::Stream(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, parts),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection.stream).poll_flush(cx)
+        match &mut self.way {
+            Way::Connection(connection) => Pin::new(&mut connection.stream).poll_flush(cx),
+            Way::Stream(stream) => Pin::new(&mut **stream).poll_flush(cx),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection.stream).poll_shutdown(cx)
+        match &mut self.way {
+            Way::Connection(connection) => Pin::new(&mut connection.stream).poll_shutdown(cx),
+            Way::Stream(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
+        }
     }
 }

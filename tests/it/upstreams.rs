@@ -1,6 +1,7 @@
 //! Several upstreams and several endpoints: who takes which request.
 
 mod faults;
+mod moves;
 mod retries;
 
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -80,8 +80,13 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Streams {
     fn execute(&self, stream: F) {
         match self.0.newest.take() {
             Some(activity) => drop(tokio::task::spawn_local(see_through(activity, stream))),
-            // What becomes of a stream after its answer's head: a tunnel's two ways.
-            None => drop(tokio::task::spawn_local(stream)),
+            // What becomes of a stream after its answer's head: a tunnel's way to the client.
+            None => {
+                let sending = tokio::task::spawn_local(stream);
+                if let Some(leaving) = self.0.leaving.take() {
+                    leaving.replace(Some(sending));
+                }
+            }
         }
     }
 }

@@ -16,8 +16,12 @@ use super::outbox::Outbox;
 #[derive(Debug)]
 pub(in crate::upstream) struct Upload<B> {
     outbox: Outbox,
-    /// `None` once it is all in the outbox.
+    /// `None` once it is all in the outbox; one that is empty stays.
     body: Option<B>,
+    /// There is more of it.
+    is_open: bool,
+    /// Nothing of it has been read.
+    untouched: bool,
     coding: Coding,
     /// It may be sent twice.
     repeatable: bool,
@@ -45,7 +49,7 @@ where
         let coding = encode::head(parts, &body, outbox.end());
         let empty = body.is_end_stream();
         let repeatable = empty && parts.method.is_idempotent();
-        Self { outbox, body: (!empty).then_some(body), coding, repeatable, broken: false }
+        Self { outbox, body: Some(body), is_open: !empty, untouched: true, coding, repeatable, broken: false }
     }
 
     /// Sends as much as can be sent now; ready when all of it is.
@@ -61,7 +65,7 @@ where
             })?;
             ready!(self.outbox.poll_write(stream, cx)).map_err(Failure::Connection)?;
             match filled {
-                Poll::Ready(()) if self.body.is_none() => return Poll::Ready(Ok(())),
+                Poll::Ready(()) if !self.is_open => return Poll::Ready(Ok(())),
                 Poll::Ready(()) => {}
                 Poll::Pending => return Poll::Pending,
             }
@@ -70,7 +74,8 @@ where
 
     /// Moves the body into the outbox until that is full or the body has ended.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(body) = self.body.as_mut().filter(|_| self.outbox.has_room()) {
+        while let Some(body) = self.body.as_mut().filter(|_| self.is_open && self.outbox.has_room()) {
+            self.untouched = false;
             let ended = match ready!(Pin::new(&mut *body).poll_frame(cx)) {
                 None => true,
                 Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
@@ -113,7 +118,7 @@ where
 impl<B> Upload<B> {
     /// The body has ended: what ends it goes out.
     fn end(&mut self, trailers: Option<&HeaderMap>) -> io::Result<()> {
-        self.body = None;
+        (self.body, self.is_open) = (None, false);
         match (&self.coding, trailers) {
             (Coding::Octets(0), _) => {}
             (Coding::Octets(_), _) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -127,12 +132,12 @@ impl<B> Upload<B> {
 
     /// Whether all of it is out.
     pub(in crate::upstream) fn is_over(&self) -> bool {
-        self.body.is_none() && self.outbox.is_out()
+        !self.is_open && self.outbox.is_out()
     }
 
     /// Nobody takes it any more.
     pub(super) fn abandon(&mut self) {
-        self.body = None;
+        (self.body, self.is_open) = (None, false);
         self.outbox = Outbox::default();
     }
 
@@ -146,6 +151,11 @@ impl<B> Upload<B> {
     /// All is to be sent once more, where it [may](Self::may_repeat) be.
     pub(in crate::upstream) fn repeat(&mut self) {
         self.outbox.rewind();
+    }
+
+    /// The body, where nothing of it has been read.
+    pub(in crate::upstream) fn into_body(self) -> Option<B> {
+        self.body.filter(|_| self.untouched)
     }
 
     /// The memory it was sent from.

@@ -4,14 +4,17 @@ use http::header::{CONNECTION, HOST};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Uri, Version, request};
 
-/// Turns a request in origin-form into one of HTTP/2 (RFC 9113 section 8.3.1). Where it names no host, as HTTP/1.0
-/// may, `otherwise` stands for it. Takes the fields out of `parts`.
+use super::switch::Switch;
+
+/// Turns a request in origin-form into one of HTTP/2 (RFC 9113 section 8.3.1), which may ask to leave HTTP. Where it
+/// names no host, as HTTP/1.0 may, `otherwise` stands for it.
 pub(in crate::upstream) fn for_http2(
-    parts: &mut request::Parts,
+    parts: &request::Parts,
     scheme: Scheme,
     otherwise: &str,
-) -> Request<()> {
-    let host = parts.headers.remove(HOST);
+) -> (Request<()>, Option<Switch>) {
+    let mut headers = parts.headers.clone();
+    let host = headers.remove(HOST);
     let named = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
     let authority = named.or_else(|| Authority::try_from(otherwise).ok());
     let mut uri = http::uri::Parts::default();
@@ -19,13 +22,14 @@ pub(in crate::upstream) fn for_http2(
     uri.scheme = Some(scheme);
     uri.authority = Some(authority.unwrap_or_else(|| Authority::from_static("localhost")));
     // `te: trailers` stays; in HTTP/1.1 it had to be named here.
-    parts.headers.remove(CONNECTION);
+    headers.remove(CONNECTION);
     let mut request = Request::new(());
     *request.method_mut() = parts.method.clone();
     *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
     *request.version_mut() = Version::HTTP_2;
-    *request.headers_mut() = std::mem::take(&mut parts.headers);
-    request
+    *request.headers_mut() = headers;
+    let switch = Switch::take(&mut request);
+    (request, switch)
 }
 
 #[cfg(test)]
@@ -33,7 +37,10 @@ mod tests {
     use super::*;
 
     fn turned(request: request::Builder) -> Request<()> {
-        for_http2(&mut request.body(()).unwrap().into_parts().0, Scheme::HTTP, "127.0.0.1:80")
+        let (request, switch) =
+            for_http2(&request.body(()).unwrap().into_parts().0, Scheme::HTTP, "127.0.0.1:80");
+        assert!(switch.is_none());
+        request
     }
 
     #[test]

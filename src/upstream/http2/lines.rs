@@ -11,6 +11,7 @@ use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::offer::Offer;
 use crate::telemetry::metrics::EndpointMetrics;
 use crate::upstream::error::Error;
 use crate::upstream::transport::Transport;
@@ -46,6 +47,8 @@ pub(in crate::upstream) struct Lines {
 #[derive(Debug)]
 struct Line {
     sender: SendRequest<Bytes>,
+    /// Whether streams may leave HTTP.
+    offer: Offer,
     under_way: Cell<usize>,
     /// Requests given up without an answer since the last answer.
     silent: Cell<u32>,
@@ -58,6 +61,7 @@ struct Line {
 #[derive(Debug)]
 pub(in crate::upstream) struct Taken {
     line: Rc<Line>,
+    asked: Cell<bool>,
     answered: Cell<bool>,
 }
 
@@ -138,7 +142,7 @@ impl Lines {
         connect: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
     ) -> Result<Rc<Line>, Error> {
         let (transport, permit) = connect().await?;
-        let (sender, connection) = Builder::new()
+        let (sender, mut connection) = Builder::new()
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -149,6 +153,7 @@ impl Lines {
             .map_err(|error| Error::Reset(super::into_io(error)))?;
         let line = Rc::new(Line {
             sender,
+            offer: Offer::new(connection.ping_pong()),
             under_way: Cell::new(0),
             silent: Cell::new(0),
             gone: Cell::new(false),
@@ -177,16 +182,23 @@ impl Taken {
     fn of(line: &Rc<Line>) -> Self {
         line.under_way.set(line.under_way.get().saturating_add(1));
         line.unused.set(0);
-        Self { line: Rc::clone(line), answered: Cell::new(false) }
+        Self { line: Rc::clone(line), asked: Cell::new(false), answered: Cell::new(false) }
     }
 
     /// The connection's way to open a stream.
     pub(super) fn sender(&self) -> SendRequest<Bytes> {
+        self.asked.set(true);
         self.line.sender.clone()
+    }
+
+    /// Whether the other side lets streams leave HTTP; where its connection is gone, that will be seen when it is used.
+    pub(in crate::upstream) async fn offers_switches(&self) -> bool {
+        self.line.offer.stands(&self.line.sender).await.unwrap_or(true)
     }
 
     /// An answer has come: the connection is alive.
     pub(super) fn answered(&self) {
+        self.line.offer.is_known();
         self.answered.set(true);
         self.line.silent.set(0);
     }
@@ -201,7 +213,7 @@ impl Drop for Taken {
     fn drop(&mut self) {
         let line = &self.line;
         line.under_way.set(line.under_way.get().saturating_sub(1));
-        if !self.answered.get() {
+        if self.asked.get() && !self.answered.get() {
             line.silent.set(line.silent.get().saturating_add(1));
             if line.silent.get() >= MOST_SILENT {
                 // What is under way may still be answered; others are better off elsewhere.

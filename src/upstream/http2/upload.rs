@@ -40,6 +40,11 @@ where
         !self.touched
     }
 
+    /// The body, where nothing of it has been read.
+    pub(super) fn into_body(self) -> B {
+        self.body
+    }
+
     /// Whether all has been sent.
     pub(super) fn is_over(&self) -> bool {
         self.over

@@ -1,5 +1,7 @@
 //! WebSocket over a stream of HTTP/2 (RFC 8441), beside other requests on the same connection.
 
+mod upstream;
+
 use std::io::{self, Read, Write};
 use std::time::Duration;
 

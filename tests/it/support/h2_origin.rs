@@ -39,6 +39,29 @@ impl H2Origin {
     where
         F: Future<Output = Result<(), h2::Error>> + Send + 'static,
     {
+        Self::start_with(h2::server::Builder::new(), last, script)
+    }
+
+    /// The same, and offers extended CONNECT (RFC 8441 section 3).
+    pub(crate) fn offering<F>(
+        script: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<(), h2::Error>> + Send + 'static,
+    {
+        let mut builder = h2::server::Builder::new();
+        builder.enable_connect_protocol();
+        Self::start_with(builder, None, script)
+    }
+
+    fn start_with<F>(
+        builder: h2::server::Builder,
+        last: Option<usize>,
+        script: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<(), h2::Error>> + Send + 'static,
+    {
         let script: Arc<Script> = Arc::new(move |request, respond| Box::pin(script(request, respond)));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -51,7 +74,9 @@ impl H2Origin {
                 let listener = TcpListener::from_std(listener).unwrap();
                 while let Ok((stream, _)) = listener.accept().await {
                     counted.connections.fetch_add(1, Ordering::SeqCst);
-                    tokio::spawn(serve(stream, last, Arc::clone(&script), Arc::clone(&counted)));
+                    let serving =
+                        serve(builder.clone(), stream, last, Arc::clone(&script), Arc::clone(&counted));
+                    tokio::spawn(serving);
                 }
             });
         });
@@ -87,8 +112,14 @@ impl H2Origin {
     }
 }
 
-async fn serve(stream: tokio::net::TcpStream, last: Option<usize>, script: Arc<Script>, counts: Arc<Counts>) {
-    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+async fn serve(
+    builder: h2::server::Builder,
+    stream: tokio::net::TcpStream,
+    last: Option<usize>,
+    script: Arc<Script>,
+    counts: Arc<Counts>,
+) {
+    let Ok(mut connection) = builder.handshake(stream).await else { return };
     let mut served = 0;
     while let Some(Ok((request, respond))) = connection.accept().await {
         counts.streams.fetch_add(1, Ordering::SeqCst);

@@ -165,3 +165,22 @@ fn only_what_cannot_be_told_from_its_repetition_is_sent_again() {
         assert_eq!(upload.repeatable, repeatable, "{method}");
     }
 }
+
+#[test]
+fn only_a_body_of_which_nothing_was_read_is_handed_back() {
+    let upload = |length, frames: Vec<_>| {
+        let (parts, body) =
+            Request::post("/").body(Frames { frames: frames.into(), length }).unwrap().into_parts();
+        Upload::new(&parts, body, Vec::new())
+    };
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(upload(Some(2), vec![data("ab")]).into_body().is_some());
+    for (frames, handed_back) in [(vec![data("ab")], false), (vec![None, data("ab")], false)] {
+        let mut asked = upload(None, frames);
+        let _ = asked.poll(&mut Vec::new(), &mut cx);
+        assert_eq!(asked.into_body().is_some(), handed_back);
+    }
+    let mut empty = upload(Some(0), Vec::new());
+    assert!(empty.poll(&mut Vec::new(), &mut cx).is_ready() && empty.is_over());
+    assert!(empty.into_body().is_some());
+}
