@@ -88,6 +88,8 @@ const TABLE: [(&str, &[&str]); 26] = [
             "tls",
         ],
     ),
+    // Text in, text out: what it imports has readers there.
+    ("import", &["rls"]),
     // Its documents and decisions need no more than the core: see `envoys_decisions_are_pure`.
     (
         "rls",
