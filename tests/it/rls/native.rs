@@ -2,19 +2,17 @@
 
 use super::desk::Client;
 use super::{Code, descriptor};
-use crate::support::{Origin, Request, Weir, ask, config, get};
+use crate::support::{Request, Weir, ask, config, get};
 
 /// A proxy that serves Envoy too, with these rules.
-fn yaml(origin: &Origin, rules: &str) -> String {
+fn yaml(rules: &str) -> String {
     let service = "rls: { address: 127.0.0.1:0, http: 127.0.0.1:0 }";
-    config(origin.address(), &format!("{service}\nrules:\n{rules}"))
+    config("echo", &format!("{service}\nrules:\n{rules}"))
 }
 
 #[test]
 fn a_native_rule_answers_with_its_name_and_its_limit() {
-    let origin = Origin::start();
     let weir = Weir::start(&yaml(
-        &origin,
         r#"
   - { name: odd, domain: edge, match: { descriptor: { route: odd } }, limit: 2/500s, algorithm: fixed_window }
   - { name: even, domain: edge, key: { descriptor: tenant }, limit: 3/year, algorithm: fixed_window }
@@ -38,21 +36,20 @@ fn a_native_rule_answers_with_its_name_and_its_limit() {
 
 #[test]
 fn the_mesh_and_the_proxy_count_one_client_once_and_a_reload_changes_both() {
-    let origin = Origin::start();
     let rule = |count: u32| {
         format!(
             "  - {{ name: both, domain: edge, key: client_ip, limit: {count}/year, algorithm: fixed_window }}\n"
         )
     };
-    let weir = Weir::start(&yaml(&origin, &rule(4)));
+    let weir = Weir::start(&yaml(&rule(4)));
     let client = Client::connect(weir.door("grpc"));
     let by_mesh = || client.ask("edge", "remote_address=127.0.0.1").overall_code();
     let by_proxy = || get(weir.address(), "/").status;
     assert_eq!((by_mesh(), by_proxy(), by_mesh(), by_proxy()), (Code::Ok, 200, Code::Ok, 200));
     assert_eq!((by_mesh(), by_proxy()), (Code::OverLimit, 429));
     assert_eq!(client.ask("edge", "remote_address=127.0.0.2").overall_code(), Code::Ok);
-    weir.reload(&yaml(&origin, &rule(6)));
+    weir.reload(&yaml(&rule(6)));
     assert_eq!((by_mesh(), by_proxy(), by_mesh(), by_proxy()), (Code::Ok, 200, Code::OverLimit, 429));
-    weir.reload(&yaml(&origin, &rule(6).replace("edge", "other")));
+    weir.reload(&yaml(&rule(6).replace("edge", "other")));
     assert_eq!((by_mesh(), by_proxy()), (Code::Ok, 429), "what was its domain is nobody's");
 }
