@@ -9,6 +9,7 @@ pub mod key;
 pub mod listed;
 pub mod matcher;
 pub mod membership;
+pub mod outcome;
 pub mod pattern;
 pub mod routes;
 pub mod rule;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::rules::RuleIndex;
-use crate::telemetry::metrics::DecisionOutcome;
+use crate::rules::outcome::DecisionOutcome;
 
 /// All that one request adds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
