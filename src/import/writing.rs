@@ -171,7 +171,7 @@ mod tests {
     fn patterns_that_are_meant_as_values_are_values() {
         assert_eq!(
             ["a", "*", "~a", "!present"].map(exactly),
-            ["a", "\"~^\\\\*$\"", "\"~^~a$\"", "\"~^!present$\""]
+            ["a", "\"~^\\\\*$\"", "\"~^\\\\~a$\"", "\"~^!present$\""]
         );
     }
 
