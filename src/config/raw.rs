@@ -22,8 +22,8 @@ pub use self::jwt::{ClaimPattern, Jwt, Secret, SecretText, SigningAlgorithm};
 pub use self::limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
 pub use self::rate_limits::{
-    Counting, ResponseHeaderNames, ResponseHeaders, Rls, RlsConfig, RlsConnections, RlsDomain, RlsPrometheus,
-    RlsXds, Statsd,
+    Counting, ResponseHeaderNames, ResponseHeaders, Rls, RlsAlgorithm, RlsConfig, RlsConnections, RlsDomain,
+    RlsPrometheus, RlsXds, Statsd,
 };
 pub use self::rules::{
     Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange, OnDenied,

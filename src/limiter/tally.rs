@@ -4,13 +4,16 @@
 //! need the opposite: what is over the limit counts too, some counters of a request may count and others not,
 //! and the answer is made from the numbers. All counters of a request are read and written under the locks
 //! of all their shards, so the numbers are those of one moment and no count is lost. The limits are the
-//! caller's: the meter says only how long a window lasts.
+//! caller's: the meter says only how long a window lasts, or with `gcra`, over which time a limit is spread.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::algorithm::{self, State};
+use super::algorithm::{self, Algorithm, Outcome, State};
 use super::key::{Fingerprint, KeyHash};
-use super::quota::Quota;
+use super::quota::{Limit, Quota};
 use super::store::Locked;
 use super::timestamp::Timestamp;
 use super::{Limiter, Meter};
@@ -52,6 +55,9 @@ pub struct Tallied {
     pub after: u64,
     /// Whether `after` is more than the limit.
     pub is_over: bool,
+    /// Of a limit that is spread: the time until there is room for what is over, or else until all of it is there
+    /// again. `None` for windows, which end for all at once.
+    pub reset: Option<Duration>,
 }
 
 impl Counting {
@@ -112,6 +118,7 @@ impl<'a> Counters<'a> {
                 read.after = read.before;
                 // What was to be given back has not been.
                 read.is_over = read.after > u64::from(self.tallies[position].limit);
+                read.reset = read.reset.and_then(|_| self.reset(position, locked, now));
             }
         }
         read
@@ -124,29 +131,39 @@ impl<'a> Counters<'a> {
         let mut read = SmallVec::new();
         for (position, tally) in self.tallies.iter().enumerate() {
             let (key, shard) = (self.keys[position], locked.shard(self.keys[position]));
-            let Some(quota) = shard.quota(tally.meter.id) else {
+            let Some(quota) = shard.quota(tally.meter.id).map(|quota| spread(quota, tally.limit)) else {
                 states.push(None);
-                read.push(Tallied { before: 0, after: 0, is_over: false });
+                read.push(Tallied { before: 0, after: 0, is_over: false, reset: None });
                 continue;
             };
             let earlier = (0..position).rev().find(|earlier| self.keys[*earlier] == key);
             let state = match earlier {
                 Some(earlier) => states[earlier],
-                None => shard.state(shard.find(key), tally.meter.id, now),
+                None => native(shard.state(shard.find(key), tally.meter.id, now), &quota),
             };
-            read.push(reading(state, quota, tally, now));
-            states.push(Some(algorithm::charge(state, quota, tally.amount, now)));
+            read.push(reading(state, &quota, tally, now));
+            states.push(Some(algorithm::charge(state, &quota, tally.amount, now)));
         }
         read
+    }
+
+    /// When all of a limit is there again, as its counter says.
+    fn reset(&self, position: usize, locked: &Locked<'_>, now: Timestamp) -> Option<Duration> {
+        let (key, tally) = (self.keys[position], self.tallies[position]);
+        let shard = locked.shard(key);
+        let quota = spread(shard.quota(tally.meter.id)?, tally.limit);
+        let state = native(shard.state(shard.find(key), tally.meter.id, now), &quota);
+        Some(algorithm::usage(state, &quota, now).reset)
     }
 
     fn count(&self, position: usize, locked: &mut Locked<'_>, now: Timestamp) {
         let (key, tally) = (self.keys[position], self.tallies[position]);
         let shard = locked.shard_mut(key);
         // A look leaves no counter behind.
-        let Some(quota) = shard.quota(tally.meter.id).copied().filter(|_| tally.amount != 0) else { return };
+        let Some(quota) = shard.quota(tally.meter.id).filter(|_| tally.amount != 0) else { return };
+        let quota = spread(quota, tally.limit);
         let place = shard.find(key);
-        let state = shard.state(place, tally.meter.id, now);
+        let state = native(shard.state(place, tally.meter.id, now), &quota);
         let next = algorithm::charge(state, &quota, tally.amount, now);
         let kept = shard.keep(place, key, tally.meter.id, next, now);
         self.limiter.note(kept);
@@ -157,7 +174,45 @@ fn reading(state: Option<State>, quota: &Quota, tally: &Tally, now: Timestamp) -
     let before = u64::from(algorithm::usage(state, quota, now).used);
     // Wider than the counter, so that even a counter that is full to the brim can be over.
     let after = before.saturating_add_signed(tally.amount);
-    Tallied { before, after, is_over: after > u64::from(tally.limit) }
+    let tallied = Tallied { before, after, is_over: after > u64::from(tally.limit), reset: None };
+    if quota.algorithm() == Algorithm::Gcra { evenly(tallied, state, quota, tally, now) } else { tallied }
+}
+
+/// The same of a limit that is spread: a unit is used in part, so the numbers alone do not say whether there is room.
+fn evenly(tallied: Tallied, state: Option<State>, quota: &Quota, tally: &Tally, now: Timestamp) -> Tallied {
+    let cost = u32::try_from(tally.amount.max(0)).unwrap_or(u32::MAX);
+    let (next, outcome) = algorithm::evaluate(state, quota, cost, now);
+    let (is_over, reset) = match outcome {
+        // Nothing fits where nothing is allowed, and to look is always allowed.
+        _ if tally.limit == 0 => (cost > 0, quota.refill()),
+        Outcome::Exceed { retry_after } if cost > 0 => (true, retry_after.unwrap_or_else(|| quota.refill())),
+        Outcome::Exceed { .. } | Outcome::Conform => (false, algorithm::usage(Some(next), quota, now).reset),
+    };
+    // What is over has not got anything, and what is within is not over by what a rounding adds.
+    let limit = u64::from(tally.limit);
+    let after = if is_over { tallied.after.max(limit.saturating_add(1)) } else { tallied.after.min(limit) };
+    Tallied { after, is_over, reset: Some(reset), ..tallied }
+}
+
+/// The quota that a tally is held against: that of the meter, or where it spreads limits, this limit spread over its
+/// period. As many at once as the limit has, and then one after the other.
+fn spread(meter: &Quota, limit: u32) -> Quota {
+    if meter.algorithm() != Algorithm::Gcra {
+        return *meter;
+    }
+    let period = meter.limit().period;
+    let count = limit.min(u32::try_from(period.nanos()).unwrap_or(u32::MAX));
+    let count = NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN);
+    Quota::new(Algorithm::Gcra, Limit::new(count, period), None).unwrap_or(*meter)
+}
+
+/// A state as `quota` reads it: the fraction of a nanosecond that another limit has left is none of its own.
+fn native(state: Option<State>, quota: &Quota) -> Option<State> {
+    let most = quota.limit().count.get() - 1;
+    match quota.algorithm() {
+        Algorithm::Gcra => state.map(|state| State { extra: state.extra.min(most), ..state }),
+        _ => state,
+    }
 }
 
 #[cfg(test)]

@@ -22,8 +22,8 @@ use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
 use crate::policy::Policy;
 use crate::rules::RuleIndex;
+use crate::rules::outcome::DecisionOutcome;
 use crate::rules::selection::{Part, Selected, Selection};
-use crate::telemetry::metrics::DecisionOutcome;
 
 /// What the rules of one domain have to say about one request, before limits are asked.
 #[derive(Debug)]
@@ -218,6 +218,6 @@ fn is_back(request: &Request, descriptor: &Descriptor) -> bool {
 }
 
 /// Rounded up: who is told to wait must not come too early.
-fn whole_seconds(duration: Duration) -> Duration {
+pub(super) fn whole_seconds(duration: Duration) -> Duration {
     Duration::from_secs(duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0)))
 }

@@ -13,10 +13,10 @@ use super::answer::{Answer, Code, CurrentLimit, Status, Undecided};
 use super::headers;
 use super::matching::{self, Met};
 use super::metadata;
-use super::native::Native;
+use super::native::{self, Native};
 use super::request::Request;
 use super::rules::{Level, Rate, Rule, Rules};
-use super::settings::{Counting, Settings};
+use super::settings::{Counting, Settings, Smoothing};
 use super::stats::{Crossing, DescriptorStats, Stats, near_threshold};
 use super::windows::Windows;
 use crate::limiter::decision::Verdict;
@@ -133,6 +133,7 @@ impl Service {
             });
         }
         let replaced = replaced(&met);
+        let smoothing = self.settings.smoothing_of(&request.domain);
         let mut tallies = SmallVec::new();
         let cases = met.iter().zip(&request.descriptors).map(|(met, descriptor)| {
             let hits = request.hits(descriptor);
@@ -153,7 +154,7 @@ impl Service {
             };
             let hasher = limiter.hasher();
             tallies.push(Tally {
-                meter: self.windows.of_unit(counted.rate.unit),
+                meter: self.windows.of_unit(counted.rate.unit, smoothing),
                 key: matching::counter_key(&request.domain, &descriptor.entries, path, hasher),
                 amount: hits.amount(),
                 limit: counted.rate.requests_per_unit,
@@ -173,7 +174,10 @@ impl Service {
         refused: bool,
     ) -> tally::Counting {
         let is_any_over = read.iter().any(|read| read.is_over);
+        let is_smooth = self.settings.smoothing_of(&request.domain) == Smoothing::Gcra;
         match self.settings.counting_of(&request.domain) {
+            // Where time gives back evenly, whoever counted what is over would be refused for ever by asking on.
+            Counting::Everything | Counting::OnlyOver if is_smooth => tally::Counting::Within,
             Counting::Everything => tally::Counting::All,
             Counting::OnlyOver if is_any_over => tally::Counting::Over,
             Counting::OnlyOver => tally::Counting::All,
@@ -255,7 +259,7 @@ impl Service {
 }
 
 /// Of a limit that has just been removed, which limits nothing.
-const NOTHING_READ: Tallied = Tallied { before: 0, after: 0, is_over: false };
+const NOTHING_READ: Tallied = Tallied { before: 0, after: 0, is_over: false, reset: None };
 
 impl Counted<'_> {
     fn status(&self, read: Tallied, now: Timestamp) -> Status {
@@ -267,14 +271,16 @@ impl Counted<'_> {
             code: if is_refused { Code::OverLimit } else { Code::Ok },
             current_limit: Some(CurrentLimit { requests_per_unit, unit: Some(unit), name }),
             limit_remaining: u32::try_from(left).unwrap_or(u32::MAX),
-            duration_until_reset: Some(unit.until_reset(now)),
+            duration_until_reset: Some(
+                read.reset.map_or_else(|| unit.until_reset(now), native::whole_seconds),
+            ),
         }
     }
 
     fn stats(&self, read: Tallied, near_limit_ratio: f32) -> DescriptorStats {
         let limit = self.rate.requests_per_unit;
         let near = near_threshold(limit, near_limit_ratio);
-        let Tallied { before, after, is_over } = read;
+        let Tallied { before, after, is_over, .. } = read;
         let crossing = Crossing { before, after, hits: self.hits, limit, near };
         DescriptorStats {
             key: Arc::clone(&self.stat_key),

@@ -20,8 +20,27 @@ pub struct Settings {
     pub needs_rules: bool,
     /// What a request that is over counts.
     pub counting: Counting,
-    /// The same for single domains.
-    pub counting_of: HashMap<Box<str>, Counting>,
+    /// What is different for single domains.
+    pub domains: HashMap<Box<str>, DomainSettings>,
+}
+
+/// What is different for one domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DomainSettings {
+    /// What a request that is over counts.
+    pub counting: Option<Counting>,
+    /// How time gives back.
+    pub smoothing: Smoothing,
+}
+
+/// How time gives back what was used of a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Smoothing {
+    /// All at once, when a window ends: the reference's way.
+    #[default]
+    Windows,
+    /// Evenly, one after the other (generic cell rate algorithm).
+    Gcra,
 }
 
 /// What a request that is over counts.
@@ -57,7 +76,7 @@ impl Default for Settings {
             dynamic_metadata: false,
             needs_rules: false,
             counting: Counting::default(),
-            counting_of: HashMap::new(),
+            domains: HashMap::new(),
         }
     }
 }
@@ -74,6 +93,10 @@ impl Default for HeaderNames {
 
 impl Settings {
     pub(super) fn counting_of(&self, domain: &str) -> Counting {
-        self.counting_of.get(domain).copied().unwrap_or(self.counting)
+        self.domains.get(domain).and_then(|own| own.counting).unwrap_or(self.counting)
+    }
+
+    pub(super) fn smoothing_of(&self, domain: &str) -> Smoothing {
+        self.domains.get(domain).map_or(Smoothing::Windows, |own| own.smoothing)
     }
 }

@@ -1,12 +1,13 @@
-//! The limiter's meters that the service counts on: one for each unit of time.
+//! The limiter's meters that the service counts on: two for each unit of time.
 //!
 //! As in the reference a counter belongs to a domain and the entries of a descriptor, not to a rule: a limit that
 //! changes keeps what was counted, and a limit in a request counts where a rule's would. So the meters know how
-//! long windows are and nothing else, there are seven however many rules there are, and a reload of rules does
+//! long windows are and nothing else, there are fourteen however many rules there are, and a reload of rules does
 //! not touch the limiter.
 
 use std::num::NonZeroU32;
 
+use super::settings::Smoothing;
 use super::unit::Unit;
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::algorithm::conversion::OnChange;
@@ -19,19 +20,23 @@ const RULE: &str = "envoy rate limit service";
 /// What a meter must say, though nobody asks: the most that a second can have.
 const NO_LIMIT: NonZeroU32 = NonZeroU32::new(1_000_000_000).expect("not zero");
 
-/// A meter for each unit.
+const UNITS: usize = Unit::ALL.len();
+
+/// Two meters for each unit: one of windows, and one that spreads limits evenly.
 #[derive(Clone, Copy, Debug)]
-pub struct Windows([Meter; Unit::ALL.len()]);
+pub struct Windows([Meter; 2 * UNITS]);
 
 impl Windows {
-    /// What to install among the limits of a generation, in the order of [`Unit::ALL`].
+    /// What to install among the limits of a generation.
     pub fn specs() -> Vec<MeterSpec> {
-        let spec = |unit: Unit| {
-            let quota = Quota::new(Algorithm::FixedWindow, Limit::new(NO_LIMIT, unit.period()), None).ok()?;
-            let lineage = Lineage { rule: RULE.into(), key: unit.as_str().into() };
+        let spec = |(unit, algorithm, kind): (Unit, Algorithm, &str)| {
+            let quota = Quota::new(algorithm, Limit::new(NO_LIMIT, unit.period()), None).ok()?;
+            let lineage = Lineage { rule: RULE.into(), key: format!("{}{kind}", unit.as_str()).into() };
             Some(MeterSpec { lineage, quota, on_change: OnChange::Keep })
         };
-        Unit::ALL.into_iter().filter_map(spec).collect()
+        let windows = Unit::ALL.map(|unit| (unit, Algorithm::FixedWindow, ""));
+        let smooth = Unit::ALL.map(|unit| (unit, Algorithm::Gcra, " spread"));
+        windows.into_iter().chain(smooth).filter_map(spec).collect()
     }
 
     /// Of the meters that installing [`Self::specs`] answered; `None` if they are not as many.
@@ -49,7 +54,10 @@ impl Windows {
         &self.0
     }
 
-    pub(super) const fn of_unit(&self, unit: Unit) -> Meter {
-        self.0[unit as usize]
+    pub(super) const fn of_unit(&self, unit: Unit, smoothing: Smoothing) -> Meter {
+        match smoothing {
+            Smoothing::Windows => self.0[unit as usize],
+            Smoothing::Gcra => self.0[UNITS + unit as usize],
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! What is counted, and what is left.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use weir::rls::answer::{Answer, Code};
 use weir::rls::request::Request;
-use weir::rls::settings::{Counting, Settings};
+use weir::rls::settings::{Counting, DomainSettings, Settings, Smoothing};
 use weir::rls::unit::Unit;
 
 use crate::desk::{Desk, codes, descriptor, given_back, hits, limited, remaining};
@@ -57,8 +58,9 @@ fn counting_may_stop_for_those_within_their_limit() {
 
 #[test]
 fn a_domain_may_charge_all_or_nothing() {
-    let counting_of = HashMap::from([("another".into(), Counting::AllOrNothing)]);
-    let desk = Desk::with(ANOTHER, Settings { counting_of, ..Settings::default() });
+    let own = DomainSettings { counting: Some(Counting::AllOrNothing), ..DomainSettings::default() };
+    let domains = HashMap::from([("another".into(), own)]);
+    let desk = Desk::with(ANOTHER, Settings { domains, ..Settings::default() });
     for _ in 0..8 {
         both(&desk);
     }
@@ -166,4 +168,64 @@ fn lists_of_entries_that_join_to_the_same_text_do_not_share_a_counter() {
     let desk = Desk::new(TEN);
     let ask = |entries| remaining(&desk.ask_all("d", vec![limited(entries, 10, Some(Unit::Day))]))[0];
     assert_eq!(["a=b_c", "a_b=c", "a=b,c=", "a=b_c"].map(ask), [9, 9, 9, 8]);
+}
+
+fn spread(counting: Option<Counting>) -> Desk {
+    let rules = "domain: d\ndescriptors:\n  \
+                 - { key: k, rate_limit: { unit: minute, requests_per_unit: 10 } }\n  \
+                 - { key: other, rate_limit: { unit: minute, requests_per_unit: 100 } }\n  \
+                 - { key: none, rate_limit: { unit: minute, requests_per_unit: 0 } }\n";
+    let domains = HashMap::from([("d".into(), DomainSettings { counting, smoothing: Smoothing::Gcra })]);
+    Desk::with(rules, Settings { domains, ..Settings::default() })
+}
+
+#[test]
+fn where_limits_are_spread_there_is_room_for_one_after_the_other() {
+    let mut desk = spread(None);
+    for left in (0..10).rev() {
+        let status = desk.status("k=v");
+        assert_eq!((status.code, status.limit_remaining), (Code::Ok, left));
+    }
+    let over = desk.status("k=v");
+    assert_eq!((over.code, over.limit_remaining), (Code::OverLimit, 0));
+    assert_eq!(over.duration_until_reset, Some(Duration::from_secs(6)), "until there is room for one");
+    // Asking on costs nothing, and the end of the minute is no end.
+    desk.pass(5);
+    assert_eq!(desk.status("k=v").code, Code::OverLimit);
+    desk.pass(1);
+    assert_eq!(desk.status("k=v").code, Code::Ok);
+    assert_eq!(desk.status("k=v").code, Code::OverLimit);
+    desk.pass(60);
+    let rested = desk.ask_all("d", vec![hits("k=v", 0)]).statuses.remove(0);
+    assert_eq!((rested.code, rested.limit_remaining), (Code::Ok, 10));
+    assert_eq!(desk.ask_all("d", vec![hits("k=v", 11)]).overall, Code::OverLimit, "more than there ever is");
+    assert_eq!(desk.ask_all("d", vec![hits("k=v", 10)]).overall, Code::Ok);
+    assert_eq!(desk.ask_all("d", vec![given_back("k=v", 4)]).statuses[0].limit_remaining, 4);
+}
+
+#[test]
+fn where_limits_are_spread_what_is_over_counts_nowhere_and_the_rest_as_told() {
+    for (counting, left) in [(None, 89), (Some(Counting::AllOrNothing), 90)] {
+        let desk = spread(counting);
+        let both = || vec![descriptor("k=v"), descriptor("other=v")];
+        (0..11).for_each(|_| drop(desk.ask_all("d", both())));
+        let looked = desk.ask_all("d", vec![hits("other=v", 0)]);
+        assert_eq!(looked.statuses[0].limit_remaining, left, "{counting:?}");
+    }
+    assert_eq!(spread(None).status("none=x").code, Code::OverLimit);
+    assert_eq!(spread(None).ask_all("d", vec![hits("none=x", 0)]).overall, Code::Ok, "a look");
+}
+
+#[test]
+fn a_limit_that_changes_keeps_what_was_used_of_it_where_limits_are_spread() {
+    let mut desk = spread(None);
+    let ask = |desk: &Desk, limit: u32| {
+        desk.ask_all("d", vec![limited("k=v", limit, Some(Unit::Minute))]).statuses.remove(0).limit_remaining
+    };
+    assert_eq!(ask(&desk, 7), 6);
+    // A seventh of a minute is used: of three a part of one.
+    assert_eq!(ask(&desk, 3), 1);
+    desk.pass(60);
+    assert_eq!(ask(&desk, 7), 6);
+    assert_eq!(ask(&desk, u32::MAX), u32::MAX - u32::MAX / 7 - 2);
 }

@@ -16,7 +16,7 @@ use crate::config::raw::List as _;
 use crate::config::{defaults, parse, raw};
 use crate::listener;
 use crate::rls::options::{Connections, Directory, Door, Loaded, Options, Ports, load};
-use crate::rls::settings::{Counting, HeaderNames, Settings};
+use crate::rls::settings::{Counting, DomainSettings, HeaderNames, Settings, Smoothing};
 use crate::telemetry::statsd;
 
 pub(super) fn compile(
@@ -109,7 +109,13 @@ fn decisions(raw: &raw::Rls, at: At<'_>, report: &mut Report<'_>) -> Settings {
     let near_limit = raw.near_limit.as_ref();
     let near_limit = near_limit.and_then(|raw| report.take(at.key("near_limit"), parse::share(&raw.0)));
     let own = raw.domains.iter().flatten();
-    let own = own.filter_map(|(domain, own)| Some((domain.as_str().into(), counting(own.counting?))));
+    let own = own.map(|(domain, own)| {
+        let smoothing = match own.algorithm {
+            Some(raw::RlsAlgorithm::Gcra) => Smoothing::Gcra,
+            Some(raw::RlsAlgorithm::FixedWindow) | None => Smoothing::Windows,
+        };
+        (domain.as_str().into(), DomainSettings { counting: own.counting.map(counting), smoothing })
+    });
     Settings {
         shadow_mode: raw.shadow_mode.unwrap_or_default(),
         quota_mode: raw.quota_mode.unwrap_or_default(),
@@ -118,7 +124,7 @@ fn decisions(raw: &raw::Rls, at: At<'_>, report: &mut Report<'_>) -> Settings {
         dynamic_metadata: raw.dynamic_metadata.unwrap_or_default(),
         needs_rules: !raw.healthy_without_rules.unwrap_or_default(),
         counting: raw.counting.map_or_else(Counting::default, counting),
-        counting_of: own.collect(),
+        domains: own.collect(),
     }
 }
 

@@ -146,6 +146,18 @@ pub enum Counting {
 pub struct RlsDomain {
     /// What a request that is over counts.
     pub counting: Option<Counting>,
+    /// How time gives back what was used of a limit.
+    pub algorithm: Option<RlsAlgorithm>,
+}
+
+/// How time gives back what was used of a limit.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RlsAlgorithm {
+    /// All at once, when a window ends.
+    FixedWindow,
+    /// Evenly.
+    Gcra,
 }
 
 /// Headers that the service has Envoy add.
