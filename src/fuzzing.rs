@@ -10,6 +10,7 @@ mod configuration;
 mod fields;
 mod keys;
 mod paths;
+mod rate_limits;
 mod state;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -19,13 +20,14 @@ pub use self::configuration::{configuration, data_file, value};
 pub use self::fields::{cost, forwarded, host, proxy_protocol, steering, token, trace};
 pub use self::keys::keys;
 pub use self::paths::path;
+pub use self::rate_limits::rate_limits;
 pub use self::state::state;
 
 /// A target: it takes any bytes, and panics where a promise is broken.
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 16] = [
+pub const TARGETS: [(&str, Target); 17] = [
     ("answer", answer),
     ("chunks", chunks),
     ("configuration", configuration),
@@ -37,6 +39,7 @@ pub const TARGETS: [(&str, Target); 16] = [
     ("load_report", load_report),
     ("path", path),
     ("proxy_protocol", proxy_protocol),
+    ("rate_limits", rate_limits),
     ("state", state),
     ("steering", steering),
     ("token", token),

@@ -29,6 +29,8 @@ const TABLE: [(&str, &[&str]); 26] = [
             "rules",
             "identify",
             "limiter",
+            "rls",
+            "import",
         ],
     ),
     (

@@ -10,6 +10,7 @@ use super::Config;
 use super::reload::restart_fields;
 use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::quota::Quota;
+use crate::rls::options::Options;
 use crate::rules::rule::{Action, Limiting, Rule, RuleLimit};
 
 const KEPT: &str = "counters kept";
@@ -44,6 +45,8 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         ("client_ip, geo, jwt", differs(&old.identify, &new.identify)),
         ("elastic", differs(&old.elastic, &new.elastic)),
         ("ratelimit_headers, ietf_headers", differs(&old.response, &new.response)),
+        ("rls", both_services(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))),
+        ("rules of rls", both_services(old, new).is_some_and(|(old, new)| new.has_other_rules_than(old))),
     ];
     lines.extend(
         sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name}: changed")),
@@ -52,6 +55,11 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     lines
         .extend(restart_fields(old, new).into_iter().map(|name| format!("{name}: changed; takes a restart")));
     lines
+}
+
+/// Where one of them has none, that is said among what takes a restart.
+fn both_services<'c>(old: &'c Config, new: &'c Config) -> Option<(&'c Options, &'c Options)> {
+    old.rls.as_ref().zip(new.rls.as_ref())
 }
 
 fn are_others(old: &Config, new: &Config) -> bool {

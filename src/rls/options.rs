@@ -33,6 +33,27 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether `other` differs in what is neither a port nor a rule.
+    pub fn differs_in_settings(&self, other: &Self) -> bool {
+        let parts = |options: &Self| {
+            (
+                options.tls.clone(),
+                Arc::clone(&options.client_names),
+                options.directory.clone(),
+                options.xds.clone(),
+            )
+        };
+        parts(self) != parts(other) || self.decisions != other.decisions
+    }
+
+    /// Whether the rules of `other` are others.
+    pub fn has_other_rules_than(&self, other: &Self) -> bool {
+        match (&self.loaded, &other.loaded) {
+            (Some(loaded), Some(others)) => !loaded.is_same_as(others),
+            (loaded, others) => loaded.is_some() != others.is_some(),
+        }
+    }
+
     /// What is left of it when it does not keep rules and certificates in memory.
     pub fn without_data(self) -> Self {
         Self { tls: None, loaded: None, xds: None, ..self }

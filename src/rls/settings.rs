@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Settings of the service. The default is the reference's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// `SHADOW_MODE`: nothing is over on the whole.
     pub shadow_mode: bool,
@@ -56,7 +56,7 @@ pub enum Counting {
 }
 
 /// `LIMIT_LIMIT_HEADER` and its like.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderNames {
     /// For the limit.
     pub limit: Arc<str>,

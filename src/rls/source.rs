@@ -50,6 +50,13 @@ pub struct Loaded {
 /// Names and texts of files, or why they cannot be read.
 type Texts = Result<Vec<(String, String)>, String>;
 
+impl Loaded {
+    /// Whether both were made of the same.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        self.mark == other.mark
+    }
+}
+
 /// What some files said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mark {

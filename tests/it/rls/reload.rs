@@ -94,3 +94,27 @@ fn settings_of_the_configuration_change_without_a_restart() {
     wait::until_true("rules from elsewhere", || limit(&service, "two") == Some(2));
     assert_eq!(limit(&service, "one"), None);
 }
+
+#[test]
+fn a_comparison_says_what_of_the_service_differs() {
+    let directory = tempfile::tempdir().unwrap();
+    let [one, other] = ["one", "other"].map(|name| directory.path().join(name));
+    for (path, count) in [(&one, 1), (&other, 2)] {
+        fs::create_dir(path).unwrap();
+        fs::write(path.join("d.yaml"), rules("d", count)).unwrap();
+    }
+    let write = |name: &str, text: String| {
+        let path = directory.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let running = write("running.yaml", config(&one, ""));
+    let next = write("next.yaml", config(&other, "  shadow_mode: true\n"));
+    let said = |next: &str| {
+        let output = crate::support::weir::run(["check", "--against", &running, next]);
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(said(&running), "nothing changes\n");
+    assert_eq!(said(&next), "rls: changed\nrules of rls: changed\n");
+}
