@@ -123,7 +123,6 @@ pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
             () = reloading::on_signals(&running) => Ok(()),
             () = crowding::watch(&running.shared, config.max_keys) => Ok(()),
             () = pressure::watch(&running.shared.overload) => Ok(()),
-            () = RateLimits::follow_health(&running) => Ok(()),
         }
     });
     running.reload.stop();

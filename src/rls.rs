@@ -7,11 +7,13 @@
 //! (`server`, `doors`), and the files that rules come from (`source`).
 
 pub mod answer;
+pub mod channel;
 pub mod desk;
 pub mod document;
 pub mod doors;
 pub mod json;
 pub mod options;
+pub mod quota;
 pub mod request;
 pub mod rules;
 pub mod server;

@@ -6,18 +6,19 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
-use super::{Error, Running};
+use super::Error;
 use crate::config::Config;
+use crate::drain::Phase;
 use crate::listener::socket::{self, Socket};
 use crate::proxy::Shared;
 use crate::rls::desk::Desk;
 use crate::rls::doors::{self, Door};
-use crate::rls::options::{Options, Ports};
-use crate::rls::rules::Rules;
-use crate::rls::server::{Health, Port, Security};
+use crate::rls::options::{Options, Ports, Xds};
+use crate::rls::server::{Port, Security};
 use crate::rls::service::Service;
-use crate::rls::source::{Follower, Handle};
+use crate::rls::source::{Follower, Handle, xds};
 use crate::rls::windows::Windows;
 use crate::telemetry::statsd;
 use crate::tls::server::Server as Tls;
@@ -61,8 +62,8 @@ impl Sockets {
 pub(super) struct RateLimits {
     pub(super) port: Arc<Port>,
     desk: Arc<Desk>,
-    health: Health,
     rules: Mutex<Option<Handle>>,
+    xds: Mutex<Option<watch::Sender<Arc<Xds>>>>,
     statsd: Mutex<Option<Statsd>>,
 }
 
@@ -101,7 +102,8 @@ impl RateLimits {
             .map_err(|error| Error::System("cannot set up TLS".to_owned(), std::io::Error::other(error)))?;
         let loaded = options.loaded.as_ref().map(|loaded| Arc::clone(&loaded.rules));
         // Without a place to read rules from there are none, which is not the same as not knowing them.
-        let rules = loaded.or_else(|| options.directory.is_none().then(|| Arc::new(Rules::default())));
+        let has_none = options.directory.is_none() && options.xds.is_none();
+        let rules = loaded.or_else(|| has_none.then(Arc::default));
         let service = Service { rules, settings: Arc::clone(&options.decisions), windows };
         let stats = shared.metrics.rate_limits();
         if let Some(loaded) = options.directory.as_ref().map(|_| options.loaded.is_some()) {
@@ -109,14 +111,13 @@ impl RateLimits {
         }
         let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
         let desk = Arc::new(Desk::new(service, limiter, clock, Arc::clone(&shared.drain), stats));
-        let health = Health::default();
         let (connections, overload) = (options.ports.connections, Arc::clone(&shared.overload));
-        let port = Port::new(Arc::clone(&desk), health.clone(), connections, security, overload);
+        let port = Port::new(Arc::clone(&desk), connections, security, overload);
         Ok(Some(Self {
             port: Arc::new(port),
             desk,
-            health,
             rules: Mutex::default(),
+            xds: Mutex::default(),
             statsd: Mutex::default(),
         }))
     }
@@ -130,6 +131,19 @@ impl RateLimits {
         }
         if let Some(settings) = options.ports.statsd.clone() {
             *self.statsd.lock() = Some(Statsd::start(settings, Arc::clone(&self.desk))?);
+        }
+        if let Some(settings) = options.xds.clone() {
+            let (sender, receiver) = watch::channel(settings);
+            let (desk, drain) = (Arc::clone(&self.desk), Arc::clone(self.desk.drain()));
+            let following = move || async move {
+                tokio::select! {
+                    () = xds::follow(receiver, desk) => {}
+                    () = drain.reached(Phase::Ended) => {}
+                }
+                Ok(())
+            };
+            crew.spawn("xds".to_owned(), following).map_err(Error::system("cannot start a thread"))?;
+            *self.xds.lock() = Some(sender);
         }
         if let Some(directory) = &options.directory {
             let follower = Follower::new(directory.clone(), options.loaded.as_ref(), Arc::clone(&self.desk));
@@ -152,13 +166,12 @@ impl RateLimits {
         if let (Some(handle), Some(directory)) = (&*self.rules.lock(), &options.directory) {
             handle.follow(directory.clone());
         }
-    }
-
-    /// Keeps what is said of health true, for as long as it is polled.
-    pub(super) async fn follow_health(running: &Running) {
-        match &running.rate_limits {
-            Some(service) => service.health.follow(&service.desk).await,
-            None => std::future::pending().await,
+        if let (Some(sender), Some(settings)) = (&*self.xds.lock(), &options.xds) {
+            sender.send_if_modified(|now| {
+                let differs = **now != **settings;
+                now.clone_from(settings);
+                differs
+            });
         }
     }
 

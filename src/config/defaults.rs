@@ -151,5 +151,11 @@ pub const RLS_MAX_AGE: Duration = Duration::from_secs(86_400);
 pub const RLS_GRACE: Duration = Duration::from_secs(3600);
 /// `STATS_FLUSH_INTERVAL` of envoyproxy/ratelimit.
 pub const STATSD_INTERVAL: Duration = Duration::from_secs(10);
+/// `CONFIG_GRPC_XDS_NODE_ID` of envoyproxy/ratelimit.
+pub const XDS_NODE: &str = "default";
+/// Pauses before a management server is asked again: `XDS_CLIENT_BACKOFF_*` of envoyproxy/ratelimit.
+pub const XDS_BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
+/// The largest answer of a management server, in bytes.
+pub const XDS_LARGEST: u64 = 16 << 20;
 /// Where Prometheus looks.
 pub const METRICS_PATH: &str = "/metrics";

@@ -93,10 +93,7 @@ fn rls(env: &mut Reader<'_>) -> Value {
                 "grace": env.duration("GRPC_MAX_CONNECTION_AGE_GRACE", "1h"),
             }),
         ),
-        (
-            "healthy_without_rules".to_owned(),
-            json!(!env.switch("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false)),
-        ),
+        ("healthy_without_rules".to_owned(), json!(healthy_without_rules(env))),
     ]);
     let mut add = |key: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -112,6 +109,12 @@ fn rls(env: &mut Reader<'_>) -> Value {
     Value::Object(rls)
 }
 
+/// The reference waits for rules before it says anything, unless it is told to start without them.
+fn healthy_without_rules(env: &mut Reader<'_>) -> bool {
+    let starts_without = env.switch("FORCE_START_WITHOUT_INITIAL_CONFIG", false);
+    starts_without && !env.switch("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false)
+}
+
 fn counting(env: &mut Reader<'_>) -> &'static str {
     match env.switch("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", false) {
         true => "only_over",
@@ -125,10 +128,8 @@ fn source(env: &mut Reader<'_>) -> Value {
     let merge_domains = env.switch("MERGE_DOMAIN_CONFIG", false);
     match env.text("CONFIG_TYPE", "FILE") {
         "FILE" => {}
-        other => {
-            let problem = format!("CONFIG_TYPE: expected FILE, got {}", quoted(other));
-            env.problems.push(problem);
-        }
+        "GRPC_XDS_SOTW" => return json!({ "xds": xds(env), "merge_domains": merge_domains }),
+        other => env.wrong("CONFIG_TYPE", "FILE or GRPC_XDS_SOTW", other),
     }
     let root = env.text("RUNTIME_ROOT", "/srv/runtime_data/current");
     let below = env.text("RUNTIME_SUBDIRECTORY", "");
@@ -151,6 +152,45 @@ fn source(env: &mut Reader<'_>) -> Value {
     })
 }
 
+/// A management server.
+fn xds(env: &mut Reader<'_>) -> Value {
+    let server = env.text("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
+    let is_secure = env.switch("CONFIG_GRPC_XDS_SERVER_USE_TLS", false);
+    let first = env.duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s");
+    let longest = env.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s");
+    let mut xds = json!({
+        "address": if is_secure { format!("https://{server}") } else { server.to_owned() },
+        "node": env.text("CONFIG_GRPC_XDS_NODE_ID", super::defaults::XDS_NODE),
+        "metadata": pairs(env.text("CONFIG_GRPC_XDS_NODE_METADATA", ""), '='),
+        "headers": pairs(env.text("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ""), ':'),
+        "backoff": format!("{first}..{longest}"),
+    });
+    let largest = env.text("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "");
+    if !largest.is_empty() {
+        xds["largest"] = json!(format!("{largest}B"));
+    }
+    if is_secure {
+        let variables = [
+            ("certificate", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
+            ("key", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
+            ("ca", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
+            ("server_name", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
+        ];
+        let given = variables.map(|(key, name)| (key, env.text(name, "")));
+        let given = given.into_iter().filter(|(_, value)| !value.is_empty());
+        xds["tls"] = given.map(|(key, value)| (key.to_owned(), json!(value))).collect();
+    }
+    xds
+}
+
+/// `NAME=VALUE,NAME=VALUE`.
+fn pairs(text: &str, between: char) -> Value {
+    let pair = |pair: &str| {
+        pair.split_once(between).map(|(name, value)| (name.trim().to_owned(), json!(value.trim())))
+    };
+    Value::Object(text.split(',').filter_map(pair).collect())
+}
+
 fn prometheus(env: &mut Reader<'_>) -> Option<Value> {
     let (address, path) = (env.text("PROMETHEUS_ADDR", ":9090"), env.text("PROMETHEUS_PATH", "/metrics"));
     let address = match address.strip_prefix(':') {
@@ -166,9 +206,7 @@ fn statsd(env: &mut Reader<'_>) -> Option<Value> {
     let interval = env.duration("STATS_FLUSH_INTERVAL", "10s");
     let is_used = env.switch("USE_STATSD", true);
     let is_disabled = env.switch("DISABLE_STATS", false) || env.switch("USE_PROMETHEUS", false);
-    let tags: Vec<_> = env.text("EXTRA_TAGS", "").split(',').filter_map(|tag| tag.split_once(':')).collect();
-    let tags: Map<String, Value> =
-        tags.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+    let tags = pairs(env.text("EXTRA_TAGS", ""), ':');
     (is_used && !is_disabled).then(
         || json!({ "address": format!("{}:{port}", bracketed(&host)), "interval": interval, "tags": tags }),
     )

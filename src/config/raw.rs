@@ -8,7 +8,7 @@
 mod jwt;
 mod limits;
 mod plans;
-mod rls;
+mod rate_limits;
 mod rules;
 mod tariff;
 mod tls;
@@ -21,9 +21,9 @@ use serde::Deserialize;
 pub use self::jwt::{ClaimPattern, Jwt, Secret, SecretText, SigningAlgorithm};
 pub use self::limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
-pub use self::rls::{
+pub use self::rate_limits::{
     Counting, ResponseHeaderNames, ResponseHeaders, Rls, RlsConfig, RlsConnections, RlsDomain, RlsPrometheus,
-    Statsd,
+    RlsXds, Statsd,
 };
 pub use self::rules::{
     Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange, OnDenied,
@@ -35,7 +35,8 @@ pub use self::tls::{
     UpstreamTls, Verify,
 };
 pub use self::upstreams::{
-    Balance, HealthCheck, OutlierMap, Outliers, Retries, Upgrades, Upstream, UpstreamLimits, UpstreamMap,
+    Backoff, Balance, HealthCheck, OutlierMap, Outliers, Retries, Upgrades, Upstream, UpstreamLimits,
+    UpstreamMap,
 };
 pub use self::values::{
     Address, Algorithm, Asn, CollectorAddress, Continent, Country, Duration, Factor, FileName, HeaderPattern,

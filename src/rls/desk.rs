@@ -14,6 +14,7 @@ use super::settings::Settings;
 use crate::clock::Clock;
 use crate::drain::{Drain, Readiness};
 use crate::limiter::Limiter;
+use crate::limiter::timestamp::Timestamp;
 use crate::telemetry::metrics::{Hits, RateLimits};
 
 /// Shared by all who answer.
@@ -83,6 +84,11 @@ impl Desk {
         }
     }
 
+    /// The rules in force, none where there are none yet, and the time.
+    pub(super) fn rules_now(&self) -> (Arc<Rules>, Timestamp) {
+        (self.service.load().rules.clone().unwrap_or_default(), self.clock.now())
+    }
+
     /// From now on these rules hold.
     pub fn set_rules(&self, rules: Arc<Rules>) {
         self.replace(|service| service.rules = Some(rules));
@@ -111,8 +117,8 @@ impl Desk {
         &self.stats
     }
 
-    /// The time and the end.
-    pub(super) fn drain(&self) -> &Arc<Drain> {
+    /// The end.
+    pub fn drain(&self) -> &Arc<Drain> {
         &self.drain
     }
 

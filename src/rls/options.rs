@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+pub use super::channel::Place;
 pub use super::doors::Door;
 pub use super::server::Settings as Connections;
 use super::settings::Settings;
 pub use super::source::directory::Directory;
+pub use super::source::xds::Settings as Xds;
 pub use super::source::{Loaded, load};
 use crate::telemetry::statsd;
 use crate::{listener, tls};
@@ -24,6 +26,8 @@ pub struct Options {
     pub decisions: Arc<Settings>,
     /// Where its rules are; `None` where it has none of its own.
     pub directory: Option<Directory>,
+    /// Who sends them, if it is not a directory.
+    pub xds: Option<Arc<Xds>>,
     /// What they were when the configuration was read; `None` if they could not be, and need not.
     pub loaded: Option<Loaded>,
 }
@@ -31,7 +35,7 @@ pub struct Options {
 impl Options {
     /// What is left of it when it does not keep rules and certificates in memory.
     pub fn without_data(self) -> Self {
-        Self { tls: None, loaded: None, ..self }
+        Self { tls: None, loaded: None, xds: None, ..self }
     }
 }
 

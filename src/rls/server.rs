@@ -2,20 +2,23 @@
 
 mod connection;
 mod health;
-mod wire;
-
+mod quota;
 mod ratelimit;
+mod wire;
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_service_server::RateLimitQuotaServiceServer;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tonic_health::pb::health_server::HealthServer;
-use tonic_health::server::HealthService;
 
+use self::health::Health;
+use self::quota::{Quota, Streams};
 use self::ratelimit::RateLimit;
 use super::desk::Desk;
 use crate::drain::Phase;
@@ -24,8 +27,6 @@ use crate::listener::{self, Accepted};
 use crate::overload::Overload;
 use crate::tls::server::Server as Tls;
 use crate::worker::Unfinished;
-
-pub use self::health::Health;
 
 /// How connections are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +41,11 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Port {
     desk: Arc<Desk>,
-    health: Health,
     settings: Settings,
     security: ArcSwap<Security>,
     overload: Arc<Overload>,
+    /// Of all workers: shares are divided among all who report.
+    quotas: Arc<Mutex<Streams>>,
 }
 
 /// How connections are secured.
@@ -59,19 +61,15 @@ pub struct Security {
 #[derive(Clone, Debug)]
 struct Services {
     rate_limit: RateLimitServiceServer<RateLimit>,
-    health: HealthServer<HealthService>,
+    quota: RateLimitQuotaServiceServer<Quota>,
+    health: HealthServer<Health>,
 }
 
 impl Port {
     /// The port of `desk`. Connections count in `overload`.
-    pub fn new(
-        desk: Arc<Desk>,
-        health: Health,
-        settings: Settings,
-        security: Security,
-        overload: Arc<Overload>,
-    ) -> Self {
-        Self { desk, health, settings, security: ArcSwap::from_pointee(security), overload }
+    pub fn new(desk: Arc<Desk>, settings: Settings, security: Security, overload: Arc<Overload>) -> Self {
+        let security = ArcSwap::from_pointee(security);
+        Self { desk, settings, security, overload, quotas: Arc::default() }
     }
 
     /// From now on new connections are secured by this.
@@ -87,7 +85,11 @@ impl Port {
     fn services(&self) -> Services {
         Services {
             rate_limit: RateLimitServiceServer::new(RateLimit(Arc::clone(&self.desk))),
-            health: self.health.server(),
+            quota: RateLimitQuotaServiceServer::new(Quota {
+                desk: Arc::clone(&self.desk),
+                streams: Arc::clone(&self.quotas),
+            }),
+            health: HealthServer::new(Health(Arc::clone(&self.desk))),
         }
     }
 }

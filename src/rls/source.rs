@@ -5,6 +5,7 @@
 //! told of it.
 
 pub mod directory;
+pub mod xds;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -45,6 +46,9 @@ pub struct Loaded {
     pub rules: Arc<Rules>,
     mark: Mark,
 }
+
+/// Names and texts of files, or why they cannot be read.
+type Texts = Result<Vec<(String, String)>, String>;
 
 /// What some files said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,11 +179,7 @@ impl Follower {
     }
 
     /// The files' content, if it may have changed and is at rest.
-    fn read(
-        &mut self,
-        directory: &Directory,
-        woken: Woken,
-    ) -> Option<(Mark, Result<Vec<(String, String)>, String>)> {
+    fn read(&mut self, directory: &Directory, woken: Woken) -> Option<(Mark, Texts)> {
         for _ in 0..MOST_READS {
             let listing = directory.list();
             self.watch.follow_directories(directory.watched(listing.as_ref().ok()));

@@ -222,17 +222,18 @@ fn the_defaults_are_those_the_program_uses() {
 
 #[test]
 fn every_metric_and_every_admin_path_is_described() {
-    let operations = document("docs/operations.md");
+    let operations = document("docs/operations.md") + &document("docs/rate-limit-service.md");
     let strings = |path: &str| Source::new(path, &document(path)).without_tests().strings;
     let metrics = strings("src/telemetry/metrics/families.rs").into_iter().map(|(_, said)| said);
-    let metrics: Vec<String> =
-        metrics.filter(|said| said.starts_with("weir_") || said.starts_with("process_")).collect();
+    let metrics: Vec<String> = metrics
+        .filter(|said| ["weir_", "process_", "ratelimit_"].iter().any(|prefix| said.starts_with(prefix)))
+        .collect();
     let paths = strings("src/admin/router.rs").into_iter().map(|(_, said)| said);
     let paths: Vec<String> = paths.filter(|said| said.starts_with('/') && !said.contains(' ')).collect();
     assert!(metrics.len() >= 20 && paths.len() >= 10, "{metrics:?} {paths:?}");
     for name in metrics.iter().chain(&paths) {
         let named = operations.contains(&format!("`{name}`")) || operations.contains(&format!(" {name}`"));
-        assert!(named, "docs/operations.md says nothing of {name}");
+        assert!(named, "no document says anything of {name}");
     }
 }
 

@@ -5,8 +5,10 @@ mod doors;
 mod envoy;
 mod health;
 mod modes;
+mod quota;
 mod reload;
 mod scenarios;
+mod xds;
 
 use std::path::Path;
 

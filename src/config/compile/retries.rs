@@ -74,7 +74,7 @@ fn unknown(text: &str, fault: Fault) -> Fault {
 }
 
 /// `25ms..250ms`, or one duration for both.
-fn backoff(text: &str) -> Result<(Duration, Duration), Fault> {
+pub(super) fn backoff(text: &str) -> Result<(Duration, Duration), Fault> {
     let (base, most) = text.split_once("..").unwrap_or((text, text));
     let (base, most) = (parse::duration(base)?, parse::duration(most)?);
     if base > most {

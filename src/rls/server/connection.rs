@@ -100,6 +100,7 @@ fn jittered(age: Duration) -> Duration {
 async fn answer(mut services: Services, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     match service_of(request.uri().path()) {
         "envoy.service.ratelimit.v3.RateLimitService" => services.rate_limit.call(request).await,
+        "envoy.service.rate_limit_quota.v3.RateLimitQuotaService" => services.quota.call(request).await,
         "grpc.health.v1.Health" => services.health.call(request).await,
         _ => Ok(unimplemented()),
     }

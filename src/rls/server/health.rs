@@ -1,41 +1,89 @@
 //! `grpc.health.v1.Health`, for the process as a whole (the empty name) and for `ratelimit`, as the reference calls
 //! itself. Both say the same, and the truth: Envoy asks for the empty name unless told otherwise.
 
-use tonic_health::ServingStatus;
-use tonic_health::pb::health_server::HealthServer;
-use tonic_health::server::{HealthReporter, HealthService};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tonic::codegen::tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_server::Health as HealthService;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::rls::desk::Desk;
 
 const NAMES: [&str; 2] = ["", "ratelimit"];
 
-/// What is said of health; the same for all workers.
-#[derive(Clone, Debug, Default)]
-pub struct Health(HealthReporter);
+/// The service.
+#[derive(Clone, Debug)]
+pub(super) struct Health(pub(super) Arc<Desk>);
 
 impl Health {
-    pub(super) fn server(&self) -> HealthServer<HealthService> {
-        HealthServer::new(HealthService::from_health_reporter(self.0.clone()))
+    fn status(&self) -> i32 {
+        if self.0.is_healthy() { ServingStatus::Serving } else { ServingStatus::NotServing }.into()
     }
 
-    /// Says what is true of `desk`, and goes on saying it for as long as it is polled.
-    pub async fn follow(&self, desk: &Desk) {
+    /// Tells `sender` what is true now, and again whenever that changes.
+    async fn tell(self, sender: Sender<Result<HealthCheckResponse, Status>>) {
         // From before the first look on: what changes in between is not missed.
-        let mut watch = desk.watch_health();
-        let mut said = None;
+        let mut watch = self.0.watch_health();
+        let mut told = None;
         loop {
-            let is_healthy = desk.is_healthy();
-            if said.replace(is_healthy) != Some(is_healthy) {
-                self.say(is_healthy).await;
+            let status = self.status();
+            if told.replace(status) != Some(status)
+                && sender.send(Ok(HealthCheckResponse { status })).await.is_err()
+            {
+                return;
             }
-            watch.changed().await;
+            tokio::select! {
+                () = watch.changed() => {}
+                () = sender.closed() => return,
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl HealthService for Health {
+    type WatchStream = Changes;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        match NAMES.contains(&request.get_ref().service.as_str()) {
+            true => Ok(Response::new(HealthCheckResponse { status: self.status() })),
+            false => Err(Status::not_found("unknown service")),
         }
     }
 
-    async fn say(&self, is_healthy: bool) {
-        let status = if is_healthy { ServingStatus::Serving } else { ServingStatus::NotServing };
-        for name in NAMES {
-            self.0.set_service_status(name, status).await;
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Changes>, Status> {
+        let (sender, receiver) = channel(1);
+        if NAMES.contains(&request.get_ref().service.as_str()) {
+            tokio::task::spawn(self.clone().tell(sender));
+        } else {
+            // Of a service that is not known yet the stream stays open (grpc.health.v1, "Watch").
+            let unknown = HealthCheckResponse { status: ServingStatus::ServiceUnknown.into() };
+            tokio::task::spawn(async move {
+                if sender.send(Ok(unknown)).await.is_ok() {
+                    sender.closed().await;
+                }
+            });
         }
+        Ok(Response::new(Changes(receiver)))
+    }
+}
+
+/// What is told about health, one after the other.
+#[derive(Debug)]
+pub(super) struct Changes(Receiver<Result<HealthCheckResponse, Status>>);
+
+impl Stream for Changes {
+    type Item = Result<HealthCheckResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx)
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn response(answer: Answer) -> RateLimitResponse {
     };
     RateLimitResponse {
         overall_code: code(answer.overall).into(),
-        statuses: answer.statuses.into_iter().map(status).collect(),
+        statuses: answer.statuses.iter().map(status).collect(),
         response_headers_to_add: answer.headers.into_iter().map(header).collect(),
         dynamic_metadata: answer.metadata.map(structure),
         ..RateLimitResponse::default()
@@ -77,17 +77,17 @@ const fn code(code: Code) -> WireCode {
     }
 }
 
-fn status(status: Status) -> DescriptorStatus {
+fn status(status: &Status) -> DescriptorStatus {
     DescriptorStatus {
         code: code(status.code).into(),
-        current_limit: status.current_limit.map(current_limit),
+        current_limit: status.current_limit.as_ref().map(current_limit),
         limit_remaining: status.limit_remaining,
         duration_until_reset: status.duration_until_reset.map(duration),
         ..DescriptorStatus::default()
     }
 }
 
-fn current_limit(limit: CurrentLimit) -> RateLimit {
+fn current_limit(limit: &CurrentLimit) -> RateLimit {
     let unit = match limit.unit {
         Unit::Second => AnswerUnit::Second,
         Unit::Minute => AnswerUnit::Minute,
@@ -100,11 +100,18 @@ fn current_limit(limit: CurrentLimit) -> RateLimit {
     RateLimit { name: limit.name.to_string(), requests_per_unit: limit.requests_per_unit, unit: unit.into() }
 }
 
-fn duration(duration: Duration) -> protobuf::Duration {
+/// A length of time.
+pub(super) fn duration(duration: Duration) -> protobuf::Duration {
     protobuf::Duration {
         seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
         nanos: i32::try_from(duration.subsec_nanos()).unwrap_or(0),
     }
+}
+
+/// A length of time as somebody else says it; what is negative is nothing.
+pub(super) fn elapsed(wire: protobuf::Duration) -> Duration {
+    let seconds = u64::try_from(wire.seconds).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(wire.nanos).unwrap_or(0).min(999_999_999))
 }
 
 fn structure(map: Map<String, Value>) -> Struct {

@@ -111,7 +111,7 @@ impl RateLimits {
             true => (Arc::clone(name), Some(domain.len())),
             false => (OTHERS.into(), None),
         };
-        shard.entry(name).or_insert(Entry { domain, hits: Hits::default() }).hits.add(hits);
+        shard.entry(name).or_insert_with(|| Entry { domain, hits: Hits::default() }).hits.add(hits);
         drop(shard);
         self.note_room(has_room);
     }

@@ -7,7 +7,8 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 pub(crate) use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use tokio::runtime::Runtime;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
@@ -19,20 +20,24 @@ pub(super) type Answer = RateLimitResponse;
 /// A connection to the service.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(super) runtime: Runtime,
+    pub(super) runtime: Handle,
     pub(super) channel: Channel,
+    /// Ends the thread that serves the connection, which has to go on while nothing is asked.
+    _end: oneshot::Sender<()>,
 }
 
 impl Client {
     /// A client that connects when it first asks.
     pub(crate) fn connect(address: SocketAddr) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.unwrap();
+        let driver = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = driver.handle().clone();
+        let (end, ended) = oneshot::channel::<()>();
+        std::thread::spawn(move || driver.block_on(ended));
         let channel = {
             let _guard = runtime.enter();
             Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy()
         };
-        Self { runtime, channel }
+        Self { runtime, channel, _end: end }
     }
 
     /// Asks.
@@ -71,7 +76,7 @@ impl Client {
 /// What is told about health, one after the other.
 #[derive(Debug)]
 pub(crate) struct Watched<'a> {
-    runtime: &'a Runtime,
+    runtime: &'a Handle,
     stream: tonic::Streaming<tonic_health::pb::HealthCheckResponse>,
 }
 

@@ -52,5 +52,7 @@ fn the_end_is_told_before_it_comes_and_calls_are_answered_until_then() {
     wait::until_true("the announcement", || client.health("").unwrap() == NOT_SERVING);
     assert_eq!(client.ask("d", "k=x").statuses.len(), 1, "whoever has not heard of it is answered");
     weir.admin_post("/drain_listeners");
-    assert!(weir.wait_exit().success(), "idle connections are told to go");
+    assert!(weir.wait_exit().success());
+    let log = weir.log().join("\n");
+    assert!(log.contains("\"outcome\":\"drained\""), "idle connections are told to go: {log}");
 }

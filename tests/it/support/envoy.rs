@@ -63,11 +63,6 @@ impl Envoy {
         self.ask(&Request::get(path))
     }
 
-    /// Where clients connect.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.listener
-    }
-
     /// One of its own numbers; 0 where it has none.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let stats = ask(self.admin, &Request::get("/stats")).body.text();

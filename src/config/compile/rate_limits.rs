@@ -1,5 +1,7 @@
 //! Envoy's rate limit service.
 
+mod xds;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -30,9 +32,11 @@ pub(super) fn compile(
     let is_required = raw.config.as_ref().and_then(|config| config.required).unwrap_or(true);
     let decisions = Arc::new(decisions(raw, at, report));
     let client_names = client_names(raw, at, report);
-    let directory = raw.config.as_ref().and_then(|config| directory(config, files));
+    let config = raw.config.as_ref();
+    let directory = config.and_then(|config| directory(config, files));
     let loaded = directory.as_ref().map(|directory| loaded(directory, at.key("config"), is_required, report));
-    Some(Options { ports: ports?, tls, client_names, decisions, directory, loaded: loaded.flatten() })
+    let xds = config.and_then(|config| xds::compile(config, at.key("config"), files, report));
+    Some(Options { ports: ports?, tls, client_names, decisions, directory, loaded: loaded.flatten(), xds })
 }
 
 /// Names that a certificate must have are of no use where nobody has to have one.

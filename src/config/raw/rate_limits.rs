@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Address, Duration, OneOrMany, Percentage, Tls};
+use super::{Address, Backoff, Duration, OneOrMany, Percentage, Size, Tls, UpstreamAddress, UpstreamTls};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
 
@@ -88,8 +88,9 @@ pub struct RlsPrometheus {
 #[serde(deny_unknown_fields)]
 pub struct RlsConfig {
     /// A directory: every file in it and below is read, and again when it changes. Relative to the file that names it.
-    #[schemars(required)]
     pub directory: Option<String>,
+    /// A management server that sends them, instead.
+    pub xds: Option<RlsXds>,
     /// Only files are read whose paths below the directory, with `.` for `/`, begin with this.
     pub prefix: Option<String>,
     /// Whether files are read whose names begin with a full stop.
@@ -101,6 +102,30 @@ pub struct RlsConfig {
     /// Whether there must be valid rules at the start.
     #[schemars(extend("default" = true))]
     pub required: Option<bool>,
+}
+
+/// A management server, asked by the aggregated discovery service.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RlsXds {
+    /// Where it is.
+    #[schemars(required)]
+    pub address: Option<UpstreamAddress>,
+    /// TLS, where its address begins with `https://`.
+    pub tls: Option<Box<UpstreamTls>>,
+    /// Who asks.
+    #[schemars(extend("default" = defaults::XDS_NODE))]
+    pub node: Option<String>,
+    /// What else is said of who asks.
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// Headers sent along when the stream is opened.
+    pub headers: Option<BTreeMap<String, String>>,
+    /// The first pause before it is asked again, and the longest.
+    #[schemars(extend("default" = "10s..60s"))]
+    pub backoff: Option<Backoff>,
+    /// The largest answer.
+    #[schemars(extend("default" = "16MiB"))]
+    pub largest: Option<Size>,
 }
 
 /// What a request that is over counts.

@@ -1,0 +1,92 @@
+//! The management server that rules may come from.
+
+use std::sync::Arc;
+
+use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
+
+use crate::config::at::At;
+use crate::config::compile::{retries, upstream_tls};
+use crate::config::files::Files;
+use crate::config::problem::{Fault, Report, quoted};
+use crate::config::{defaults, parse, raw};
+use crate::rls::options::{Place, Xds};
+use crate::upstream::Address;
+
+/// Where rules come from, as far as it is no directory; one of the two there must be.
+pub(super) fn compile(
+    raw: &raw::RlsConfig,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Option<Arc<Xds>> {
+    match (&raw.directory, &raw.xds) {
+        (Some(_), Some(_)) => {
+            report
+                .key(at.key("xds"), Fault::new("`directory` is there too").hint("rules come from one place"));
+            None
+        }
+        (None, None) if !report.is_faulty(at) => {
+            report.value(at, "expected `directory` or `xds`");
+            None
+        }
+        (_, None) => None,
+        (None, Some(server)) => {
+            let merge_domains = raw.merge_domains.unwrap_or_default();
+            settings(server, merge_domains, at.key("xds"), files, report).map(Arc::new)
+        }
+    }
+}
+
+fn settings(
+    raw: &raw::RlsXds,
+    merge_domains: bool,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Option<Xds> {
+    let address = at.key("address");
+    let place = report.take(address, parse::upstream_address(&raw.address.as_ref()?.0))?;
+    let tls = upstream_tls::client(raw.tls.as_deref(), std::slice::from_ref(&place), at, files, report);
+    let place = match place.address {
+        Address::Tcp { host, port } => Place::Tcp(host, port),
+        Address::Unix(path) => Place::Unix(path),
+        Address::Echo => {
+            report.value(address, "`echo` is no management server");
+            return None;
+        }
+    };
+    let backoff = raw.backoff.as_ref();
+    let backoff = backoff.and_then(|raw| report.take(at.key("backoff"), retries::backoff(&raw.0)));
+    let largest = raw.largest.as_ref().and_then(|raw| report.take(at.key("largest"), parse::size(&raw.0)));
+    let largest = largest.unwrap_or(defaults::XDS_LARGEST);
+    Some(Xds {
+        place,
+        tls,
+        node: raw.node.as_deref().unwrap_or(defaults::XDS_NODE).into(),
+        metadata: raw.metadata.clone().unwrap_or_default(),
+        headers: headers(raw, at.key("headers"), report),
+        backoff: backoff.unwrap_or(defaults::XDS_BACKOFF),
+        largest: usize::try_from(largest).unwrap_or(usize::MAX),
+        merge_domains,
+    })
+}
+
+fn headers(
+    raw: &raw::RlsXds,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Vec<(AsciiMetadataKey, AsciiMetadataValue)> {
+    let mut read = |(name, value): (&String, &String)| match (name.parse(), value.parse()) {
+        (Ok(name), Ok(value)) => Some((name, value)),
+        (Err(_), _) => {
+            report.key(at.key(name), format!("not the name of a header, got {}", quoted(name)));
+            None
+        }
+        // What it says may be a secret.
+        (_, Err(_)) => {
+            report.value(at.key(name), "not the value of a header");
+            None
+        }
+    };
+    raw.headers.iter().flatten().filter_map(&mut read).collect()
+}

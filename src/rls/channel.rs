@@ -1,0 +1,97 @@
+//! A connection of gRPC to somebody else: a management server, or another rate limit service.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tonic::codegen::Service;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::tls::Protocol;
+use crate::tls::client::Client;
+
+/// For a connection to stand, TLS included.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Whoever answers no ping has gone without a word.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where somebody is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// At a port of a host, by name or address.
+    Tcp(Box<str>, u16),
+    /// At a socket in the file system.
+    Unix(Box<std::path::Path>),
+}
+
+/// A channel to `place`, which connects when it is first needed and again when it has to; over TLS where there is a
+/// client of that. Needs a runtime to run on.
+///
+/// # Errors
+/// If the name of the host cannot be one.
+pub fn open(place: &Place, tls: Option<Arc<Client>>) -> Result<Channel, tonic::transport::Error> {
+    let authority = match place {
+        Place::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+        Place::Tcp(host, port) => format!("{host}:{port}"),
+        Place::Unix(_) => "localhost".to_owned(),
+    };
+    let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
+        .connect_timeout(CONNECT)
+        .http2_keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .keep_alive_while_idle(true);
+    let connector = Connector { place: place.clone(), tls };
+    Ok(endpoint.connect_with_connector_lazy(connector))
+}
+
+/// What bytes come through.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+#[derive(Clone, Debug)]
+struct Connector {
+    place: Place,
+    tls: Option<Arc<Client>>,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Box<dyn Stream>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let Self { place, tls } = self.clone();
+        Box::pin(async move { connect(&place, tls.as_deref()).await.map(TokioIo::new) })
+    }
+}
+
+async fn connect(place: &Place, tls: Option<&Client>) -> io::Result<Box<dyn Stream>> {
+    let (host, stream): (&str, Box<dyn Stream>) = match place {
+        Place::Tcp(host, port) => {
+            let stream = TcpStream::connect((&**host, *port)).await?;
+            stream.set_nodelay(true)?;
+            (host, Box::new(stream))
+        }
+        Place::Unix(path) => ("localhost", Box::new(UnixStream::connect(path).await?)),
+    };
+    match tls {
+        None => Ok(stream),
+        Some(client) => match client.connect(stream, host, Protocol::Http2).await {
+            Ok((stream, _)) => Ok(Box::new(stream)),
+            Err(failure) => Err(io::Error::other(failure)),
+        },
+    }
+}

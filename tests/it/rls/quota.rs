@@ -1,0 +1,180 @@
+//! The quota service, asked by streams of our own and by the real Envoy.
+
+use std::time::Duration;
+
+use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_response::bucket_action::BucketAction;
+use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_service_client::RateLimitQuotaServiceClient;
+use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_usage_reports::BucketQuotaUsage;
+use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
+    BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports,
+};
+use envoy_types::pb::envoy::r#type::v3::rate_limit_strategy::Strategy;
+use envoy_types::pb::google::protobuf;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
+
+use super::{Client, Service};
+use crate::support::envoy::{Envoy, grpc_cluster};
+use crate::support::{Origin, wait};
+
+const RULES: &str = "\
+domain: quotas
+descriptors:
+  - key: plan
+    value: free
+    descriptors:
+      - key: name
+        rate_limit: { unit: minute, requests_per_unit: 100 }
+  - key: plan
+    value: none
+    rate_limit: { unit: minute, requests_per_unit: 0 }
+  - key: plan
+    value: all
+    rate_limit: { unlimited: true }
+";
+
+/// One stream, as an Envoy has it.
+struct Reporter<'a> {
+    client: &'a Client,
+    reports: mpsc::Sender<RateLimitQuotaUsageReports>,
+    answers: tonic::Streaming<RateLimitQuotaResponse>,
+}
+
+impl<'a> Reporter<'a> {
+    fn open(client: &'a Client) -> Self {
+        let (reports, receiver) = mpsc::channel(8);
+        let mut service = RateLimitQuotaServiceClient::new(client.channel.clone());
+        let opened = service.stream_rate_limit_quotas(ReceiverStream::new(receiver));
+        let answers = client.runtime.block_on(opened).unwrap().into_inner();
+        Self { client, reports, answers }
+    }
+
+    /// Reports `requests` within five seconds, or the first of all where there are none.
+    fn report(&self, bucket: &[(&str, &str)], requests: u64) {
+        let bucket = bucket.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let seconds = if requests == 0 { 0 } else { 5 };
+        let usage = BucketQuotaUsage {
+            bucket_id: Some(BucketId { bucket }),
+            time_elapsed: Some(protobuf::Duration { seconds, nanos: 0 }),
+            num_requests_allowed: requests.max(1),
+            num_requests_denied: 0,
+        };
+        let report =
+            RateLimitQuotaUsageReports { domain: "quotas".to_owned(), bucket_quota_usages: vec![usage] };
+        self.client.runtime.block_on(self.reports.send(report)).unwrap();
+    }
+
+    /// What it is told next: the strategy of the only bucket.
+    fn told(&mut self) -> Strategy {
+        let answer = self
+            .client
+            .runtime
+            .block_on(async { tokio::time::timeout(Duration::from_secs(10), self.answers.message()).await });
+        let actions = answer.unwrap().unwrap().unwrap().bucket_action;
+        assert_eq!(actions.len(), 1);
+        match actions.into_iter().next().unwrap().bucket_action.unwrap() {
+            BucketAction::QuotaAssignmentAction(assignment) => {
+                assert!(
+                    assignment.assignment_time_to_live.unwrap().seconds > 5,
+                    "longer than between reports"
+                );
+                assignment.rate_limit_strategy.unwrap().strategy.unwrap()
+            }
+            BucketAction::AbandonAction(_) => panic!("abandoned"),
+        }
+    }
+
+    fn tokens(&mut self) -> u32 {
+        match self.told() {
+            Strategy::TokenBucket(bucket) => {
+                assert_eq!(bucket.fill_interval.unwrap().seconds, 60);
+                assert_eq!(bucket.tokens_per_fill.unwrap().value, bucket.max_tokens);
+                bucket.max_tokens
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_limit_is_divided_among_those_who_report_and_never_exceeded() {
+    let service = Service::start(&[("quotas.yaml", RULES)]);
+    let bucket = [("name", "x"), ("plan", "free")];
+    let other_client = Client::connect(service.weir.door("grpc"));
+    let mut one = Reporter::open(&service.client);
+    one.report(&bucket, 0);
+    assert_eq!(one.tokens(), 100, "all of it, for the only one");
+    let mut other = Reporter::open(&other_client);
+    other.report(&bucket, 0);
+    assert_eq!((one.tokens(), other.tokens()), (50, 50), "the first is told of it");
+    // The first hardly asks for anything: 12 a minute. Its demand falls by half with every report.
+    let mut shares = (50, 50);
+    for _ in 0..8 {
+        one.report(&bucket, 1);
+        let before = shares.0;
+        shares.0 = one.tokens();
+        if shares.0 != before {
+            shares.1 = other.tokens();
+        }
+        assert!(shares.0 + shares.1 <= 100, "{shares:?}");
+    }
+    assert!(shares.0 <= 20 && shares.1 >= 80, "{shares:?}");
+}
+
+#[test]
+fn what_has_no_rate_is_allowed_or_denied_as_a_whole() {
+    let service = Service::start(&[("quotas.yaml", RULES)]);
+    let mut stream = Reporter::open(&service.client);
+    stream.report(&[("plan", "none")], 0);
+    assert_eq!(stream.told(), Strategy::BlanketRule(1));
+    stream.report(&[("plan", "all")], 0);
+    assert_eq!(stream.told(), Strategy::BlanketRule(0));
+}
+
+#[test]
+fn envoy_keeps_to_what_it_is_assigned() {
+    let rules =
+        "domain: quotas\ndescriptors:\n  - key: name\n    rate_limit: { unit: hour, requests_per_unit: 3 }\n";
+    let service = Service::start(&[("quotas.yaml", rules)]);
+    let origin = Origin::hello();
+    let host = json!({
+        "name": "all",
+        "domains": ["*"],
+        "routes": [{ "match": { "prefix": "/" }, "route": { "cluster": "upstream" } }],
+    });
+    let clusters = [grpc_cluster("ratelimit", service.weir.door("grpc"))];
+    let envoy = Envoy::start(&[quota_filter()], &host, origin.address(), &clusters);
+    // The first request of a bucket passes while nobody knows; what is assigned after it refuses at the latest the
+    // fourth more.
+    assert_eq!(envoy.get("/").status, 200);
+    wait::until_true("a refusal", || envoy.get("/").status == 429);
+    let passed = origin.seen().len();
+    assert!((2..=8).contains(&passed), "{passed} of 3 an hour, and those of before the assignment");
+    assert_eq!(envoy.get("/").status, 429);
+}
+
+fn quota_filter() -> Value {
+    let settings = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.rate_limit_quota.v3.\
+                  RateLimitQuotaBucketSettings",
+        "bucket_id_builder": { "bucket_id_builder": { "name": { "string_value": "only" } } },
+        "reporting_interval": "1s",
+        "no_assignment_behavior": {
+            "fallback_rate_limit": { "blanket_rule": "ALLOW_ALL" },
+        },
+    });
+    json!({
+        "name": "envoy.filters.http.rate_limit_quota",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.rate_limit_quota.v3.\
+                      RateLimitQuotaFilterConfig",
+            "domain": "quotas",
+            "rlqs_server": { "envoy_grpc": { "cluster_name": "ratelimit" } },
+            "bucket_matchers": { "on_no_match": { "action": {
+                "name": "settings",
+                "typed_config": settings,
+            } } },
+        },
+    })
+}

@@ -1,0 +1,232 @@
+//! Rules from a management server, as Envoy Gateway sends them.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::{
+    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+};
+use envoy_types::pb::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use envoy_types::pb::google::protobuf::Any;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::ratelimit::config::ratelimit::v3::{
+    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
+};
+use hyper::server::conn::http2::Builder;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message as _;
+use tokio::sync::{mpsc, oneshot};
+use tonic::codegen::Service as _;
+use tonic::codegen::tokio_stream::Stream;
+use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{Client, Code};
+use crate::support::{Weir, get, wait};
+
+const TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+
+type Outgoing = Result<DiscoveryResponse, Status>;
+
+/// What the server was asked and has to send.
+#[derive(Debug, Default)]
+struct State {
+    asked: Vec<DiscoveryRequest>,
+    /// The fields of the call that opened the stream.
+    headers: Vec<String>,
+    stream: Option<mpsc::Sender<Outgoing>>,
+}
+
+/// A management server; ends when dropped.
+struct Manager {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    _end: oneshot::Sender<()>,
+}
+
+#[derive(Clone)]
+struct Ads(Arc<Mutex<State>>);
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl AggregatedDiscoveryService for Ads {
+    type StreamAggregatedResourcesStream = Answers<DiscoveryResponse>;
+    type DeltaAggregatedResourcesStream = Answers<DeltaDiscoveryResponse>;
+
+    async fn stream_aggregated_resources(
+        &self,
+        request: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
+        let (sender, receiver) = mpsc::channel(8);
+        {
+            let mut state = self.0.lock().unwrap();
+            let token = request.metadata().get("x-token").and_then(|token| token.to_str().ok());
+            state.headers.extend(token.map(ToOwned::to_owned));
+            state.stream = Some(sender);
+        }
+        let state = Arc::clone(&self.0);
+        let mut asked = request.into_inner();
+        tokio::spawn(async move {
+            while let Ok(Some(request)) = asked.message().await {
+                state.lock().unwrap().asked.push(request);
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn delta_aggregated_resources(
+        &self,
+        _: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        Err(Status::unimplemented("only the state of the world"))
+    }
+}
+
+impl Manager {
+    fn start() -> Self {
+        let state = Arc::<Mutex<State>>::default();
+        let (end, ended) = oneshot::channel::<()>();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let service = AggregatedDiscoveryServiceServer::new(Ads(Arc::clone(&state)));
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let serving = async {
+                    while let Ok((stream, _)) = listener.accept().await {
+                        let service = service.clone();
+                        let answer = service_fn(move |request| service.clone().call(request));
+                        let io = TokioIo::new(stream);
+                        tokio::spawn(Builder::new(TokioExecutor::new()).serve_connection(io, answer));
+                    }
+                };
+                tokio::select! {
+                    () = serving => {}
+                    _ = ended => {}
+                }
+            });
+        });
+        Self { address, state, _end: end }
+    }
+
+    /// Sends these as the whole set, and answers what is said to that.
+    fn send(&self, version: &str, configs: &[RateLimitConfig]) -> DiscoveryRequest {
+        let resource =
+            |config: &RateLimitConfig| Any { type_url: TYPE.to_owned(), value: config.encode_to_vec() };
+        let answer = DiscoveryResponse {
+            version_info: version.to_owned(),
+            nonce: format!("nonce of {version}"),
+            type_url: TYPE.to_owned(),
+            resources: configs.iter().map(resource).collect(),
+            ..DiscoveryResponse::default()
+        };
+        let stream = wait::until("a stream", || self.state.lock().unwrap().stream.clone());
+        stream.blocking_send(Ok(answer)).unwrap();
+        wait::until("a reply", || {
+            let state = self.state.lock().unwrap();
+            state
+                .asked
+                .iter()
+                .find(|request| request.response_nonce == format!("nonce of {version}"))
+                .cloned()
+        })
+    }
+}
+
+fn config(name: &str, domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitConfig {
+    RateLimitConfig { name: name.to_owned(), domain: domain.to_owned(), descriptors }
+}
+
+fn limited(key: &str, count: u32) -> RateLimitDescriptor {
+    let unit = RateLimitUnit::Year.into();
+    RateLimitDescriptor {
+        key: key.to_owned(),
+        rate_limit: Some(RateLimitPolicy { unit, requests_per_unit: count, ..RateLimitPolicy::default() }),
+        ..RateLimitDescriptor::default()
+    }
+}
+
+#[test]
+fn rules_come_are_acknowledged_or_rejected_and_replaced() {
+    let manager = Manager::start();
+    let server = manager.address.to_string();
+    let weir = Weir::start_rls(&[
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", &server),
+        ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+        ("CONFIG_GRPC_XDS_NODE_METADATA", "zone=a,team=b"),
+        ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x-token:secret"),
+        ("GRPC_HOST", "127.0.0.1"),
+        ("GRPC_PORT", "0"),
+        ("PORT", "0"),
+        ("DEBUG_PORT", "0"),
+        ("USE_STATSD", "false"),
+        ("WEIR_ADMIN_ADDRESS", "127.0.0.1:0"),
+    ]);
+    let client = Client::connect(weir.door("grpc"));
+    let question = envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest {
+        domain: "d".to_owned(),
+        descriptors: vec![super::descriptor("k=v")],
+        hits_addend: 0,
+    };
+    let error = client.try_ask(question).unwrap_err();
+    assert_eq!(
+        (error.code(), error.message()),
+        (tonic::Code::Unavailable, "no rate limit configuration loaded")
+    );
+    assert_eq!(get(weir.door("http"), "/healthcheck").status, 500, "nobody should come yet");
+
+    let first = manager.send("1", &[config("one", "d", vec![limited("k", 1)])]);
+    assert_eq!((first.version_info.as_str(), first.error_detail), ("1", None));
+    let node = first.node.unwrap();
+    assert_eq!(node.id, "envoy-ratelimit");
+    let zone = node.metadata.unwrap().fields.remove("zone").unwrap().kind;
+    assert_eq!(zone, Some(Kind::StringValue("a".to_owned())));
+    assert_eq!(manager.state.lock().unwrap().headers, ["secret"]);
+    assert_eq!(get(weir.door("http"), "/healthcheck").status, 200);
+    assert_eq!(client.ask("d", "k=v").overall_code(), Code::Ok);
+    assert_eq!(client.ask("d", "k=v").overall_code(), Code::OverLimit);
+
+    let twice = [config("one", "d", vec![limited("k", 5)]), config("two", "d", vec![])];
+    let rejected = manager.send("2", &twice);
+    assert_eq!(rejected.version_info, "1", "what is in force");
+    assert!(rejected.error_detail.unwrap().message.contains("duplicate domain 'd' in config file"));
+    assert_eq!(client.ask("d", "k=v").overall_code(), Code::OverLimit, "the rules before stay");
+
+    let deep = RateLimitDescriptor {
+        key: "outer".to_owned(),
+        value: "o".to_owned(),
+        descriptors: vec![limited("inner", 9)],
+        ..RateLimitDescriptor::default()
+    };
+    let third =
+        manager.send("3", &[config("one", "d", vec![limited("k", 5)]), config("two", "e", vec![deep])]);
+    assert_eq!((third.version_info.as_str(), third.error_detail), ("3", None));
+    assert_eq!(client.ask("d", "k=v").statuses[0].limit_remaining, 1, "the counter is the same");
+    assert_eq!(client.ask("e", "outer=o,inner=x").statuses[0].limit_remaining, 8);
+}
+
+#[test]
+fn a_server_that_comes_later_is_found() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let text = format!(
+        "admin: {{ address: 127.0.0.1:0 }}\nrls:\n  address: 127.0.0.1:0\n  debug: 127.0.0.1:0\n  config:\n    \
+         xds: {{ address: \"{address}\", backoff: 20ms..50ms }}\n"
+    );
+    let weir = Weir::start(&text);
+    wait::until_true("a vain attempt", || weir.log().iter().any(|line| line.contains("no rules from")));
+    let manager = Manager::start();
+    weir.reload(&text.replace(&address.to_string(), &manager.address.to_string()));
+    manager.send("1", &[config("one", "d", vec![limited("k", 1)])]);
+    let client = Client::connect(weir.door("grpc"));
+    assert_eq!(client.ask("d", "k=v").statuses[0].current_limit.as_ref().unwrap().requests_per_unit, 1);
+}
