@@ -71,11 +71,36 @@ pub enum Command {
         #[arg(long)]
         print_config: bool,
     },
+    /// Print the rules that another limiter's configuration means, with comments on what has no equal.
+    ///
+    /// Exits with 0, 1 where the rules cannot be printed, 2 for a file that cannot be read.
+    Import {
+        /// What is imported.
+        #[command(subcommand)]
+        from: Import,
+    },
     /// Print a completion script for a shell.
     Completions {
         /// Which shell.
         #[arg(value_enum)]
         shell: Shell,
+    },
+}
+
+/// What can be imported.
+#[derive(Debug, Subcommand)]
+pub enum Import {
+    /// Files of envoyproxy/ratelimit, as rules for what Envoy asks about in their domains.
+    EnvoyRatelimit {
+        /// The files; a domain may be in several.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Envoy's filter for local rate limits, wherever it stands in a file of Envoy's: YAML or JSON.
+    LocalRatelimit {
+        /// The file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
     },
 }
 

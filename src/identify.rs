@@ -6,6 +6,7 @@
 pub mod certificate;
 pub mod cidr;
 pub mod client_ip;
+pub mod descriptor;
 pub mod forwarded;
 pub mod geo;
 pub mod host;
@@ -23,6 +24,7 @@ use http::{HeaderMap, Method, Uri};
 use self::certificate::Certificate;
 use self::cidr::CidrSet;
 use self::client_ip::ClientAddress;
+use self::descriptor::Entries;
 use self::geo::{Asn, Geo, Place, Whereabouts};
 use self::host::Host;
 use self::jwt::Verifier;
@@ -52,17 +54,17 @@ impl Default for Settings {
 /// What rules can see of a request.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
-    /// The method, compared case-sensitively (RFC 9110 section 9.1).
-    pub method: &'a Method,
+    /// The method, compared case-sensitively (RFC 9110 section 9.1). Only a descriptor can be without.
+    pub method: Option<&'a Method>,
     /// The host.
     pub host: Host<'a>,
-    /// The normalised path.
+    /// The normalised path; empty for a descriptor that says none.
     pub path: Cow<'a, str>,
     /// The query as received, without `?`.
     pub query: Option<&'a str>,
     /// The headers as received.
     pub headers: &'a HeaderMap,
-    /// Where the request comes from.
+    /// Where the request comes from; rules ask [`Self::client_ip`], which knows whether that is said.
     pub client: ClientAddress,
     /// The client's address, or its network where an IPv6 client is counted by prefix.
     pub client_network: IpAddr,
@@ -72,20 +74,28 @@ pub struct Attributes<'a> {
     pub plan: OnceCell<Result<Option<u16>, Ambiguity>>,
     /// What the client's certificate says, if it has shown one that holds.
     pub certificate: Option<&'a Certificate>,
+    /// What Envoy said of the request, if it was not proxied here.
+    pub descriptor: Option<Entries<'a>>,
+    client_is_known: bool,
     whereabouts: Whereabouts<'a>,
     token: jwt::Token<'a>,
 }
 
 impl Attributes<'_> {
+    /// The client's address. Only a descriptor can be without.
+    pub fn client_ip(&self) -> Option<IpAddr> {
+        self.client_is_known.then_some(self.client.ip)
+    }
+
     /// Where the client is, as far as there is a database that knows. Looks it up when first asked.
     pub fn place(&self) -> Place {
-        self.whereabouts.place(self.client.ip)
+        self.client_ip().map_or_else(Place::default, |ip| self.whereabouts.place(ip))
     }
 
     /// The autonomous system of the client's address, if there is a database that knows. Looks it up when
     /// first asked.
     pub fn system(&self) -> Option<Asn> {
-        self.whereabouts.system(self.client.ip)
+        self.whereabouts.system(self.client_ip()?)
     }
 
     /// What the client's token says, if that holds: the value of `claim` as text. Verifies it when first asked.
@@ -116,7 +126,7 @@ pub fn identify<'a>(
 ) -> Result<Attributes<'a>, Malformed> {
     let client = client_ip::resolve(peer, headers, &settings.trusted_proxies);
     Ok(Attributes {
-        method,
+        method: Some(method),
         host: Host::of(uri, headers),
         path: path::normalise(uri.path())?,
         query: uri.query(),
@@ -126,6 +136,8 @@ pub fn identify<'a>(
         now,
         plan: OnceCell::new(),
         certificate: None,
+        descriptor: None,
+        client_is_known: true,
         whereabouts: Whereabouts::unknown(&settings.geo),
         token: jwt::Token::unread(settings.jwt.as_ref()),
     })

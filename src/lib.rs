@@ -10,6 +10,7 @@ pub mod drain;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod identify;
+pub mod import;
 pub mod limiter;
 pub mod listener;
 pub mod overload;

@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use self::algorithm::State;
-use self::decision::{Decision, Enforcement, Verdicts};
+use self::decision::{Decision, Enforcement, Verdict, Verdicts};
 use self::judging::Before;
 use self::key::{Fingerprint, KeyHash, KeyHasher};
 use self::meters::Meters;
@@ -39,6 +39,7 @@ use self::store::{Kept, Place, Shard, Store};
 use self::tally::{Counting, Tallied, Tally};
 use self::terms::Terms;
 use self::timestamp::Timestamp;
+pub use self::together::Ruling;
 
 /// How large the table is and under which secret its keys are hashed.
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +144,18 @@ impl Limiter {
         now: Timestamp,
     ) -> SmallVec<[Tallied; 4]> {
         tally::tally(self, tallies, counting, now)
+    }
+
+    /// Decides `checks` and counts `tallies` at one moment. What becomes of the request, and so whether it is
+    /// charged and what is counted, `rule` says, which sees what all of them say; it runs under the locks and must
+    /// not call the limiter. What a check refuses may not pass.
+    pub fn check_and_tally(
+        &self,
+        (checks, tallies): (&[Check], &[Tally]),
+        rule: impl FnOnce(&[Verdict], &[Tallied]) -> Ruling,
+        now: Timestamp,
+    ) -> (Decision, SmallVec<[Tallied; 4]>) {
+        together::check_and_tally(self, (checks, tallies), rule, now)
     }
 
     /// What a counter says, without touching it; `None` if the meter is gone.

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
-use weir::cli::{Cli, Command, LogFormat};
+use weir::cli::{Cli, Command, Import, LogFormat};
 use weir::config::environment;
 use weir::telemetry::logging::{self, LevelHandle};
-use weir::{app, config};
+use weir::{app, config, import};
 
 /// Many small short-lived allocations per request, and memory that is given back when clients have left: by a thread of
 /// the allocator's own, since a process without requests does not come by to do it.
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Command::Run { config } => run(config, &cli),
         Command::Rls { print_config } => rls(*print_config, &cli),
         Command::Check { files, against } => check(files, against.as_deref()),
+        Command::Import { from } => imported(from),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "weir", &mut std::io::stdout());
             ExitCode::SUCCESS
@@ -113,6 +114,39 @@ fn check(files: &[PathBuf], against: Option<&Path>) -> ExitCode {
         }
     }
     if valid { ExitCode::SUCCESS } else { ExitCode::from(BAD_USAGE) }
+}
+
+fn imported(from: &Import) -> ExitCode {
+    let files = match from {
+        Import::EnvoyRatelimit { files } => files.as_slice(),
+        Import::LocalRatelimit { file } => std::slice::from_ref(file),
+    };
+    let (mut texts, mut problems) = (Vec::new(), Vec::new());
+    for file in files {
+        match std::fs::read_to_string(file) {
+            Ok(text) => texts.push((file.display().to_string(), text)),
+            Err(error) => problems.push(format!("{}: not readable: {error}", file.display())),
+        }
+    }
+    let texts: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let rules = match (from, texts.as_slice()) {
+        _ if !problems.is_empty() => Ok(String::new()),
+        (Import::LocalRatelimit { .. }, [(name, text)]) => import::local_ratelimit::import(name, text),
+        (_, texts) => import::envoy_ratelimit::import(texts),
+    };
+    let rules = rules.unwrap_or_else(|wrong| {
+        problems.extend(wrong.iter().map(ToString::to_string));
+        String::new()
+    });
+    if !problems.is_empty() {
+        say(&mut std::io::stderr(), &problems);
+        return ExitCode::from(BAD_USAGE);
+    }
+    let mut out = std::io::stdout();
+    match out.write_all(rules.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&format!("cannot print the rules: {error}")),
+    }
 }
 
 fn fail(message: &str) -> ExitCode {

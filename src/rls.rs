@@ -4,7 +4,8 @@
 //! Whatever the reference answers to a request, this answers, down to the words of its errors; where it differs,
 //! `docs/design/015-envoy-rate-limit-service.md` says why. What decides is pure, from `document` to `service`: it
 //! opens no socket, reads no file, clock or environment, and counts no metric. At the `desk` it meets the network
-//! (`server`, `doors`), and the files that rules come from (`source`).
+//! (`server`, `doors`), and the files that rules come from (`source`). Rules of Weir's own configuration that name a domain
+//! have their say in it too (`native`).
 
 pub mod answer;
 pub mod channel;
@@ -27,4 +28,5 @@ pub mod windows;
 mod headers;
 mod matching;
 mod metadata;
-mod yaml;
+mod native;
+pub(crate) mod yaml;

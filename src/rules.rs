@@ -19,6 +19,7 @@ pub mod tariff;
 mod index;
 mod plan;
 
+use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
@@ -45,7 +46,10 @@ pub struct RuleIndex(pub usize);
 #[derive(Debug)]
 pub struct RuleSet {
     rules: Box<[Rule]>,
+    /// Those for proxied requests.
     index: Index,
+    /// Those of each domain of Envoy's.
+    domains: HashMap<Box<str>, Index>,
     /// What each rule does, beside `rules`: looked at before the rule is.
     kinds: Box<[Kind]>,
     /// The checks of each rule, beside `rules`.
@@ -79,7 +83,8 @@ impl RuleSet {
         };
         let mut meters = meters.iter().copied();
         Self {
-            index: Index::new(&rules),
+            index: Index::new(&rules, |rule| !rule.reads_descriptors()),
+            domains: domains(&rules),
             kinds: rules.iter().map(kind).collect(),
             plans: rules
                 .iter()
@@ -115,6 +120,17 @@ impl RuleSet {
     /// What the rules say about a request, with this much headroom for elastic limits.
     pub fn select(&self, request: &Attributes<'_>, headroom: Headroom) -> Selection {
         self.select_among(&self.index.candidates(request), request, headroom)
+    }
+
+    /// Whether any rule is for this domain of Envoy's.
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
+    }
+
+    /// What the rules of `domain` say about what Envoy has told of a request.
+    pub fn select_in(&self, domain: &str, request: &Attributes<'_>) -> Selection {
+        let candidates = self.domains.get(domain).map(|index| index.candidates(request));
+        self.select_among(&candidates.unwrap_or_default(), request, Headroom::NONE)
     }
 
     /// What the rules at `candidates` say, which are ascending.
@@ -233,6 +249,13 @@ impl RuleSet {
             selected.push(Selected { rule: RuleIndex(index), part, price, check, settles });
         }
     }
+}
+
+/// The rules of each domain, filed.
+fn domains(rules: &[Rule]) -> HashMap<Box<str>, Index> {
+    let names: BTreeSet<&str> = rules.iter().filter_map(|rule| rule.domain.as_deref()).collect();
+    let index = |name: &str| Index::new(rules, |rule| rule.domain.as_deref() == Some(name));
+    names.into_iter().map(|name| (name.into(), index(name))).collect()
 }
 
 #[cfg(test)]

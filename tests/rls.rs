@@ -7,11 +7,15 @@ mod counting;
 mod desk;
 #[path = "rls/documents.rs"]
 mod documents;
+#[path = "rls/imported.rs"]
+mod imported;
 #[path = "rls/matching.rs"]
 mod matching;
 #[path = "rls/model.rs"]
 mod model;
 #[path = "rls/modes.rs"]
 mod modes;
+#[path = "rls/native.rs"]
+mod native;
 #[path = "rls/stats.rs"]
 mod stats;

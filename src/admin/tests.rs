@@ -28,7 +28,7 @@ use crate::telemetry::metrics::{DecisionOutcome, HostView};
 const NOW: Timestamp = Timestamp::from_secs(1_795_239_071);
 
 fn rule(name: &str, action: Action) -> Rule {
-    Rule { name: name.into(), matcher: Matcher::default(), except: None, action }
+    Rule { name: name.into(), matcher: Matcher::default(), except: Box::default(), action, domain: None }
 }
 
 fn per_ip() -> Rule {

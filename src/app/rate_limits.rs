@@ -104,13 +104,14 @@ impl RateLimits {
         // Without a place to read rules from there are none, which is not the same as not knowing them.
         let has_none = options.directory.is_none() && options.xds.is_none();
         let rules = loaded.or_else(|| has_none.then(Arc::default));
-        let service = Service { rules, settings: Arc::clone(&options.decisions), windows };
+        let service = Service { rules, settings: Arc::clone(&options.decisions), windows, native: None };
         let stats = shared.metrics.rate_limits();
         if let Some(loaded) = options.directory.as_ref().map(|_| options.loaded.is_some()) {
             stats.loaded(loaded);
         }
         let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
         let desk = Arc::new(Desk::new(service, limiter, clock, Arc::clone(&shared.drain), stats));
+        desk.set_native(Arc::clone(&shared.generation.load().policy), &shared.metrics);
         let (connections, overload) = (options.ports.connections, Arc::clone(&shared.overload));
         let port = Port::new(Arc::clone(&desk), connections, security, overload);
         Ok(Some(Self {
@@ -173,6 +174,11 @@ impl RateLimits {
                 differs
             });
         }
+    }
+
+    /// Goes on with the rules of the generation that is in force now.
+    pub(super) fn renew(&self, shared: &Shared) {
+        self.desk.set_native(Arc::clone(&shared.generation.load().policy), &shared.metrics);
     }
 
     /// Ends what goes on beside the workers.

@@ -30,7 +30,9 @@ pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> 
                         if let (Some(service), Some(options)) = (&rate_limits, &config.rls) {
                             service.apply(options);
                         }
-                        generations.apply(&config)
+                        let generation = generations.apply(&config);
+                        rate_limits.iter().for_each(|service| service.renew(&shared));
+                        generation
                     }
                     Reload::Unchanged | Reload::Rejected { .. } => shared.generation.load().policy.generation,
                 };

@@ -65,6 +65,10 @@ fn changes_of_rule(old: &Rule, new: &Rule, parts: &mut Vec<String>) {
     if differs(&old.except, &new.except) {
         parts.push(format!("except changed; {KEPT}"));
     }
+    if old.domain != new.domain {
+        let name = |domain: &Option<Box<str>>| domain.as_deref().unwrap_or("none").to_owned();
+        parts.push(format!("domain {} → {}; {KEPT}", name(&old.domain), name(&new.domain)));
+    }
     match (&old.action, &new.action) {
         (Action::Limit(old), Action::Limit(new)) => changes_of_limits(old, new, parts),
         (Action::Limit(_), _) => parts.push(format!("limit → {}; {DROPPED}", summary(new))),

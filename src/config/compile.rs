@@ -5,6 +5,8 @@
 
 mod addresses;
 mod clients;
+mod descriptors;
+mod domain;
 mod endpoints;
 mod geo;
 mod jwt;
@@ -35,7 +37,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use self::scope::Scope;
+use self::scope::{Asks, Scope};
 use super::at::At;
 use super::contents::Contents;
 use super::files::Files;
@@ -77,6 +79,8 @@ pub(super) fn compile(
         plan_names: None,
         has_tokens: raw.jwt.is_some() || report.is_faulty(root.key("jwt")),
         has_certificates: tls::verifies_clients(raw),
+        has_service: raw.rls.is_some() || report.is_faulty(root.key("rls")),
+        asks: Asks::default(),
         claims: RefCell::default(),
     };
     scope.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut scope, report);

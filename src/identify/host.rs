@@ -9,15 +9,25 @@ use http::{HeaderMap, Uri};
 /// The host of a request, brought into its one spelling when a rule first asks for it.
 #[derive(Clone, Debug)]
 pub struct Host<'a> {
-    uri: &'a Uri,
-    headers: &'a HeaderMap,
+    source: Source<'a>,
     normal: OnceCell<Cow<'a, str>>,
+}
+
+#[derive(Clone, Debug)]
+enum Source<'a> {
+    Head { uri: &'a Uri, headers: &'a HeaderMap },
+    Name(&'a str),
 }
 
 impl<'a> Host<'a> {
     /// The target's authority where it has one (RFC 9112 section 3.2.2), else the Host header.
     pub fn of(uri: &'a Uri, headers: &'a HeaderMap) -> Self {
-        Self { uri, headers, normal: OnceCell::new() }
+        Self { source: Source::Head { uri, headers }, normal: OnceCell::new() }
+    }
+
+    /// A host that is said in so many words; empty for none.
+    pub fn named(name: &'a str) -> Self {
+        Self { source: Source::Name(name), normal: OnceCell::new() }
     }
 
     /// In lower case, without port and trailing dots; empty if the request names none or it is not text.
@@ -26,9 +36,13 @@ impl<'a> Host<'a> {
     }
 
     fn authority(&self) -> &'a str {
-        match self.uri.authority() {
+        let (uri, headers) = match self.source {
+            Source::Head { uri, headers } => (uri, headers),
+            Source::Name(name) => return name,
+        };
+        match uri.authority() {
             Some(authority) => authority.as_str(),
-            None => self.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or(""),
+            None => headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or(""),
         }
     }
 }

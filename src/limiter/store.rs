@@ -105,7 +105,27 @@ pub(super) struct Store {
 }
 
 /// The shards of one request, locked.
-pub(super) type Held<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
+pub(super) struct Locked<'a> {
+    store: &'a Store,
+    held: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
+}
+
+impl Locked<'_> {
+    fn guard(&self, key: Fingerprint) -> usize {
+        let shard = self.store.shard_of(key);
+        self.held.iter().position(|(held, _)| *held == shard).unwrap_or(0)
+    }
+
+    /// Where `key` is, which is among those that were locked.
+    pub(super) fn shard(&self, key: Fingerprint) -> &Shard {
+        &self.held[self.guard(key)].1
+    }
+
+    pub(super) fn shard_mut(&mut self, key: Fingerprint) -> &mut Shard {
+        let guard = self.guard(key);
+        &mut self.held[guard].1
+    }
+}
 
 impl Store {
     /// A table for `keys` counters.
@@ -141,11 +161,12 @@ impl Store {
         self.lock(shard).copy_to(now, copied);
     }
 
-    /// Locks each of `wanted` once, in ascending order.
-    pub(super) fn lock_all(&self, wanted: &mut SmallVec<[usize; 4]>) -> Held<'_> {
-        wanted.sort_unstable();
-        wanted.dedup();
-        wanted.iter().map(|&shard| (shard, self.lock(shard))).collect()
+    /// Locks the shards of all `keys`, each once, in ascending order.
+    pub(super) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> Locked<'_> {
+        let mut shards: SmallVec<[usize; 4]> = keys.map(|key| self.shard_of(key)).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        Locked { store: self, held: shards.iter().map(|&shard| (shard, self.lock(shard))).collect() }
     }
 
     /// Gives every shard another generation's quotas.

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::algorithm::{self, State};
 use super::key::{Fingerprint, KeyHash};
 use super::quota::Quota;
-use super::store::Held;
+use super::store::Locked;
 use super::timestamp::Timestamp;
 use super::{Limiter, Meter};
 
@@ -65,13 +65,11 @@ impl Counting {
     }
 }
 
-/// The counters of one request with their shards locked.
-struct Counters<'a> {
+/// The counters of one request.
+pub(super) struct Counters<'a> {
     limiter: &'a Limiter,
     tallies: &'a [Tally],
     keys: SmallVec<[Fingerprint; 4]>,
-    shards: SmallVec<[usize; 4]>,
-    held: Held<'a>,
 }
 
 /// Counts `tallies` as `counting` says, which is asked once with what all of them would read.
@@ -81,42 +79,51 @@ pub(super) fn tally(
     counting: impl FnOnce(&[Tallied]) -> Counting,
     now: Timestamp,
 ) -> SmallVec<[Tallied; 4]> {
-    let mut counters = Counters::lock(limiter, tallies);
-    let mut read = counters.read(now);
+    let counters = Counters::new(limiter, tallies);
+    let mut locked = limiter.store.lock_all(counters.keys.iter().copied());
+    let read = counters.read(&locked, now);
     let counting = counting(&read);
-    for (position, read) in read.iter_mut().enumerate() {
-        if counting.covers(read.is_over) {
-            counters.count(position, now);
-        } else if !read.is_over {
-            read.after = read.before;
-            // What was to be given back has not been.
-            read.is_over = read.after > u64::from(tallies[position].limit);
-        }
-    }
-    read
+    counters.count_all(read, counting, &mut locked, now)
 }
 
 impl<'a> Counters<'a> {
-    fn lock(limiter: &'a Limiter, tallies: &'a [Tally]) -> Self {
-        let keys: SmallVec<[Fingerprint; 4]> =
-            tallies.iter().map(|tally| tally.key.salted(tally.meter.salt)).collect();
-        let mut shards = keys.iter().map(|key| limiter.store.shard_of(*key)).collect();
-        let held = limiter.store.lock_all(&mut shards);
-        Self { limiter, tallies, keys, shards, held }
+    pub(super) fn new(limiter: &'a Limiter, tallies: &'a [Tally]) -> Self {
+        let keys = tallies.iter().map(|tally| tally.key.salted(tally.meter.salt)).collect();
+        Self { limiter, tallies, keys }
     }
 
-    fn guard(&self, position: usize) -> usize {
-        let shard = self.limiter.store.shard_of(self.keys[position]);
-        self.shards.iter().position(|held| *held == shard).unwrap_or(0)
+    /// What has to be locked.
+    pub(super) fn keys(&self) -> &[Fingerprint] {
+        &self.keys
+    }
+
+    /// Counts on those that `counting` covers; answers what they say then.
+    pub(super) fn count_all(
+        &self,
+        mut read: SmallVec<[Tallied; 4]>,
+        counting: Counting,
+        locked: &mut Locked<'_>,
+        now: Timestamp,
+    ) -> SmallVec<[Tallied; 4]> {
+        for (position, read) in read.iter_mut().enumerate() {
+            if counting.covers(read.is_over) {
+                self.count(position, locked, now);
+            } else if !read.is_over {
+                read.after = read.before;
+                // What was to be given back has not been.
+                read.is_over = read.after > u64::from(self.tallies[position].limit);
+            }
+        }
+        read
     }
 
     /// What every counter would read if all counted. One that is named twice is read as its first naming
     /// leaves it.
-    fn read(&self, now: Timestamp) -> SmallVec<[Tallied; 4]> {
+    pub(super) fn read(&self, locked: &Locked<'_>, now: Timestamp) -> SmallVec<[Tallied; 4]> {
         let mut states: SmallVec<[Option<State>; 4]> = SmallVec::new();
         let mut read = SmallVec::new();
         for (position, tally) in self.tallies.iter().enumerate() {
-            let (key, shard) = (self.keys[position], &self.held[self.guard(position)].1);
+            let (key, shard) = (self.keys[position], locked.shard(self.keys[position]));
             let Some(quota) = shard.quota(tally.meter.id) else {
                 states.push(None);
                 read.push(Tallied { before: 0, after: 0, is_over: false });
@@ -133,9 +140,9 @@ impl<'a> Counters<'a> {
         read
     }
 
-    fn count(&mut self, position: usize, now: Timestamp) {
-        let (key, tally, guard) = (self.keys[position], self.tallies[position], self.guard(position));
-        let shard = &mut self.held[guard].1;
+    fn count(&self, position: usize, locked: &mut Locked<'_>, now: Timestamp) {
+        let (key, tally) = (self.keys[position], self.tallies[position]);
+        let shard = locked.shard_mut(key);
         // A look leaves no counter behind.
         let Some(quota) = shard.quota(tally.meter.id).copied().filter(|_| tally.amount != 0) else { return };
         let place = shard.find(key);

@@ -12,56 +12,102 @@ use super::decision::{Decision, Enforcement, Verdict, Verdicts};
 use super::judging::{self, Before};
 use super::key::Fingerprint;
 use super::reservation::{self, Charging};
-use super::store::{Held, Place, Shard, Store};
+use super::store::{Locked, Place, Shard, Store};
+use super::tally::{Counters, Counting, Tallied, Tally};
 use super::terms::{OnDenied, Role};
 use super::timestamp::Timestamp;
 use super::{Check, Limiter, commit};
+
+/// What becomes of a request, once all its counters are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ruling {
+    /// Whether what its checks cost is charged.
+    pub passes: bool,
+    /// Which of its tallies count.
+    pub counting: Counting,
+}
 
 /// The checks of one request with their shards locked.
 struct Trial<'a> {
     checks: &'a [Check],
     keys: SmallVec<[Fingerprint; 4]>,
-    store: &'a Store,
-    shards: SmallVec<[usize; 4]>,
-    held: Held<'a>,
+    locked: Locked<'a>,
 }
+
+type Several = SmallVec<[Verdict; 2]>;
+type Next = SmallVec<[Option<State>; 4]>;
 
 /// Decides `checks` and charges what passes.
 pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Decision {
-    let mut trial = Trial::begin(&limiter.store, checks);
-    let mut verdicts: SmallVec<[Verdict; 2]> = SmallVec::new();
-    let mut next: SmallVec<[Option<State>; 4]> = SmallVec::new();
-    for (position, check) in checks.iter().enumerate() {
-        let before = trial.before(position, &next);
-        let (verdict, state) = judging::evaluate(trial.shard(position), check, before, now);
-        verdicts.push(verdict);
-        next.push(state);
-    }
-    let mut overflowed = false;
-    if verdicts.iter().any(Verdict::refuses) {
-        trial.restate(&mut verdicts, now);
-        if checks.iter().any(|check| check.terms.is_some()) {
-            overflowed = trial.punish(&mut verdicts, limiter, now);
-        }
-        return Decision { verdicts: Verdicts::Several(verdicts), overflowed };
-    }
-    for (position, state) in next.into_iter().enumerate() {
-        let Some(state) = state else { continue };
-        let (key, check, place) = (trial.keys[position], &checks[position], trial.place(position));
-        let state = trial.once_more(position, place, now).unwrap_or(state);
-        let kept = commit(trial.shard_mut(position), check, (key, place), state, now);
-        overflowed |= limiter.note(kept);
-    }
-    Decision { verdicts: Verdicts::Several(verdicts), overflowed }
+    let mut trial = Trial::begin(&limiter.store, checks, &[]);
+    let (verdicts, next) = trial.evaluate(now);
+    let passes = !verdicts.iter().any(Verdict::refuses);
+    trial.end(verdicts, next, passes, limiter, now)
+}
+
+/// The same beside counters that are counted on: `rule` sees what all of them say.
+pub(super) fn check_and_tally(
+    limiter: &Limiter,
+    (checks, tallies): (&[Check], &[Tally]),
+    rule: impl FnOnce(&[Verdict], &[Tallied]) -> Ruling,
+    now: Timestamp,
+) -> (Decision, SmallVec<[Tallied; 4]>) {
+    let counters = Counters::new(limiter, tallies);
+    let mut trial = Trial::begin(&limiter.store, checks, counters.keys());
+    let (verdicts, next) = trial.evaluate(now);
+    let read = counters.read(&trial.locked, now);
+    let Ruling { passes, counting } = rule(&verdicts, &read);
+    let decision = trial.end(verdicts, next, passes, limiter, now);
+    (decision, counters.count_all(read, counting, &mut trial.locked, now))
 }
 
 impl<'a> Trial<'a> {
-    fn begin(store: &'a Store, checks: &'a [Check]) -> Self {
+    /// Locks what `checks` and the counters of `others` need.
+    fn begin(store: &'a Store, checks: &'a [Check], others: &[Fingerprint]) -> Self {
         let keys: SmallVec<[Fingerprint; 4]> =
             checks.iter().map(|check| check.key.salted(check.meter.salt)).collect();
-        let mut shards = keys.iter().map(|key| store.shard_of(*key)).collect();
-        let held = store.lock_all(&mut shards);
-        Self { checks, keys, store, shards, held }
+        let locked = store.lock_all(keys.iter().chain(others).copied());
+        Self { checks, keys, locked }
+    }
+
+    /// What each check says, and what its counter would say if it were charged.
+    fn evaluate(&self, now: Timestamp) -> (Several, Next) {
+        let mut verdicts = Several::new();
+        let mut next = Next::new();
+        for (position, check) in self.checks.iter().enumerate() {
+            let before = self.before(position, &next);
+            let (verdict, state) = judging::evaluate(self.shard(position), check, before, now);
+            verdicts.push(verdict);
+            next.push(state);
+        }
+        (verdicts, next)
+    }
+
+    /// Charges all that conforms, or nothing but what a refusal costs.
+    fn end(
+        &mut self,
+        mut verdicts: Several,
+        next: Next,
+        passes: bool,
+        limiter: &Limiter,
+        now: Timestamp,
+    ) -> Decision {
+        let mut overflowed = false;
+        if !passes {
+            self.restate(&mut verdicts, now);
+            if self.checks.iter().any(|check| check.terms.is_some()) {
+                overflowed = self.punish(&mut verdicts, limiter, now);
+            }
+            return Decision { verdicts: Verdicts::Several(verdicts), overflowed };
+        }
+        for (position, state) in next.into_iter().enumerate() {
+            let Some(state) = state else { continue };
+            let (key, check, place) = (self.keys[position], &self.checks[position], self.place(position));
+            let state = self.once_more(position, place, now).unwrap_or(state);
+            let kept = commit(self.shard_mut(position), check, (key, place), state, now);
+            overflowed |= limiter.note(kept);
+        }
+        Decision { verdicts: Verdicts::Several(verdicts), overflowed }
     }
 
     /// Where the counter of a check is. Out of line, for here it is asked from many places.
@@ -70,18 +116,12 @@ impl<'a> Trial<'a> {
         self.shard(position).find(self.keys[position])
     }
 
-    fn guard(&self, position: usize) -> usize {
-        let shard = self.store.shard_of(self.keys[position]);
-        self.shards.iter().position(|held| *held == shard).unwrap_or(0)
-    }
-
     fn shard(&self, position: usize) -> &Shard {
-        &self.held[self.guard(position)].1
+        self.locked.shard(self.keys[position])
     }
 
     fn shard_mut(&mut self, position: usize) -> &mut Shard {
-        let guard = self.guard(position);
-        &mut self.held[guard].1
+        self.locked.shard_mut(self.keys[position])
     }
 
     /// What the counter at `position` says once the checks before it have been charged: the same counter may be

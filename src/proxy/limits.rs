@@ -98,7 +98,7 @@ impl Limits {
         while let Some(first) = rest.first() {
             let checks = rest.iter().take_while(|selected| selected.rule == first.rule).count();
             let (of_rule, others) = verdicts.split_at(checks);
-            if let Some(outcome) = outcome_of(&rest[..checks], of_rule, refused) {
+            if let Some(outcome) = DecisionOutcome::of(&rest[..checks], of_rule, refused) {
                 view.record(first.rule, outcome);
             }
             rest = &rest[checks..];
@@ -167,35 +167,6 @@ impl Limits {
         if ietf_headers {
             rate_limit_headers::write_ietf(headers, &standings);
         }
-    }
-}
-
-/// What a rule did by its checks; nothing where another rule refused what this one would have let pass.
-fn outcome_of(selected: &[Selected], verdicts: &[Verdict], refused: bool) -> Option<DecisionOutcome> {
-    // Almost every rule has one check, and almost every check conforms.
-    if let [verdict] = verdicts
-        && !verdict.exceeds()
-        && verdict.delay().is_zero()
-    {
-        return (!refused).then_some(DecisionOutcome::Allowed);
-    }
-    let any = |is: fn(&Verdict) -> bool| verdicts.iter().any(is);
-    let banned =
-        selected.iter().zip(verdicts).any(|(one, verdict)| one.part == Part::Ban && verdict.refuses());
-    if banned {
-        Some(DecisionOutcome::Banned)
-    } else if any(Verdict::refuses) {
-        Some(DecisionOutcome::Limited)
-    } else if any(|verdict| verdict.exceeds() && verdict.enforcement == Enforcement::Shadow) {
-        Some(DecisionOutcome::Shadow)
-    } else if refused {
-        None
-    } else if any(Verdict::marks) {
-        Some(DecisionOutcome::Soft)
-    } else if any(|verdict| !verdict.delay().is_zero()) {
-        Some(DecisionOutcome::Delayed)
-    } else {
-        Some(DecisionOutcome::Allowed)
     }
 }
 

@@ -46,13 +46,32 @@ pub struct Status {
     pub duration_until_reset: Option<Duration>,
 }
 
+impl Status {
+    /// Whether the descriptor is over its limit.
+    pub fn is_over(&self) -> bool {
+        self.code == Code::OverLimit
+    }
+
+    /// Takes over what `other` says of the same descriptor where that is worse: over the limit, or with less left.
+    pub(super) fn worsen(&mut self, other: Self) {
+        // A limit is worse than none, and none at all than one that is unlimited.
+        let rank = |status: &Self| {
+            let left = status.current_limit.as_ref().map(|_| status.limit_remaining);
+            (!status.is_over(), left.is_none(), left)
+        };
+        if rank(&other) < rank(self) {
+            *self = other;
+        }
+    }
+}
+
 /// A limit as the answer shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CurrentLimit {
     /// Hits per unit.
     pub requests_per_unit: u32,
-    /// Over which time.
-    pub unit: Unit,
+    /// Over which time; `None` for a limit whose period is none of the protocol's, which is UNKNOWN there.
+    pub unit: Option<Unit>,
     /// The rule's name; may be empty.
     pub name: Arc<str>,
 }

@@ -15,12 +15,13 @@ use crate::clock::Clock;
 use crate::drain::{Drain, Readiness};
 use crate::limiter::Limiter;
 use crate::limiter::timestamp::Timestamp;
-use crate::telemetry::metrics::{Hits, RateLimits};
+use crate::policy::Policy;
+use crate::telemetry::metrics::{Hits, Metrics, RateLimits, RuleMetrics};
 
 /// Shared by all who answer.
 #[derive(Debug)]
 pub struct Desk {
-    service: ArcSwap<Service>,
+    deciding: ArcSwap<Deciding>,
     /// Held by whoever replaces the service: rules and settings come from different sides.
     replacing: Mutex<()>,
     /// Whether there are rules.
@@ -29,6 +30,13 @@ pub struct Desk {
     clock: Arc<Clock>,
     drain: Arc<Drain>,
     stats: Arc<RateLimits>,
+}
+
+/// What decides, and where native rules count what they do, in their order.
+#[derive(Clone, Debug)]
+struct Deciding {
+    service: Service,
+    native: Arc<[RuleMetrics]>,
 }
 
 impl Desk {
@@ -42,7 +50,7 @@ impl Desk {
     ) -> Self {
         Self {
             has_rules: watch::Sender::new(service.rules.is_some()),
-            service: ArcSwap::from_pointee(service),
+            deciding: ArcSwap::from_pointee(Deciding { service, native: Arc::default() }),
             replacing: Mutex::default(),
             limiter,
             clock,
@@ -57,9 +65,13 @@ impl Desk {
     /// [`Undecided`] where it cannot be answered.
     pub fn decide(&self, request: &Request) -> Result<Answer, Undecided> {
         let now = self.clock.now();
-        let decided = self.service.load().decide(request, &self.limiter, now);
+        let deciding = self.deciding.load();
+        let decided = deciding.service.decide(request, &self.limiter, now);
         if let Ok(answer) = &decided {
             self.count(request, answer);
+            for (rule, outcome) in &answer.stats.rules {
+                deciding.native.get(rule.0).into_iter().for_each(|rule| rule.record(*outcome));
+            }
         }
         self.stats.call(self.clock.now().since(now), decided.is_err());
         decided
@@ -86,30 +98,39 @@ impl Desk {
 
     /// The rules in force, none where there are none yet, and the time.
     pub(super) fn rules_now(&self) -> (Arc<Rules>, Timestamp) {
-        (self.service.load().rules.clone().unwrap_or_default(), self.clock.now())
+        (self.deciding.load().service.rules.clone().unwrap_or_default(), self.clock.now())
     }
 
     /// From now on these rules hold.
     pub fn set_rules(&self, rules: Arc<Rules>) {
-        self.replace(|service| service.rules = Some(rules));
+        self.replace(|deciding| deciding.service.rules = Some(rules));
         self.has_rules.send_replace(true);
     }
 
     /// From now on these settings hold.
     pub fn set_settings(&self, settings: Arc<Settings>) {
-        self.replace(|service| service.settings = settings);
+        self.replace(|deciding| deciding.service.settings = settings);
     }
 
-    fn replace(&self, change: impl FnOnce(&mut Service)) {
+    /// From now on the rules of this generation hold in their domains; what they do is counted by `metrics`.
+    pub fn set_native(&self, policy: Arc<Policy>, metrics: &Metrics) {
+        let native = policy.rules.rules().iter().map(|rule| metrics.rule(&rule.name)).collect();
+        self.replace(|deciding| {
+            deciding.service.native = Some(policy);
+            deciding.native = native;
+        });
+    }
+
+    fn replace(&self, change: impl FnOnce(&mut Deciding)) {
         let _replacing = self.replacing.lock();
-        let mut service = Service::clone(&self.service.load());
-        change(&mut service);
-        self.service.store(Arc::new(service));
+        let mut deciding = Deciding::clone(&self.deciding.load());
+        change(&mut deciding);
+        self.deciding.store(Arc::new(deciding));
     }
 
     /// The rules in force, a line each.
     pub fn dump(&self) -> String {
-        self.service.load().rules.as_deref().map(Rules::dump).unwrap_or_default()
+        self.deciding.load().service.rules.as_deref().map(Rules::dump).unwrap_or_default()
     }
 
     /// The statistics.
@@ -124,7 +145,7 @@ impl Desk {
 
     /// Whether clients should come here.
     pub fn is_healthy(&self) -> bool {
-        let has_rules = *self.has_rules.borrow() || !self.service.load().settings.needs_rules;
+        let has_rules = *self.has_rules.borrow() || !self.deciding.load().service.settings.needs_rules;
         has_rules && self.drain.is_ready()
     }
 

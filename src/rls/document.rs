@@ -16,6 +16,16 @@ const MOST_BYTES: usize = 32 << 20;
 pub struct LoadError {
     file: String,
     problem: String,
+    place: Option<Place>,
+}
+
+/// Where something is written, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The line.
+    pub line: usize,
+    /// The column, in characters.
+    pub column: usize,
 }
 
 /// One document.
@@ -50,6 +60,8 @@ pub struct DescriptorDocument {
     pub metadata: Option<Map<String, Json>>,
     /// The next level.
     pub descriptors: Vec<Self>,
+    /// Where it is written, if that is known.
+    pub place: Option<Place>,
 }
 
 /// A limit as written.
@@ -88,7 +100,27 @@ const KNOWN: [&str; 16] = [
 
 impl LoadError {
     pub(super) fn new(file: &str, problem: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), problem: problem.into() }
+        Self { file: file.to_owned(), problem: problem.into(), place: None }
+    }
+
+    /// The same with its place.
+    pub(super) fn at(self, place: Option<Place>) -> Self {
+        Self { place, ..self }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// What is wrong, without the file.
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
+
+    /// Where it is, if that is known; the reference's words seldom say.
+    pub fn place(&self) -> Option<Place> {
+        self.place
     }
 }
 
@@ -102,10 +134,16 @@ impl Document {
         if text.len() > MOST_BYTES {
             return Err(loading(format!("yaml: more than {MOST_BYTES} bytes, got {}", text.len())));
         }
-        let Some(root) = yaml::parse(text).map_err(loading)? else { return Ok(Self::default()) };
+        let parsed = yaml::parse(text).map_err(|error| {
+            let place = Place { line: error.line, column: error.column };
+            loading(error.to_string()).at(Some(place))
+        });
+        let Some(root) = parsed? else { return Ok(Self::default()) };
         let mut reader = Reader::default();
         match &root.value {
-            Value::Map(entries) => validate(entries).map_err(|problem| LoadError::new(file, problem))?,
+            Value::Map(entries) => {
+                validate(entries).map_err(|(place, problem)| LoadError::new(file, problem).at(Some(place)))?
+            }
             Value::Scalar(Scalar { kind: Kind::Null, .. }) => {}
             _ => reader.mismatch(&root, "map[interface {}]interface {}"),
         }
@@ -115,19 +153,21 @@ impl Document {
         };
         match reader.mismatches.as_slice() {
             [] => Ok(document),
-            problems => Err(loading(format!("yaml: unmarshal errors:\n{}", problems.join("\n")))),
+            problems => {
+                Err(loading(format!("yaml: unmarshal errors:\n{}", problems.join("\n"))).at(reader.first))
+            }
         }
     }
 }
 
 /// Refuses keys that are not known and leaves that are never wanted. As deep as the document, which is bounded.
-fn validate(entries: &[(Node, Node)]) -> Result<(), String> {
+fn validate(entries: &[(Node, Node)]) -> Result<(), (Place, String)> {
     for (key, value) in entries {
         let Some(name) = key.as_text() else {
-            return Err(format!("config error, key is not of type string: {}", key.printed()));
+            return Err((key.place(), format!("config error, key is not of type string: {}", key.printed())));
         };
         if !KNOWN.contains(&name) {
-            return Err(format!("config error, unknown key '{name}'"));
+            return Err((key.place(), format!("config error, unknown key '{name}'")));
         }
         match &value.value {
             // Its keys are the operator's own.
@@ -136,16 +176,16 @@ fn validate(entries: &[(Node, Node)]) -> Result<(), String> {
             Value::List(items) => {
                 for item in items {
                     let Value::Map(entries) = &item.value else {
-                        let item = item.printed();
-                        return Err(format!(
-                            "config error, yaml file contains list of type other than map: {item}"
-                        ));
+                        let text = item.printed();
+                        let problem =
+                            format!("config error, yaml file contains list of type other than map: {text}");
+                        return Err((item.place(), problem));
                     };
                     validate(entries)?;
                 }
             }
             Value::Scalar(Scalar { kind: Kind::Float(_) | Kind::Large(_), .. }) => {
-                return Err("error checking config".to_owned());
+                return Err((value.place(), "error checking config".to_owned()));
             }
             Value::Scalar(_) => {}
         }
@@ -157,6 +197,8 @@ fn validate(entries: &[(Node, Node)]) -> Result<(), String> {
 #[derive(Debug, Default)]
 struct Reader {
     mismatches: Vec<String>,
+    /// Where the first of them is.
+    first: Option<Place>,
 }
 
 impl Reader {
@@ -176,6 +218,7 @@ impl Reader {
             share_threshold: self.flag(node.get("share_threshold")),
             metadata: node.get("metadata").and_then(|metadata| self.metadata(metadata)),
             descriptors: self.descriptors(node.get("descriptors")),
+            place: Some(node.place()),
         }
     }
 
@@ -263,11 +306,16 @@ impl Reader {
             Value::List(_) | Value::Map(_) => String::new(),
         };
         let (line, tag) = (node.line, node.tag());
+        self.first.get_or_insert_with(|| node.place());
         self.mismatches.push(format!("  line {line}: cannot unmarshal {tag}{value} into {wanted}"));
     }
 }
 
 impl Node {
+    const fn place(&self) -> Place {
+        Place { line: self.line, column: self.column }
+    }
+
     fn get(&self, name: &str) -> Option<&Self> {
         let Value::Map(entries) = &self.value else { return None };
         entries.iter().find(|(key, _)| key.as_text() == Some(name)).map(|(_, value)| value)

@@ -61,7 +61,10 @@ fn current_limit(limit: &CurrentLimit) -> Value {
     if limit.requests_per_unit > 0 {
         fields.insert("requestsPerUnit".to_owned(), limit.requests_per_unit.into());
     }
-    fields.insert("unit".to_owned(), limit.unit.as_str().into());
+    // UNKNOWN is what a message says that does not say it.
+    if let Some(unit) = limit.unit {
+        fields.insert("unit".to_owned(), unit.as_str().into());
+    }
     fields.into()
 }
 
@@ -254,7 +257,7 @@ mod tests {
 
     #[test]
     fn an_answer_leaves_out_what_is_nothing() {
-        let limit = CurrentLimit { requests_per_unit: 5, unit: Unit::Minute, name: "".into() };
+        let limit = CurrentLimit { requests_per_unit: 5, unit: Some(Unit::Minute), name: "".into() };
         let over = Status {
             code: Code::OverLimit,
             current_limit: Some(limit),

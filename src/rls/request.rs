@@ -66,6 +66,16 @@ impl Hits {
         if self.are_given_back { -amount } else { amount }
     }
 
+    /// As a check has them, which cannot ask for less than nothing.
+    pub(super) fn cost(self) -> u32 {
+        u32::try_from(self.counted()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether they are given back.
+    pub(super) const fn are_given_back(self) -> bool {
+        self.are_given_back
+    }
+
     /// As statistics have them, which only ever grow.
     pub(super) const fn counted(self) -> u64 {
         if self.are_given_back { 0 } else { self.count }

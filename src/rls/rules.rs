@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use self::wildcard::Wildcard;
-use super::document::{DescriptorDocument, Document, LimitDocument, LoadError};
+use super::document::{DescriptorDocument, Document, LimitDocument, LoadError, Place};
 use super::unit::Unit;
 
 /// Levels of descriptors within each other; a document from YAML has fewer.
@@ -22,6 +22,9 @@ const DEEPEST: usize = 100;
 pub struct Rules {
     domains: HashMap<Box<str>, Level>,
 }
+
+/// What is wrong with a descriptor, and where that is.
+type Faulty = (Option<Place>, String);
 
 /// One level of a tree.
 #[derive(Debug, Default)]
@@ -101,7 +104,8 @@ impl Rules {
             }
             let parent = format!("{domain}.");
             let level = rules.domains.entry(domain.into()).or_default();
-            level.load(&parent, descriptors, 1).map_err(|problem| LoadError::new(file, problem))?;
+            let loaded = level.load(&parent, descriptors, 1);
+            loaded.map_err(|(place, problem)| LoadError::new(file, problem).at(place))?;
         }
         Ok(rules)
     }
@@ -130,11 +134,12 @@ impl Level {
         parent: &str,
         descriptors: Vec<DescriptorDocument>,
         depth: usize,
-    ) -> Result<(), String> {
-        if depth > DEEPEST {
-            return Err(format!("descriptors nested more than {DEEPEST} levels deep"));
-        }
+    ) -> Result<(), Faulty> {
         for descriptor in descriptors {
+            let place = descriptor.place;
+            if depth > DEEPEST {
+                return Err((place, format!("descriptors nested more than {DEEPEST} levels deep")));
+            }
             let (composite, node) = self.node(parent, descriptor, depth)?;
             if composite.contains('*') {
                 self.wildcards.push((Wildcard::new(&composite), self.nodes.len()));
@@ -150,25 +155,26 @@ impl Level {
         parent: &str,
         document: DescriptorDocument,
         depth: usize,
-    ) -> Result<(Box<str>, Node), String> {
-        let composite = composite(&document)?;
+    ) -> Result<(Box<str>, Node), Faulty> {
+        let faulty = |problem| (document.place, problem);
+        let composite = composite(&document).map_err(faulty)?;
         let stat_key = format!("{parent}{composite}");
         if self.index.contains_key(composite.as_str()) {
-            return Err(format!("duplicate descriptor composite key '{stat_key}'"));
+            return Err(faulty(format!("duplicate descriptor composite key '{stat_key}'")));
         }
         if document.share_threshold && !composite.contains('*') {
-            return Err(format!(
+            return Err(faulty(format!(
                 "share_threshold can only be used with wildcard values (containing '*'), \
                  but found key '{composite}'"
-            ));
+            )));
         }
         let pattern = if document.value.is_empty() { &document.key } else { &document.value };
         let shared = document.share_threshold.then(|| pattern.as_str().into());
         let rule = match &document.rate_limit {
             Some(limit) => Some(Rule {
-                rate: rate(limit)?,
+                rate: rate(limit).map_err(faulty)?,
                 name: limit.name.as_str().into(),
-                replaces: replaces(limit)?,
+                replaces: replaces(limit).map_err(faulty)?,
                 shadow_mode: document.shadow_mode,
                 quota_mode: document.quota_mode,
                 detailed_metric: document.detailed_metric,

@@ -2,7 +2,7 @@
 //!
 //! First every descriptor is looked up, then all counters are counted on at one moment, then the answer is
 //! made from what they read. Nothing is asked before it is counted, so two requests cannot both take the last
-//! hit.
+//! hit. Where native rules have the domain too, their checks are decided at that same moment.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,14 +13,17 @@ use super::answer::{Answer, Code, CurrentLimit, Status, Undecided};
 use super::headers;
 use super::matching::{self, Met};
 use super::metadata;
+use super::native::Native;
 use super::request::Request;
 use super::rules::{Level, Rate, Rule, Rules};
 use super::settings::{Counting, Settings};
 use super::stats::{Crossing, DescriptorStats, Stats, near_threshold};
 use super::windows::Windows;
-use crate::limiter::Limiter;
+use crate::limiter::decision::Verdict;
 use crate::limiter::tally::{self, Tallied, Tally};
 use crate::limiter::timestamp::Timestamp;
+use crate::limiter::{Limiter, Ruling};
+use crate::policy::Policy;
 
 /// What decides: the rules in force, the settings, and where is counted. To be made anew for each generation.
 #[derive(Clone, Debug)]
@@ -31,6 +34,8 @@ pub struct Service {
     pub settings: Arc<Settings>,
     /// Which meters of the limiter it counts on.
     pub windows: Windows,
+    /// The rules of the configuration, some of which may be for domains of Envoy's.
+    pub native: Option<Arc<Policy>>,
 }
 
 /// What becomes of one descriptor.
@@ -73,14 +78,34 @@ impl Service {
         if request.descriptors.is_empty() {
             return Err(Undecided::NoDescriptors);
         }
-        let rules = self.rules.as_deref().ok_or(Undecided::NoRules)?;
-        let Some(domain) = rules.domain(&request.domain) else {
-            return Ok(self.without_domain(request));
+        let native = self.native.as_deref();
+        let native = native.and_then(|policy| Native::ask(policy, request, self.settings.shadow_mode, now));
+        let domain = match (&self.rules, &native) {
+            (Some(rules), _) => rules.domain(&request.domain),
+            (None, Some(_)) => None,
+            (None, None) => return Err(Undecided::NoRules),
         };
+        if domain.is_none() && native.is_none() {
+            return Ok(self.without_domain(request));
+        }
         let (cases, tallies) = self.cases(domain, request, limiter)?;
-        let counting = self.settings.counting_of(&request.domain);
-        let read = limiter.tally(&tallies, |read| self.which_count(counting, &cases, read), now);
-        Ok(self.answer(request, &cases, &read, now))
+        let Some(native) = native else {
+            let read = limiter.tally(&tallies, |read| self.which_count(request, &cases, read, false), now);
+            let is_refused = self.is_refused(&cases, &read);
+            return Ok(self.answer(request, (&cases, &read), is_refused, None, now));
+        };
+        native.give_back(request, limiter, now);
+        let mut is_refused = false;
+        let rule = |verdicts: &[Verdict], read: &[Tallied]| {
+            let by_native = native.is_denied() || native.is_over(request, verdicts);
+            is_refused = by_native || self.is_refused(&cases, read);
+            Ruling {
+                passes: !is_refused || self.settings.shadow_mode,
+                counting: self.which_count(request, &cases, read, by_native),
+            }
+        };
+        let (decision, read) = limiter.check_and_tally((native.checks(), &tallies), rule, now);
+        Ok(self.answer(request, (&cases, &read), is_refused, Some((&native, decision.verdicts())), now))
     }
 
     /// An unknown domain has no limits.
@@ -93,14 +118,14 @@ impl Service {
     /// What every descriptor meets, and the counters of those that meet a limit, in their order.
     fn cases<'r>(
         &self,
-        domain: &'r Level,
+        domain: Option<&'r Level>,
         request: &Request,
         limiter: &Limiter,
     ) -> Result<(Vec<Case<'r>>, SmallVec<[Tally; 4]>), Undecided> {
         let mut met: SmallVec<[Met<'r>; 4]> = SmallVec::new();
         for (index, descriptor) in request.descriptors.iter().enumerate() {
             met.push(match descriptor.limit {
-                None => matching::meet(domain, &descriptor.entries),
+                None => domain.map_or(Met::Nothing, |level| matching::meet(level, &descriptor.entries)),
                 Some(limit) => {
                     let unit = limit.unit.ok_or(Undecided::NoUnit(index))?;
                     Met::Override(Rate { requests_per_unit: limit.requests_per_unit, unit })
@@ -139,13 +164,20 @@ impl Service {
         Ok((cases, tallies))
     }
 
-    fn which_count(&self, counting: Counting, cases: &[Case<'_>], read: &[Tallied]) -> tally::Counting {
+    /// Which descriptors count of a request that native rules may have `refused` already.
+    fn which_count(
+        &self,
+        request: &Request,
+        cases: &[Case<'_>],
+        read: &[Tallied],
+        refused: bool,
+    ) -> tally::Counting {
         let is_any_over = read.iter().any(|read| read.is_over);
-        match counting {
+        match self.settings.counting_of(&request.domain) {
             Counting::Everything => tally::Counting::All,
             Counting::OnlyOver if is_any_over => tally::Counting::Over,
             Counting::OnlyOver => tally::Counting::All,
-            Counting::AllOrNothing if self.is_refused(cases, read) => tally::Counting::Nothing,
+            Counting::AllOrNothing if refused || self.is_refused(cases, read) => tally::Counting::Nothing,
             // What is over and refuses nobody is not charged either, as anywhere in this program.
             Counting::AllOrNothing => tally::Counting::Within,
         }
@@ -166,15 +198,20 @@ impl Service {
         quotas > 0 && quotas == quotas_over
     }
 
-    fn answer(&self, request: &Request, cases: &[Case<'_>], read: &[Tallied], now: Timestamp) -> Answer {
-        let mut stats = Stats::default();
-        let mut overall = Code::Ok;
-        if self.is_refused(cases, read) {
-            stats.global_shadow_mode = self.settings.shadow_mode;
-            overall = if self.settings.shadow_mode { Code::Ok } else { Code::OverLimit };
-        }
+    /// What is answered to a request that is `refused` or not.
+    fn answer(
+        &self,
+        request: &Request,
+        (cases, read): (&[Case<'_>], &[Tallied]),
+        refused: bool,
+        native: Option<(&Native<'_>, &[Verdict])>,
+        now: Timestamp,
+    ) -> Answer {
+        let shadow = self.settings.shadow_mode;
+        let mut stats = Stats { global_shadow_mode: refused && shadow, ..Stats::default() };
+        let overall = if refused && !shadow { Code::OverLimit } else { Code::Ok };
         let mut readings = read.iter();
-        let statuses: Vec<Status> = cases
+        let mut statuses: Vec<Status> = cases
             .iter()
             .map(|case| match case {
                 Case::NoLimit => Status::default(),
@@ -186,14 +223,20 @@ impl Service {
                 }
             })
             .collect();
-        let refuses = |index: usize| {
-            statuses[index].code == Code::OverLimit
-                && matches!(&cases[index], Case::Counted(counted) if !counted.is_quota(&self.settings))
-        };
-        let names = self.settings.headers.as_ref();
-        let headers = names.map(|names| headers::headers(names, &statuses, refuses)).unwrap_or_default();
+        let is_quota = |index: usize| matches!(&cases[index], Case::Counted(counted) if counted.is_quota(&self.settings));
+        let mut refuses: SmallVec<[bool; 4]> =
+            statuses.iter().enumerate().map(|(index, status)| status.is_over() && !is_quota(index)).collect();
         let metadata = self.metadata(request, cases, &statuses);
-        Answer { overall, statuses, headers, metadata, stats }
+        if let Some((native, verdicts)) = native {
+            stats.rules = native.outcomes(verdicts, refused && !shadow);
+            for (index, status) in native.statuses(request, verdicts, now).enumerate() {
+                refuses[index] |= status.is_over();
+                statuses[index].worsen(status);
+            }
+        }
+        let names = self.settings.headers.as_ref();
+        let headers = names.map(|names| headers::headers(names, &statuses, |index| refuses[index]));
+        Answer { overall, statuses, headers: headers.unwrap_or_default(), metadata, stats }
     }
 
     fn metadata(
@@ -222,7 +265,7 @@ impl Counted<'_> {
         let is_refused = read.is_over && !self.is_shadow();
         Status {
             code: if is_refused { Code::OverLimit } else { Code::Ok },
-            current_limit: Some(CurrentLimit { requests_per_unit, unit, name }),
+            current_limit: Some(CurrentLimit { requests_per_unit, unit: Some(unit), name }),
             limit_remaining: u32::try_from(left).unwrap_or(u32::MAX),
             duration_until_reset: Some(unit.until_reset(now)),
         }

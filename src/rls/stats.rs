@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::rules::RuleIndex;
+use crate::telemetry::metrics::DecisionOutcome;
+
 /// All that one request adds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -11,6 +14,8 @@ pub struct Stats {
     pub domain_not_found: u64,
     /// `ratelimit.service.global_shadow_mode`: whether the answer is OK only because of that mode.
     pub global_shadow_mode: bool,
+    /// What native rules did, once for each descriptor that they met.
+    pub rules: Vec<(RuleIndex, DecisionOutcome)>,
 }
 
 /// `ratelimit.service.rate_limit.KEY.*` of one descriptor. Without a local cache

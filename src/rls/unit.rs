@@ -48,6 +48,11 @@ impl Unit {
         Self::ALL.into_iter().find(|unit| unit.as_str().eq_ignore_ascii_case(name))
     }
 
+    /// The unit that is as long as `period`, if there is one.
+    pub fn as_long_as(period: Period) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| Duration::from_secs(unit.seconds()) == period.duration())
+    }
+
     /// Its length in seconds.
     pub const fn seconds(self) -> u64 {
         self.period().duration().as_secs()

@@ -8,9 +8,9 @@ mod scalar;
 
 use std::collections::{HashMap, HashSet};
 
-use saphyr_parser::{Event, Parser, Tag};
+use saphyr_parser::{Event, Marker, Parser, Tag};
 
-pub(super) use self::scalar::{Kind, Scalar};
+pub(crate) use self::scalar::{Kind, Scalar};
 
 /// Maps and lists within each other.
 const DEEPEST: usize = 128;
@@ -19,18 +19,28 @@ const MOST_VALUES: usize = 2 << 20;
 
 /// A value and where it is.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
-    /// Counted from 1.
-    pub(super) line: usize,
-    pub(super) value: Value,
+pub(crate) struct Node {
+    /// Counted from 1, as the column is.
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+    pub(crate) value: Value,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Scalar(Scalar),
     List(Vec<Node>),
     /// Each key once: of several the last.
     Map(Vec<(Node, Node)>),
+}
+
+/// Why a text cannot be read, as the reference's parser puts it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("yaml: line {line}: {problem}")]
+pub(crate) struct Error {
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+    pub(crate) problem: String,
 }
 
 /// A node with what it costs to repeat it.
@@ -45,7 +55,7 @@ struct Weighed {
 #[derive(Debug)]
 struct Open {
     anchor: usize,
-    line: usize,
+    at: (usize, usize),
     values: usize,
     depth: usize,
     content: Content,
@@ -69,39 +79,45 @@ struct Builder {
 ///
 /// # Errors
 /// What is wrong and where, as the reference's parser puts it.
-pub(super) fn parse(text: &str) -> Result<Option<Node>, String> {
+pub(crate) fn parse(text: &str) -> Result<Option<Node>, Error> {
     let mut builder = Builder::default();
     let mut parser = Parser::new_from_str(text);
     while let Some(next) = parser.next_event() {
         let (event, span) = next.map_err(|error| {
-            let line = error.marker().line().max(1);
-            format!("yaml: line {line}: {}", error.info())
+            let (line, column) = place(error.marker());
+            Error { line, column, problem: error.info().to_owned() }
         })?;
         if matches!(event, Event::DocumentEnd) {
             break;
         }
-        let line = span.start.line().max(1);
-        builder.step(event, line).map_err(|problem| format!("yaml: line {line}: {problem}"))?;
+        let at = place(&span.start);
+        let (line, column) = at;
+        builder.step(event, at).map_err(|problem| Error { line, column, problem })?;
     }
     Ok(builder.root)
 }
 
+/// Line and column, both from 1.
+fn place(marker: &Marker) -> (usize, usize) {
+    (marker.line().max(1), marker.col() + 1)
+}
+
 impl Builder {
-    fn step(&mut self, event: Event<'_>, line: usize) -> Result<(), String> {
+    fn step(&mut self, event: Event<'_>, at: (usize, usize)) -> Result<(), String> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let tag = tag.as_deref().map(tag_name);
                 let value = Value::Scalar(Scalar::read(&text, style, tag));
-                self.finished(Weighed { node: Node { line, value }, values: 1, depth: 0 }, anchor)
+                self.finished(Weighed { node: node(at, value), values: 1, depth: 0 }, anchor)
             }
             Event::Alias(anchor) => match self.anchored.get(&anchor).cloned() {
                 Some(weighed) => self.finished(weighed, 0),
                 None => Err("anchor value contains itself".to_owned()),
             },
             Event::MappingStart(anchor, _) => {
-                self.enter(anchor, line, Content::Map { entries: Vec::new(), key: None })
+                self.enter(anchor, at, Content::Map { entries: Vec::new(), key: None })
             }
-            Event::SequenceStart(anchor, _) => self.enter(anchor, line, Content::List(Vec::new())),
+            Event::SequenceStart(anchor, _) => self.enter(anchor, at, Content::List(Vec::new())),
             Event::MappingEnd | Event::SequenceEnd => self.leave(),
             Event::Nothing
             | Event::StreamStart
@@ -111,20 +127,20 @@ impl Builder {
         }
     }
 
-    fn enter(&mut self, anchor: usize, line: usize, content: Content) -> Result<(), String> {
-        self.open.push(Open { anchor, line, values: 1, depth: 1, content });
+    fn enter(&mut self, anchor: usize, at: (usize, usize), content: Content) -> Result<(), String> {
+        self.open.push(Open { anchor, at, values: 1, depth: 1, content });
         if self.open.len() > DEEPEST { Err(too_deep()) } else { Ok(()) }
     }
 
     fn leave(&mut self) -> Result<(), String> {
-        let Some(Open { anchor, line, values, depth, content }) = self.open.pop() else { return Ok(()) };
+        let Some(Open { anchor, at, values, depth, content }) = self.open.pop() else { return Ok(()) };
         let value = match content {
             Content::List(items) => Value::List(items),
             Content::Map { entries, .. } => Value::Map(last_of_each(merged(entries)?)),
         };
         // Its values have been counted one by one.
         self.values = self.values.saturating_sub(values - 1);
-        self.finished(Weighed { node: Node { line, value }, values, depth }, anchor)
+        self.finished(Weighed { node: node(at, value), values, depth }, anchor)
     }
 
     fn finished(&mut self, weighed: Weighed, anchor: usize) -> Result<(), String> {
@@ -157,7 +173,7 @@ impl Builder {
 
 impl Node {
     /// Its tag, for messages.
-    pub(super) fn tag(&self) -> &'static str {
+    pub(crate) fn tag(&self) -> &'static str {
         match &self.value {
             Value::Scalar(scalar) => scalar.tag(),
             Value::List(_) => "!!seq",
@@ -166,7 +182,7 @@ impl Node {
     }
 
     /// The text of a key that is text.
-    pub(super) fn as_text(&self) -> Option<&str> {
+    pub(crate) fn as_text(&self) -> Option<&str> {
         match &self.value {
             Value::Scalar(Scalar { text, kind: Kind::Text }) => Some(text),
             _ => None,
@@ -174,7 +190,7 @@ impl Node {
     }
 
     /// The way Go prints it.
-    pub(super) fn printed(&self) -> String {
+    pub(crate) fn printed(&self) -> String {
         match &self.value {
             Value::Scalar(scalar) => scalar.printed(),
             Value::List(items) => {
@@ -190,6 +206,10 @@ impl Node {
             }
         }
     }
+}
+
+const fn node((line, column): (usize, usize), value: Value) -> Node {
+    Node { line, column, value }
 }
 
 fn tag_name(tag: &Tag) -> &str {

@@ -1,6 +1,6 @@
 //! Which rules may apply to a request, found without looking at the others.
 //!
-//! Rules are filed by host, then by path, then by header and method: by exact values in hash maps, by segments
+//! Rules are filed by host, then by path, then by header, descriptor and method: by exact values in hash maps, by segments
 //! of paths in a trie, by regexes in sets. Whatever cannot be filed by one of these is looked at always. The
 //! index only narrows: what it finds is a superset of what matches, and the rule's matcher has the last word,
 //! so the outcome is that of asking every rule in file order. Every walk is bounded by what the rules say, not
@@ -50,10 +50,10 @@ struct Bounds {
 }
 
 impl Index {
-    /// Files `rules`, which are named by their positions from now on.
-    pub(super) fn new(rules: &[Rule]) -> Self {
+    /// Files those of `rules` that are `meant`; they are named by their positions from now on.
+    pub(super) fn new(rules: &[Rule], meant: impl Fn(&Rule) -> bool) -> Self {
         let mut index = Self::default();
-        for (id, rule) in (0..).zip(rules) {
+        for (id, rule) in (0..).zip(rules).filter(|(_, rule)| meant(rule)) {
             index.file(id, &rule.matcher);
         }
         index.regexes.seal();

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::matcher::Route;
 use super::membership::Plans;
 use crate::identify::certificate::CertificateName;
+use crate::identify::descriptor::Entries;
 use crate::identify::jwt::claim::Claim;
 use crate::identify::lookup::{self, Ambiguity};
 use crate::identify::{Attributes, client_ip};
@@ -56,6 +57,8 @@ pub enum KeyPart {
     Jwt(Claim),
     /// A name in the client's certificate, the first of its kind.
     Certificate(CertificateName),
+    /// The values of this key in a descriptor of Envoy's, all of them in their order.
+    Descriptor(Box<str>),
 }
 
 impl fmt::Display for KeyPart {
@@ -76,6 +79,7 @@ impl fmt::Display for KeyPart {
             Self::Query(name) => write!(f, "{{query: {name}}}"),
             Self::Jwt(claim) => write!(f, "{{jwt: {claim}}}"),
             Self::Certificate(name) => write!(f, "{{tls: {name}}}"),
+            Self::Descriptor(key) => write!(f, "{{descriptor: {key}}}"),
         }
     }
 }
@@ -164,10 +168,14 @@ impl KeyPart {
     ) -> Result<(), Incomplete> {
         use Incomplete::Missing;
         match self {
-            Self::ClientIp => push_address(out, request.client_network),
+            Self::ClientIp => {
+                request.client_ip().ok_or(Missing)?;
+                push_address(out, request.client_network);
+            }
             Self::ClientNetwork { ipv4, ipv6 } => {
-                let bits = if request.client.ip.is_ipv4() { ipv4 } else { ipv6 };
-                let network = bits.map(|bits| client_ip::network(request.client.ip, bits, bits));
+                let ip = request.client_ip().ok_or(Missing)?;
+                let bits = if ip.is_ipv4() { ipv4 } else { ipv6 };
+                let network = bits.map(|bits| client_ip::network(ip, bits, bits));
                 push_address(out, network.unwrap_or(request.client_network));
             }
             Self::Country => push(out, &request.place().country.ok_or(Missing)?.code()),
@@ -175,8 +183,9 @@ impl KeyPart {
             Self::System => push(out, &request.system().ok_or(Missing)?.0.to_be_bytes()),
             Self::Plan(plans) => push(out, plans.of(request)?.ok_or(Missing)?.as_bytes()),
             Self::Route => push(out, route.0.as_bytes()),
+            Self::Path if request.path.is_empty() => return Err(Missing),
             Self::Path => push(out, request.path.as_bytes()),
-            Self::Method => push(out, request.method.as_str().as_bytes()),
+            Self::Method => push(out, request.method.ok_or(Missing)?.as_str().as_bytes()),
             Self::Host if request.host.as_str().is_empty() => return Err(Missing),
             Self::Host => push(out, request.host.as_str().as_bytes()),
             Self::Header(name) => push(out, &lookup::header(request.headers, name)?.ok_or(Missing)?),
@@ -189,6 +198,7 @@ impl KeyPart {
                 let names = request.certificate.map_or(&[][..], |certificate| certificate.names(*name));
                 push(out, names.first().ok_or(Missing)?.as_bytes());
             }
+            Self::Descriptor(key) => push_values(out, request.descriptor.ok_or(Missing)?, key)?,
         }
         Ok(())
     }
@@ -207,6 +217,17 @@ fn push(out: &mut Encoded, part: &[u8]) {
     let length = u32::try_from(part.len()).unwrap_or(u32::MAX - 1);
     out.extend_from_slice(&length.to_be_bytes());
     out.extend_from_slice(part);
+}
+
+/// As many values as there are, so that no list of them looks like another or like other parts.
+fn push_values(out: &mut Encoded, descriptor: Entries<'_>, key: &str) -> Result<(), Incomplete> {
+    let count = descriptor.values(key).count();
+    if count == 0 {
+        return Err(Incomplete::Missing);
+    }
+    out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());
+    descriptor.values(key).for_each(|value| push(out, value.as_bytes()));
+    Ok(())
 }
 
 /// The two kinds of addresses differ in length, and so never meet.

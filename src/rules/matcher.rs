@@ -10,6 +10,7 @@ use super::schedule::Schedule;
 use crate::identify::Attributes;
 use crate::identify::certificate::CertificateName;
 use crate::identify::cidr::CidrSet;
+use crate::identify::descriptor::Entries;
 use crate::identify::geo::{Asn, Continent, Country};
 use crate::identify::jwt::claim::Claim;
 use crate::identify::lookup::Ambiguity;
@@ -37,7 +38,21 @@ pub struct Matcher {
     pub certificate: Box<[(CertificateName, Box<[HeaderPattern]>)]>,
     /// The client is on one of these plans.
     pub plan: Option<Box<OnPlan>>,
+    /// Envoy's descriptor is such a one; no proxied request has any.
+    pub told: Option<Box<Told>>,
 }
+
+/// What a descriptor of Envoy's must be.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// For each of these keys, any of its patterns by any of the key's values.
+    pub some: Box<[Entry]>,
+    /// Exactly these entries in this order.
+    pub all: Option<Box<[Entry]>>,
+}
+
+/// A key and the patterns of its values, one of which must hold.
+pub type Entry = (Box<str>, Box<[HeaderPattern]>);
 
 /// Which plans a rule is for.
 #[derive(Clone, Debug)]
@@ -77,13 +92,18 @@ pub enum Match<'a> {
 impl Matcher {
     /// Whether all fields hold for the request, and by which route.
     pub fn matches(&self, request: &Attributes<'_>) -> Match<'_> {
-        let holds = (self.methods.is_empty() || self.methods.contains(request.method))
-            && (self.hosts.is_empty() || self.hosts.iter().any(|host| host.matches(request.host.as_str())))
-            && self.client_ip.as_ref().is_none_or(|set| set.contains(request.client.ip))
+        let is_meant = |method| self.methods.contains(method);
+        let holds = (self.methods.is_empty() || request.method.is_some_and(is_meant))
+            && (self.hosts.is_empty() || self.matches_host(request))
+            && self
+                .client_ip
+                .as_ref()
+                .is_none_or(|set| request.client_ip().is_some_and(|ip| set.contains(ip)))
             && self.schedule.as_ref().is_none_or(|schedule| schedule.contains(request.now))
             && self.headers.iter().all(|(name, patterns)| {
                 patterns.iter().any(|pattern| pattern.matches(&request.headers.get_all(name)))
-            });
+            })
+            && self.told.as_ref().is_none_or(|told| request.descriptor.is_some_and(|said| told.is(said)));
         if !holds {
             return Match::No;
         }
@@ -91,8 +111,9 @@ impl Matcher {
             Route("")
         } else {
             match self.paths.iter().find(|path| path.matches(&request.path)) {
-                Some(path) => Route(path.as_str()),
-                None => return Match::No,
+                // Some regexes find a match in a path that is not there.
+                Some(path) if !request.path.is_empty() => Route(path.as_str()),
+                _ => return Match::No,
             }
         };
         // Last, since these may be what has a database asked, members searched, and a signature verified.
@@ -101,6 +122,13 @@ impl Matcher {
             return Match::Yes(route);
         }
         self.matches_client(request, route)
+    }
+
+    fn matches_host(&self, request: &Attributes<'_>) -> bool {
+        let host = request.host.as_str();
+        // A head without a host is for the host of no name; a descriptor without one says nothing about it.
+        let is_absent = host.is_empty() && request.descriptor.is_some();
+        !is_absent && self.hosts.iter().any(|pattern| pattern.matches(host))
     }
 
     /// Whether those fields hold that say who the client is.
@@ -131,6 +159,26 @@ fn is_named(request: &Attributes<'_>, name: CertificateName, patterns: &[HeaderP
         [] => pattern.matches_value(None),
         names => names.iter().any(|name| pattern.matches_value(Some(name))),
     })
+}
+
+impl Told {
+    /// Every key that is looked at, with its patterns.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> + Clone {
+        self.some.iter().chain(self.all.iter().flatten())
+    }
+
+    fn is(&self, said: Entries<'_>) -> bool {
+        let some =
+            |(key, patterns): &Entry| patterns.iter().any(|pattern| pattern.matches_values(said.values(key)));
+        self.some.iter().all(some) && self.all.as_ref().is_none_or(|all| is_exactly(all, said.0))
+    }
+}
+
+fn is_exactly(wanted: &[Entry], said: &[(&str, &str)]) -> bool {
+    let each = |((key, patterns), (given, value)): (&Entry, &(&str, &str))| {
+        **key == **given && patterns.iter().any(|pattern| pattern.matches_value(Some(value)))
+    };
+    wanted.len() == said.len() && wanted.iter().zip(said).all(each)
 }
 
 impl OnPlan {

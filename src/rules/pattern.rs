@@ -234,6 +234,11 @@ impl HeaderPattern {
         self.matches_any(value.into_iter().map(str::as_bytes))
     }
 
+    /// The same for something else that may have several.
+    pub fn matches_values<'v>(&self, values: impl Iterator<Item = &'v str>) -> bool {
+        self.matches_any(values.map(str::as_bytes))
+    }
+
     fn matches_any<'v>(&self, mut values: impl Iterator<Item = &'v [u8]>) -> bool {
         match self {
             Self::Present => values.next().is_some(),

@@ -22,10 +22,12 @@ pub struct Rule {
     pub name: Box<str>,
     /// All of it must hold.
     pub matcher: Matcher,
-    /// Where all of this holds too, the rule does not apply.
-    pub except: Option<Matcher>,
+    /// Where all of any of these holds too, the rule does not apply.
+    pub except: Box<[Matcher]>,
     /// What it does.
     pub action: Action,
+    /// It is also for what Envoy asks about under this domain.
+    pub domain: Option<Box<str>>,
 }
 
 /// What a rule does to the requests it applies to.
@@ -183,15 +185,27 @@ pub enum OnMissing {
 impl Rule {
     /// Whether the rule applies to a request, and by which route.
     pub fn applies_to<'a>(&'a self, request: &Attributes<'_>) -> Match<'a> {
-        let found = self.matcher.matches(request);
-        let (Some(except), Match::Yes(route) | Match::Unclear(route, _)) = (&self.except, found) else {
-            return found;
-        };
-        match except.matches(request) {
-            Match::No => found,
-            Match::Yes(_) => Match::No,
-            Match::Unclear(_, ambiguity) => Match::Unclear(route, ambiguity),
+        let mut found = self.matcher.matches(request);
+        for except in &self.except {
+            let (Match::Yes(route) | Match::Unclear(route, _)) = found else { return found };
+            match except.matches(request) {
+                Match::No => {}
+                Match::Yes(_) => return Match::No,
+                Match::Unclear(_, ambiguity) => found = Match::Unclear(route, ambiguity),
+            }
         }
+        found
+    }
+
+    /// Whether it looks at what only Envoy's descriptors have; then it is for no proxied request.
+    pub fn reads_descriptors(&self) -> bool {
+        let in_key = |part: &KeyPart| matches!(part, KeyPart::Descriptor(_));
+        let has_key = matches!(&self.action, Action::Limit(limiting) if limiting.key.0.iter().any(in_key));
+        has_key || self.matchers().any(|matcher| matcher.told.is_some())
+    }
+
+    fn matchers(&self) -> impl Iterator<Item = &Matcher> {
+        std::iter::once(&self.matcher).chain(&self.except)
     }
 
     /// What it tells clients apart by: the parts of its key, and what plans are found by that it asks about.
@@ -204,8 +218,7 @@ impl Rule {
             KeyPart::Plan(plans) => Some(&plans.of),
             _ => None,
         });
-        let matchers = [Some(&self.matcher), self.except.as_ref()].into_iter().flatten();
-        let asked = matchers.filter_map(|matcher| Some(&matcher.plan.as_ref()?.plans.of));
+        let asked = self.matchers().filter_map(|matcher| Some(&matcher.plan.as_ref()?.plans.of));
         key.iter().chain(of_plan).chain(asked)
     }
 

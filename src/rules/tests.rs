@@ -28,7 +28,7 @@ fn paths(patterns: &[&str]) -> Matcher {
 }
 
 fn rule(name: &str, patterns: &[&str], action: Action) -> Rule {
-    Rule { name: name.into(), matcher: paths(patterns), except: None, action }
+    Rule { name: name.into(), matcher: paths(patterns), except: Box::default(), action, domain: None }
 }
 
 fn allowing(pattern: &str) -> Rule {
@@ -136,7 +136,7 @@ fn every_matching_limit_applies_in_file_order() {
 #[test]
 fn a_rule_does_not_apply_where_its_exception_does() {
     for action in [Action::Allow, Action::Deny, limiting(&[], OnMissing::Skip, &[5])] {
-        let except = Some(paths(&["/a/open/*", "/a/free"]));
+        let except = [paths(&["/a/open/*"]), paths(&["/a/free"])].into();
         let bound = bound(vec![Rule { except, ..rule("rule", &["/a/*"], action) }]);
         for uri in ["/a/open/1", "/a/free", "/b"] {
             assert!(bound.limited(uri).is_empty(), "{uri}");
@@ -149,7 +149,7 @@ fn a_rule_does_not_apply_where_its_exception_does() {
 #[test]
 fn all_of_an_exception_must_hold() {
     let except = Matcher { methods: [Method::POST].into(), ..paths(&["/a/open"]) };
-    let bound = bound(vec![Rule { except: Some(except), ..deny("/a/*") }]);
+    let bound = bound(vec![Rule { except: [except].into(), ..deny("/a/*") }]);
     assert!(matches!(bound.select("/a/open"), Selection::Denied(..)));
 }
 
@@ -256,7 +256,7 @@ fn a_rule_applies_only_within_its_schedule() {
     let within = Matcher { schedule: Some(Schedule::new([night])), ..Matcher::default() };
     let mut rules = vec![limit("night", &[], &[], &[1000]), limit("day", &[], &[], &[10])];
     rules[0].matcher = within.clone();
-    rules[1].except = Some(within);
+    rules[1].except = [within].into();
     let bound = bound(rules);
     for (moment, expected) in [
         ("2026-11-20T23:59:59.999Z", "day"),

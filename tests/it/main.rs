@@ -19,6 +19,7 @@ mod geo;
 mod hostile;
 mod http2;
 mod identity;
+mod import;
 mod jwt;
 mod limiting;
 mod malformed;

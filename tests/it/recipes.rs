@@ -294,6 +294,28 @@ fn an_old_page_rather_than_none() {
 }
 
 #[test]
+fn envoy_asks_us() {
+    let origin = obedient();
+    let service = "rls: { address: 127.0.0.1:0, http: 127.0.0.1:0 }";
+    let heading = "Envoy asks us instead of envoyproxy/ratelimit";
+    let kitchen = Kitchen::start_beside(service, heading, &origin, &[]);
+    let question = |client: &str| {
+        let entry = |key: &str, value: &str| format!(r#"{{"key":"{key}","value":"{value}"}}"#);
+        let entries = [entry("route", "login"), entry("remote_address", client)].join(",");
+        Request::post("/json", format!(r#"{{"domain":"edge","descriptors":[{{"entries":[{entries}]}}]}}"#))
+    };
+    let http = kitchen.door("http");
+    let asked = |times: usize, client: &str| -> Vec<u16> {
+        (0..times).map(|_| crate::support::ask(http, &question(client)).status).collect()
+    };
+    // A minute may end meanwhile, once.
+    let passed = asked(25, "192.0.2.1").into_iter().filter(|status| *status == 200).count();
+    assert!(matches!(passed, 10 | 20), "{passed}");
+    assert_eq!(asked(1, "192.0.2.2"), [200]);
+    assert!(kitchen.decisions("per-client", "allowed") >= 11.0);
+}
+
+#[test]
 fn every_recipe_is_tried() {
     let tests = [include_str!("recipes.rs"), include_str!("recipes/core.rs")].concat();
     let untried = RECIPES.lines().filter_map(|line| line.strip_prefix("## "));

@@ -5,6 +5,7 @@ mod doors;
 mod envoy;
 mod health;
 mod modes;
+mod native;
 mod quota;
 mod reload;
 mod scenarios;

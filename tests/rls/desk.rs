@@ -31,7 +31,8 @@ impl Desk {
         let limiter = Limiter::new(Table { max_keys: 10_000, secret: [7, 11] });
         let windows = Windows::install(&limiter, START).expect("a meter for each unit");
         let rules = Rules::from_yaml([("config.test", yaml)], false).expect("rules that load");
-        let service = Service { rules: Some(Arc::new(rules)), settings: Arc::new(settings), windows };
+        let rules = Some(Arc::new(rules));
+        let service = Service { rules, settings: Arc::new(settings), windows, native: None };
         Self { service, limiter, now: START }
     }
 

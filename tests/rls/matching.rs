@@ -27,7 +27,7 @@ fn a_limit_is_told_with_what_is_left_of_it() {
     let desk = rules("- {key: key1, value: foo, rate_limit: {name: n, unit: minute, requests_per_unit: 50}}");
     let status = desk.status("key1=foo");
     let limit = status.current_limit.unwrap();
-    assert_eq!((limit.requests_per_unit, limit.unit, &*limit.name), (50, Unit::Minute, "n"));
+    assert_eq!((limit.requests_per_unit, limit.unit, &*limit.name), (50, Some(Unit::Minute), "n"));
     assert_eq!((status.limit_remaining, status.duration_until_reset.unwrap().as_secs()), (49, 58));
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use http::{HeaderName, Method};
 
 use super::scope::Scope;
-use super::{each, geo, nested, networks, patterns, plans, tls};
+use super::{descriptors, each, geo, nested, networks, patterns, plans, tls};
 use crate::config::at::At;
 use crate::config::parse;
 use crate::config::problem::{Fault, Report, quoted};
@@ -54,6 +54,7 @@ pub(super) fn matcher(
     if let Some(names) = &raw.tls {
         matcher.certificate = tls::names(names, at.key("tls"), scope, report).into();
     }
+    matcher.told = descriptors::told(raw, at, scope, report).map(Box::new);
     matcher
 }
 
@@ -78,6 +79,8 @@ pub(super) fn except(
         schedule,
         jwt,
         tls,
+        descriptor,
+        entries,
     } = raw;
     let is_empty = path.is_none()
         && method.is_none()
@@ -90,7 +93,9 @@ pub(super) fn except(
         && plan.is_none()
         && schedule.is_none()
         && jwt.is_none()
-        && tls.is_none();
+        && tls.is_none()
+        && descriptor.is_none()
+        && entries.is_none();
     if is_empty && !report.is_faulty(at) {
         report.value(at, "an empty `except` excepts every request, so the rule would never apply");
     }
@@ -99,8 +104,19 @@ pub(super) fn except(
 
 /// Whether nothing is asked of a request.
 pub(super) fn holds_for_all(matcher: &Matcher) -> bool {
-    let Matcher { paths, methods, hosts, headers, client_ip, schedule, origin, plan, claims, certificate } =
-        matcher;
+    let Matcher {
+        paths,
+        methods,
+        hosts,
+        headers,
+        client_ip,
+        schedule,
+        origin,
+        plan,
+        claims,
+        certificate,
+        told,
+    } = matcher;
     paths.is_empty()
         && methods.is_empty()
         && hosts.is_empty()
@@ -111,6 +127,7 @@ pub(super) fn holds_for_all(matcher: &Matcher) -> bool {
         && plan.is_none()
         && claims.is_empty()
         && certificate.is_empty()
+        && told.is_none()
 }
 
 /// `key` of the rule at `rule`: in order, each part once, and a route only where the rule looks at paths.
@@ -151,6 +168,9 @@ fn part(raw: &raw::KeyPart, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'
     }
     if let Some(name) = named.tls {
         return tls::name(name, at.key("tls"), scope, report).map(KeyPart::Certificate);
+    }
+    if let Some(key) = &named.descriptor {
+        return descriptors::part(key, at.key("descriptor"), scope, report);
     }
     named_part([&named.header, &named.cookie, &named.query], at, report)
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::scope::Scope;
-use super::{each, limits, matching, nested, refusal, tariff, throttle, windows};
+use super::scope::{Asks, Scope};
+use super::{domain, each, limits, matching, nested, refusal, tariff, throttle, windows};
 use crate::config::at::At;
 use crate::config::defaults::LONGEST_NAME;
 use crate::config::problem::{Fault, Report, named, quoted};
@@ -63,8 +63,12 @@ fn rule(
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> (Rule, Refusal) {
+    scope.asks =
+        if raw.domain.is_some() || report.is_faulty(at.key("domain")) { Asks::Domain } else { Asks::Rule };
     let matcher = matching::matcher(raw.matching.as_ref(), at.key("match"), scope, report);
-    let except = raw.except.as_ref().map(|except| matching::except(except, at.key("except"), scope, report));
+    let except = raw.except.as_ref().map_or_else(Vec::new, |list| {
+        each(list, at.key("except"), |except, at| Some(matching::except(except, at, scope, report)))
+    });
     let refusal = refusal::compile(raw.on_limit.as_ref(), name, at.key("on_limit"), scope.files, report);
     let action = match raw.action.unwrap_or_default() {
         raw::Action::Limit if report.is_faulty(at.key("action")) => Action::Deny,
@@ -79,7 +83,11 @@ fn rule(
         }
     };
     note_on_everybody(raw, &matcher, at, report);
-    (Rule { name: name.into(), matcher, except, action }, refusal)
+    scope.asks = Asks::default();
+    let domain = domain::name(raw, at, scope, report);
+    let rule = Rule { name: name.into(), matcher, except: except.into(), action, domain };
+    domain::check(raw, &rule, at, report);
+    (rule, refusal)
 }
 
 fn limiting(

@@ -26,6 +26,22 @@ pub(super) struct Scope<'f> {
     pub(super) has_tokens: bool,
     /// Whether any listener verifies clients' certificates.
     pub(super) has_certificates: bool,
+    /// Whether Envoy's rate limit service is written.
+    pub(super) has_service: bool,
+    /// Who asks about matchers and keys.
+    pub(super) asks: Asks,
     /// The claims of tokens that have been asked for so far.
     pub(super) claims: RefCell<Vec<Claim>>,
+}
+
+/// Who asks about a matcher or a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Asks {
+    /// An upstream, about proxied requests.
+    #[default]
+    Upstream,
+    /// A rule, about proxied requests.
+    Rule,
+    /// A rule, about what Envoy asks in its domain too.
+    Domain,
 }

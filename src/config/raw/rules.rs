@@ -25,8 +25,10 @@ pub struct Rule {
     /// Whom it is for: every field must hold. Without it, every request.
     #[serde(rename = "match")]
     pub matching: Option<Matcher>,
-    /// Where all of these hold too, the rule does not apply.
-    pub except: Option<Matcher>,
+    /// Where all fields hold of one of these too, the rule does not apply.
+    pub except: Option<OneOrMany<Matcher>>,
+    /// What Envoy asks its rate limit service about under this domain is for this rule too.
+    pub domain: Option<String>,
     /// What is counted apart; nothing, or an empty list, is one counter for all.
     pub key: Option<ZeroOrMany<KeyPart>>,
     /// What to do where a part of the key is absent.
@@ -104,6 +106,10 @@ pub struct Matcher {
     pub jwt: Option<BTreeMap<String, OneOrMany<ClaimPattern>>>,
     /// Names in the client's certificate. Needs a listener with `tls.client_ca`.
     pub tls: Option<CertificateNames>,
+    /// Entries of Envoy's descriptor by key, beside whatever others. Needs the rule's `domain`.
+    pub descriptor: Option<BTreeMap<String, OneOrMany<HeaderValues>>>,
+    /// All entries of Envoy's descriptor in their order: a map of one key each. Needs the rule's `domain`.
+    pub entries: Option<OneOrMany<BTreeMap<String, OneOrMany<HeaderValues>>>>,
 }
 
 /// One thing that is counted apart.
@@ -157,6 +163,8 @@ pub struct NamedKey {
     pub tls: Option<CertificateName>,
     /// The client's network, by how many leading bits of its address.
     pub client_ip: Option<ClientNetworks>,
+    /// The entry of this key in Envoy's descriptor. Needs the rule's `domain`.
+    pub descriptor: Option<String>,
 }
 
 /// How many leading bits of an address make one client, for one rule.

@@ -89,13 +89,14 @@ fn status(status: &Status) -> DescriptorStatus {
 
 fn current_limit(limit: &CurrentLimit) -> RateLimit {
     let unit = match limit.unit {
-        Unit::Second => AnswerUnit::Second,
-        Unit::Minute => AnswerUnit::Minute,
-        Unit::Hour => AnswerUnit::Hour,
-        Unit::Day => AnswerUnit::Day,
-        Unit::Week => AnswerUnit::Week,
-        Unit::Month => AnswerUnit::Month,
-        Unit::Year => AnswerUnit::Year,
+        Some(Unit::Second) => AnswerUnit::Second,
+        Some(Unit::Minute) => AnswerUnit::Minute,
+        Some(Unit::Hour) => AnswerUnit::Hour,
+        Some(Unit::Day) => AnswerUnit::Day,
+        Some(Unit::Week) => AnswerUnit::Week,
+        Some(Unit::Month) => AnswerUnit::Month,
+        Some(Unit::Year) => AnswerUnit::Year,
+        None => AnswerUnit::Unknown,
     };
     RateLimit { name: limit.name.to_string(), requests_per_unit: limit.requests_per_unit, unit: unit.into() }
 }

@@ -206,9 +206,8 @@ fn descriptor(wire: RateLimitDescriptor, depth: usize) -> DescriptorDocument {
         detailed_metric: wire.detailed_metric,
         metadata: wire.metadata.map(json),
         descriptors: below.into_iter().map(|wire| descriptor(wire, depth + 1)).collect(),
-        // The protocol does not have these.
-        value_to_metric: false,
-        share_threshold: false,
+        // The protocol does not have the others.
+        ..DescriptorDocument::default()
     }
 }
 

@@ -4,14 +4,14 @@ use saphyr_parser::ScalarStyle;
 
 /// A scalar with its text.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::rls) struct Scalar {
-    pub(in crate::rls) text: String,
-    pub(in crate::rls) kind: Kind,
+pub(crate) struct Scalar {
+    pub(crate) text: String,
+    pub(crate) kind: Kind,
 }
 
 /// What the text says.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::rls) enum Kind {
+pub(crate) enum Kind {
     Null,
     Bool(bool),
     Int(i64),

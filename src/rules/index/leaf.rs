@@ -1,4 +1,4 @@
-//! The rules that one host and path lead to, told apart by headers and methods where they are many.
+//! The rules that one host and path lead to, told apart by headers, descriptors and methods where they are many.
 
 use foldhash::HashMap;
 use http::{HeaderName, Method};
@@ -20,17 +20,18 @@ pub(super) struct Leaf {
     facets: Option<Box<Facets>>,
 }
 
-/// Each rule is under one header, or under its methods.
+/// Each rule is under one header, under one key of a descriptor, or under its methods.
 #[derive(Debug, Default)]
 struct Facets {
     headers: HashMap<HeaderName, Values>,
+    entries: HashMap<Box<str>, Values>,
     methods: HashMap<Method, Vec<Id>>,
 }
 
 #[derive(Debug, Default)]
 struct Values {
     exact: HashMap<Box<[u8]>, Vec<Id>>,
-    /// Whatever the header says, as long as it is there.
+    /// Whatever is said, as long as it is there.
     present: Vec<Id>,
     longest: usize,
 }
@@ -61,12 +62,12 @@ impl Leaf {
 impl Facets {
     /// Whether there is anything to file the rule under.
     fn file(&mut self, id: Id, matcher: &Matcher) -> bool {
-        // Of several headers one that must have certain values says most.
-        let headers = || matcher.headers.iter().filter(|(_, patterns)| !patterns.iter().any(holds_without));
-        let is_exact = |pattern: &HeaderPattern| matches!(pattern, HeaderPattern::Exact(_));
-        let best = headers().find(|(_, patterns)| patterns.iter().all(is_exact)).or_else(|| headers().next());
-        if let Some((name, patterns)) = best {
+        if let Some((name, patterns)) = telling(&matcher.headers) {
             self.headers.entry(name.clone()).or_default().file(id, patterns);
+            return true;
+        }
+        if let Some((key, patterns)) = matcher.told.as_ref().and_then(|told| telling(told.entries())) {
+            self.entries.entry(key.clone()).or_default().file(id, patterns);
             return true;
         }
         for method in &matcher.methods {
@@ -77,26 +78,44 @@ impl Facets {
 
     fn find(&self, request: &Attributes<'_>, found: &mut Candidates) {
         if !self.methods.is_empty()
-            && let Some(rules) = self.methods.get(request.method)
+            && let Some(rules) = request.method.and_then(|method| self.methods.get(method))
         {
             found.extend_from_slice(rules);
         }
         // Whichever are fewer: those that rules name or those that the request has.
         if self.headers.len() <= request.headers.keys_len() {
             for (name, values) in &self.headers {
-                values.find(request, name, found);
+                values.find(values_of(request, name), found);
             }
         } else {
             for name in request.headers.keys() {
                 if let Some(values) = self.headers.get(name) {
-                    values.find(request, name, found);
+                    values.find(values_of(request, name), found);
                 }
+            }
+        }
+        for (key, value) in request.descriptor.map_or(&[][..], |said| said.0) {
+            if let Some(values) = self.entries.get(*key) {
+                values.find(std::iter::once(value.as_bytes()), found);
             }
         }
     }
 }
 
-/// Whether the pattern matches a request without the header.
+fn values_of<'r>(request: &'r Attributes<'_>, name: &HeaderName) -> impl Iterator<Item = &'r [u8]> {
+    request.headers.get_all(name).iter().map(http::HeaderValue::as_bytes)
+}
+
+/// Of several names that must be there, one that must have certain values: that says most.
+fn telling<'m, N: 'm>(
+    named: impl IntoIterator<Item = &'m (N, Box<[HeaderPattern]>), IntoIter: Clone>,
+) -> Option<&'m (N, Box<[HeaderPattern]>)> {
+    let mut named = named.into_iter().filter(|(_, patterns)| !patterns.iter().any(holds_without));
+    let is_exact = |pattern: &HeaderPattern| matches!(pattern, HeaderPattern::Exact(_));
+    named.clone().find(|(_, patterns)| patterns.iter().all(is_exact)).or_else(|| named.next())
+}
+
+/// Whether the pattern matches a request without what it is for.
 const fn holds_without(pattern: &HeaderPattern) -> bool {
     matches!(pattern, HeaderPattern::Absent)
 }
@@ -115,12 +134,12 @@ impl Values {
         }
     }
 
-    fn find(&self, request: &Attributes<'_>, name: &HeaderName, found: &mut Candidates) {
-        let mut values = request.headers.get_all(name).iter().peekable();
+    fn find<'v>(&self, values: impl Iterator<Item = &'v [u8]>, found: &mut Candidates) {
+        let mut values = values.peekable();
         if values.peek().is_some() {
             found.extend_from_slice(&self.present);
         }
-        for value in values.map(http::HeaderValue::as_bytes).filter(|value| value.len() <= self.longest) {
+        for value in values.filter(|value| value.len() <= self.longest) {
             if let Some(rules) = self.exact.get(value) {
                 found.extend_from_slice(rules);
             }

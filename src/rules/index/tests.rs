@@ -106,8 +106,9 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
             .map(|(index, (matcher, except, action))| Rule {
                 name: format!("rule-{index}").into(),
                 matcher,
-                except,
+                except: except.into_iter().collect(),
                 action,
+                domain: None,
             })
             .collect()
     })
@@ -181,14 +182,15 @@ fn by_path(patterns: impl IntoIterator<Item = String>) -> Vec<Rule> {
     let of = |(index, text): (usize, String)| Rule {
         name: format!("rule-{index}").into(),
         matcher: Matcher { paths: [PathPattern::parse(&text).unwrap()].into(), ..Matcher::default() },
-        except: None,
+        except: Box::default(),
         action: limiting(&[], OnMissing::Skip, &[1, 2]),
+        domain: None,
     };
     patterns.into_iter().enumerate().map(of).collect()
 }
 
 fn candidates(rules: &[Rule], request: &Request) -> usize {
-    let index = Index::new(rules);
+    let index = Index::new(rules, |_| true);
     asking(request, |attributes| index.candidates(attributes).len())
 }
 
@@ -276,7 +278,7 @@ fn a_rule_of_very_many_hosts_and_paths_is_filed_by_its_paths() {
 #[test]
 fn regexes_too_large_for_one_set_are_tried_one_by_one() {
     let rules = by_path((0..90).map(|n| format!("~^/{n}/[a-z]{{9000}}$")));
-    let index = Index::new(&rules);
+    let index = Index::new(&rules, |_| true);
     assert!(!index.any.is_one_set());
     assert_eq!(candidates(&rules, &get("/7/x")), 0);
     assert_eq!(candidates(&rules, &get(&format!("/7/{}", "x".repeat(9000)))), 1);

@@ -79,8 +79,9 @@ fn for_plan(wanted: &str, excepted: bool, action: Action) -> Bound {
     let plans = Arc::new(Plans { of: KeyPart::Header(API_KEY), members, default: None });
     let plan = Some(Box::new(OnPlan { plans, any: [wanted.into()].into() }));
     let matcher = Matcher { plan, ..Matcher::default() };
-    let (matcher, except) = if excepted { (Matcher::default(), Some(matcher)) } else { (matcher, None) };
-    bound(vec![Rule { name: "a".into(), matcher, except, action }])
+    let (matcher, except) =
+        if excepted { (Matcher::default(), [matcher].into()) } else { (matcher, Box::default()) };
+    bound(vec![Rule { name: "a".into(), matcher, except, action, domain: None }])
 }
 
 #[test]

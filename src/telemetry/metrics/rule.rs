@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::limiter::decision::{Enforcement, Verdict};
+use crate::rules::selection::{Part, Selected};
+
 /// Threads that count without meeting each other; more than this many share.
 const STRIPES: usize = 16;
 
@@ -45,6 +48,35 @@ impl DecisionOutcome {
         Self::Exempt,
         Self::Shadow,
     ];
+
+    /// What a rule did by its checks; nothing where another rule refused what this one would have let pass.
+    pub fn of(selected: &[Selected], verdicts: &[Verdict], refused: bool) -> Option<Self> {
+        // Almost every rule has one check, and almost every check conforms.
+        if let [verdict] = verdicts
+            && !verdict.exceeds()
+            && verdict.delay().is_zero()
+        {
+            return (!refused).then_some(Self::Allowed);
+        }
+        let any = |is: fn(&Verdict) -> bool| verdicts.iter().any(is);
+        let banned =
+            selected.iter().zip(verdicts).any(|(one, verdict)| one.part == Part::Ban && verdict.refuses());
+        if banned {
+            Some(Self::Banned)
+        } else if any(Verdict::refuses) {
+            Some(Self::Limited)
+        } else if any(|verdict| verdict.exceeds() && verdict.enforcement == Enforcement::Shadow) {
+            Some(Self::Shadow)
+        } else if refused {
+            None
+        } else if any(Verdict::marks) {
+            Some(Self::Soft)
+        } else if any(|verdict| !verdict.delay().is_zero()) {
+            Some(Self::Delayed)
+        } else {
+            Some(Self::Allowed)
+        }
+    }
 
     /// The label value.
     pub const fn as_str(self) -> &'static str {

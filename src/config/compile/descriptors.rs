@@ -1,0 +1,95 @@
+//! What rules ask of the descriptors that Envoy sends.
+
+use std::collections::BTreeMap;
+
+use super::scope::{Asks, Scope};
+use super::{each, patterns};
+use crate::config::at::At;
+use crate::config::problem::{Fault, Report};
+use crate::config::raw;
+use crate::rules::key::KeyPart;
+use crate::rules::matcher::{Entry, Told};
+use crate::rules::pattern::HeaderPattern;
+
+type Map = BTreeMap<String, raw::OneOrMany<raw::HeaderValues>>;
+
+/// `descriptor` and `entries` of the matcher at `at`.
+pub(super) fn told(
+    raw: &raw::Matcher,
+    at: At<'_>,
+    scope: &mut Scope<'_>,
+    report: &mut Report<'_>,
+) -> Option<Told> {
+    if raw.descriptor.is_none() && raw.entries.is_none() {
+        return None;
+    }
+    let some = raw.descriptor.as_ref().map(|map| {
+        let at = at.key("descriptor");
+        needs_domain(at, scope, report);
+        if map.is_empty() && !report.is_faulty(at) {
+            report.value(at, "empty map, expected at least one key");
+        }
+        let entry = |(key, values): (&String, _)| entry(key, values, at, scope, report);
+        map.iter().filter_map(entry).collect()
+    });
+    let all = raw.entries.as_ref().map(|entries| {
+        let at = at.key("entries");
+        needs_domain(at, scope, report);
+        each(entries, at, |map, at| only_entry(map, at, scope, report)).into()
+    });
+    Some(Told { some: some.unwrap_or_default(), all })
+}
+
+/// The part `{descriptor: KEY}` of a key.
+pub(super) fn part(key: &str, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<KeyPart> {
+    needs_domain(at, scope, report);
+    if key.is_empty() {
+        report.value(at, "empty, expected the key of an entry");
+        return None;
+    }
+    Some(KeyPart::Descriptor(key.into()))
+}
+
+/// One of `entries`: a map of one key.
+fn only_entry(map: &Map, at: At<'_>, scope: &mut Scope<'_>, report: &mut Report<'_>) -> Option<Entry> {
+    let (Some((key, values)), 1) = (map.first_key_value(), map.len()) else {
+        if !report.is_faulty(at) {
+            let fault = Fault::new(format!("expected a map of one key, got {}", map.len()));
+            report.value(at, fault.hint("as in `[{ first: \"*\" }, { second: value }]`"));
+        }
+        return None;
+    };
+    let entry = entry(key, values, at, scope, report)?;
+    if entry.1.iter().any(|pattern| matches!(pattern, HeaderPattern::Absent)) {
+        let fault = Fault::new("`!present` among entries, of which each is there");
+        report.value(at.key(key), fault.hint("leave the entry out, or use `descriptor`"));
+    }
+    Some(entry)
+}
+
+fn entry(
+    key: &str,
+    values: &raw::OneOrMany<raw::HeaderValues>,
+    at: At<'_>,
+    scope: &mut Scope<'_>,
+    report: &mut Report<'_>,
+) -> Option<Entry> {
+    let at = at.key(key);
+    if key.is_empty() {
+        report.key(at, "empty, expected the key of an entry");
+        return None;
+    }
+    Some((key.into(), each(values, at, |raw, at| patterns::of_header(raw, at, scope, report)).into()))
+}
+
+fn needs_domain(at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) {
+    match scope.asks {
+        Asks::Domain => {}
+        Asks::Rule => {
+            let fault =
+                Fault::new("only what Envoy asks about has descriptors, and this rule has no `domain`");
+            report.key(at, fault.hint("add `domain: NAME` to the rule"));
+        }
+        Asks::Upstream => report.key(at, "no proxied request has a descriptor"),
+    }
+}

@@ -1,0 +1,148 @@
+//! What Envoy tells of a request when it asks a rate limit service: a list of entries in place of a head.
+//!
+//! Who asks and for what is said by entries whose names everybody uses, if it is said at all: `remote_address`,
+//! and `path`, `method` and `host` with their names in HTTP/2 (`:authority` for the host). So a rule that looks
+//! at these holds for such a request as for one that was proxied. What no entry says is absent. Entries are
+//! chosen by whoever configures Envoy, so one that comes again is no ambiguity as it would be in a head.
+
+use std::cell::OnceCell;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::LazyLock;
+
+use http::{HeaderMap, Method};
+use smallvec::SmallVec;
+
+use super::client_ip::{self, ClientAddress};
+use super::geo::Whereabouts;
+use super::host::Host;
+use super::{Attributes, Settings, jwt, path};
+use crate::limiter::timestamp::Timestamp;
+
+const CLIENT: [&str; 1] = ["remote_address"];
+const PATH: [&str; 2] = [":path", "path"];
+const METHOD: [&str; 2] = [":method", "method"];
+const HOST: [&str; 2] = [":authority", "host"];
+
+/// Envoy sends no headers; who wants one to be looked at makes an entry of it.
+static NO_HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
+
+/// The entries of one descriptor, and what they say that has to be read first.
+#[derive(Clone, Debug)]
+pub struct Descriptor<'a> {
+    entries: SmallVec<[(&'a str, &'a str); 4]>,
+    method: Option<Method>,
+    client: Option<IpAddr>,
+}
+
+/// The keys and values of a descriptor, in their order.
+#[derive(Clone, Copy, Debug)]
+pub struct Entries<'a>(pub &'a [(&'a str, &'a str)]);
+
+impl<'a> Entries<'a> {
+    /// The values of a key, in their order.
+    pub fn values(self, key: &str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(given, _)| *given == key).map(|(_, value)| *value)
+    }
+}
+
+impl<'a> Descriptor<'a> {
+    /// Of these keys and values, in their order.
+    pub fn new(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let entries: SmallVec<[_; 4]> = entries.into_iter().collect();
+        let mut descriptor = Self { entries, method: None, client: None };
+        descriptor.method =
+            descriptor.first(&METHOD).and_then(|name| Method::from_bytes(name.as_bytes()).ok());
+        let client = descriptor.first(&CLIENT).and_then(|address| address.parse().ok());
+        descriptor.client = client.map(|address: IpAddr| address.to_canonical());
+        descriptor
+    }
+
+    /// What rules can see of the request that this stands for, which was asked about at `now`.
+    pub fn attributes<'d>(&'d self, settings: &'d Settings, now: Timestamp) -> Attributes<'d> {
+        let (path, query) = self.target();
+        let ip = self.client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        Attributes {
+            method: self.method.as_ref(),
+            host: Host::named(self.first(&HOST).unwrap_or_default()),
+            // What could be read in two ways is not there at all.
+            path: path::normalise(path).unwrap_or_default(),
+            query,
+            headers: &NO_HEADERS,
+            client: ClientAddress { ip, peer_is_trusted: false },
+            client_network: client_ip::network(ip, 32, settings.ipv6_prefix),
+            now,
+            plan: OnceCell::new(),
+            certificate: None,
+            descriptor: Some(Entries(&self.entries)),
+            client_is_known: self.client.is_some(),
+            whereabouts: Whereabouts::unknown(&settings.geo),
+            token: jwt::Token::unread(None),
+        }
+    }
+
+    /// The first value of any of these keys.
+    fn first(&self, keys: &[&str]) -> Option<&'a str> {
+        self.entries.iter().find(|(key, _)| keys.contains(key)).map(|(_, value)| *value)
+    }
+
+    /// Path and query; an empty path where there is none.
+    fn target(&self) -> (&'a str, Option<&'a str>) {
+        let target = self.first(&PATH).filter(|target| target.starts_with('/')).unwrap_or_default();
+        match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with<T>(entries: &[(&str, &str)], ask: impl FnOnce(&Attributes<'_>) -> T) -> T {
+        let settings = Settings::default();
+        let descriptor = Descriptor::new(entries.iter().copied());
+        ask(&descriptor.attributes(&settings, Timestamp::EPOCH))
+    }
+
+    #[test]
+    fn entries_with_the_usual_names_say_who_asks_and_for_what() {
+        let entries = [
+            ("remote_address", "::ffff:192.0.2.7"),
+            (":path", "/a/../login?next=%2F"),
+            (":method", "POST"),
+            (":authority", "API.example.com:8443"),
+        ];
+        with(&entries, |request| {
+            assert_eq!(request.client_ip(), Some([192, 0, 2, 7].into()));
+            assert_eq!((&*request.path, request.query), ("/login", Some("next=%2F")));
+            assert_eq!(request.method, Some(&Method::POST));
+            assert_eq!(request.host.as_str(), "api.example.com");
+        });
+        with(&[("path", "/x"), ("method", "GET"), ("host", "h")], |request| {
+            assert_eq!((&*request.path, request.host.as_str()), ("/x", "h"));
+            assert_eq!(request.method, Some(&Method::GET));
+        });
+    }
+
+    #[test]
+    fn what_no_entry_says_is_absent() {
+        for entries in [
+            &[][..],
+            &[("remote_address", "unix"), ("path", "login"), ("method", "a b")],
+            &[("masked_remote_address", "192.0.2.0/24"), ("path", "/%00"), ("generic_key", "/x")],
+        ] {
+            with(entries, |request| {
+                assert_eq!((request.client_ip(), request.method), (None, None), "{entries:?}");
+                assert_eq!((&*request.path, request.host.as_str()), ("", ""), "{entries:?}");
+            });
+        }
+    }
+
+    #[test]
+    fn a_key_that_comes_again_has_all_its_values() {
+        let entries = Entries(&[("a", "1"), ("b", "2"), ("a", "3")]);
+        assert_eq!(entries.values("a").collect::<Vec<_>>(), ["1", "3"]);
+        assert_eq!(entries.values("c").count(), 0);
+    }
+}

@@ -1,0 +1,37 @@
+//! Configurations of other limiters as rules of ours.
+//!
+//! Text in, text out: a list of `rules:` that `weir check` accepts, to be pasted into a configuration. Nothing is
+//! dropped in silence: what has no equal here stands as a comment above the rule that it concerns.
+
+pub mod envoy_ratelimit;
+pub mod local_ratelimit;
+
+mod actions;
+mod buckets;
+mod routes;
+mod tree;
+mod writing;
+
+use std::fmt;
+
+/// Why a file cannot be imported, e.g. `limits.yaml:3:5: descriptor has empty key`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file as it was named.
+    pub file: String,
+    /// Line and column, from 1; `None` where the file as a whole is meant.
+    pub place: Option<(usize, usize)>,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file)?;
+        if let Some((line, column)) = self.place {
+            write!(f, "{line}:{column}:")?;
+        }
+        // The reference tells several type errors in as many lines, and a problem is a line.
+        write!(f, " {}", self.message.replace('\n', " "))
+    }
+}

@@ -1,0 +1,108 @@
+//! Envoy's token buckets as limits.
+
+use super::Problem;
+use super::tree::{get, number, problem, text};
+use crate::rls::yaml::Node;
+
+const SECOND: u128 = 1_000_000_000;
+const MILLISECOND: u128 = 1_000_000;
+
+/// A bucket: so many tokens per period, and so many at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Bucket {
+    /// As a rate.
+    pub(super) limit: String,
+    /// Where it is not what the rate says.
+    pub(super) burst: Option<u64>,
+}
+
+/// The bucket at `node`.
+pub(super) fn read(file: &str, node: &Node) -> Result<Bucket, Problem> {
+    let count = |name: &str| match get(node, name) {
+        None => Ok(None),
+        Some(value) => match number(value).filter(|count| (1..=u64::from(u32::MAX)).contains(count)) {
+            Some(count) => Ok(Some(count)),
+            None => Err(problem(file, value, format!("`{name}` is a number from 1 to {}", u32::MAX))),
+        },
+    };
+    let Some(most) = count("max_tokens")? else {
+        return Err(problem(file, node, "a token bucket without `max_tokens`"));
+    };
+    let fill = count("tokens_per_fill")?.unwrap_or(1);
+    let Some(interval) = get(node, "fill_interval") else {
+        return Err(problem(file, node, "a token bucket without `fill_interval`"));
+    };
+    let period = text(interval).and_then(nanos).filter(|nanos| *nanos >= MILLISECOND).map(period);
+    let Some(period) = period else {
+        let expected = "`fill_interval` is a duration such as `1s` or `0.5s`, a millisecond or more";
+        return Err(problem(file, interval, expected));
+    };
+    Ok(Bucket { limit: format!("{fill}/{period}"), burst: (most != fill).then_some(most) })
+}
+
+/// A duration as JSON has it: seconds with up to nine decimals.
+fn nanos(text: &str) -> Option<u128> {
+    let number = text.strip_suffix('s')?;
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !is_digits(whole) || !is_digits(part) || part.len() > 9 {
+        return None;
+    }
+    let part: u128 = format!("{part:0<9}").parse().ok()?;
+    Some(whole.parse::<u32>().ok().map(u128::from)? * SECOND + part)
+}
+
+/// A period as rates have it, in whole milliseconds at the finest.
+fn period(nanos: u128) -> String {
+    const UNITS: [(u128, &str); 4] = [(1, "s"), (60, "m"), (3600, "h"), (86_400, "d")];
+    if !nanos.is_multiple_of(SECOND) {
+        return format!("{}ms", nanos / MILLISECOND);
+    }
+    let seconds = nanos / SECOND;
+    match UNITS.iter().find(|(length, _)| *length == seconds) {
+        Some((_, unit)) => (*unit).to_owned(),
+        None => format!("{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rls::yaml;
+
+    fn bucket(text: &str) -> Result<(String, Option<u64>), String> {
+        let node = yaml::parse(text).unwrap().unwrap();
+        read("f", &node).map(|bucket| (bucket.limit, bucket.burst)).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn a_bucket_is_a_rate_and_a_burst() {
+        let bucket = |text| bucket(text).unwrap();
+        assert_eq!(bucket("{max_tokens: 10, fill_interval: 1s}"), ("1/s".into(), Some(10)));
+        assert_eq!(
+            bucket("{max_tokens: 10, tokens_per_fill: 10, fill_interval: 60s}"),
+            ("10/m".into(), None)
+        );
+        assert_eq!(
+            bucket("{maxTokens: 5, tokensPerFill: 2, fillInterval: 0.25s}"),
+            ("2/250ms".into(), Some(5))
+        );
+        assert_eq!(bucket("{max_tokens: 1, fill_interval: 90s}"), ("1/90s".into(), None));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_bucket_is_said_with_its_place() {
+        let error = |text| bucket(text).unwrap_err();
+        assert_eq!(error("{fill_interval: 1s}"), "f:1:1: a token bucket without `max_tokens`");
+        assert_eq!(error("{max_tokens: 1}"), "f:1:1: a token bucket without `fill_interval`");
+        assert_eq!(
+            error("{max_tokens: 0, fill_interval: 1s}"),
+            "f:1:14: `max_tokens` is a number from 1 to 4294967295"
+        );
+        for wrong in ["1m", "s", "0s", "-1s", "1.s5", "0.0001s"] {
+            let text = format!("{{max_tokens: 1, fill_interval: {wrong}}}");
+            let error = bucket(&text).unwrap_err();
+            assert!(error.starts_with("f:1:32: `fill_interval` is a duration"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! Envoy's filter for local rate limits, wherever it stands: in a bootstrap, a listener, routes, or by itself.
+//!
+//! Its buckets become rules by `token_bucket`. Descriptors are said by what makes them, where the same file does:
+//! the client's address, headers, routes. Where it does not, the rule looks at the descriptor itself, which only
+//! Envoy's rate limit service can do.
+
+use super::Problem;
+use super::actions::{Meaning, Source, Wanted};
+use super::buckets::{self, Bucket};
+use super::routes::Scope;
+use super::tree::{fields, get, is_named, is_true, items, problem, text, text_of};
+use super::writing::{Item, Names, RuleText, exactly, list, map, one_or_list, scalar, written};
+use crate::rls::yaml::{self, Node, Value};
+
+const TYPE: &str = "extensions.filters.http.local_ratelimit.v3.LocalRateLimit";
+
+/// What is carried over, or has no bearing on which requests pass.
+const KNOWN: [&str; 12] = [
+    "@type",
+    "stat_prefix",
+    "status",
+    "token_bucket",
+    "filter_enabled",
+    "filter_enforced",
+    "descriptors",
+    "rate_limits",
+    "enable_x_ratelimit_headers",
+    "enable_retry_after_header",
+    "max_dynamic_descriptors",
+    "always_consume_default_token_bucket",
+];
+
+/// The filter's configurations in `text`, as rules.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn import(file: &str, text: &str) -> Result<String, Vec<Problem>> {
+    let of_file =
+        |message: &str| vec![Problem { file: file.to_owned(), place: None, message: message.to_owned() }];
+    let root = match yaml::parse(text) {
+        Ok(Some(root)) => root,
+        Ok(None) => return Err(of_file("empty, expected a configuration of Envoy's")),
+        Err(error) => {
+            let place = Some((error.line, error.column));
+            return Err(vec![Problem { file: file.to_owned(), place, message: error.problem }]);
+        }
+    };
+    let mut search = Search::default();
+    search.walk(&root, &Scope::default());
+    if search.found.is_empty() && get(&root, "token_bucket").or_else(|| get(&root, "stat_prefix")).is_some() {
+        search.found(&root, &Scope::default());
+    }
+    if search.found.is_empty() {
+        return Err(of_file("no envoy.filters.http.local_ratelimit in it"));
+    }
+    let mut importer =
+        Importer { file, search: &search, items: Vec::new(), names: Names::default(), problems: Vec::new() };
+    search.found.iter().for_each(|found| importer.configuration(found));
+    if !importer.problems.is_empty() {
+        return Err(importer.problems);
+    }
+    Ok(written(&head(file), &importer.items))
+}
+
+fn head(file: &str) -> Vec<String> {
+    let lines = [
+        "A request that is refused is charged nowhere; Envoy takes tokens from the buckets before the empty one.",
+        "However many clients there are, each has its bucket (`limiter.max_keys` is for all); Envoy keeps the last 20.",
+        "Clients are told how they stand (`ratelimit_headers`) and when to come again.",
+        "Routes are taken by themselves; in Envoy the first that matches hides those after it.",
+        "`rate_limits` of a virtual host are for all its routes; in Envoy not for those that have their own.",
+    ];
+    let first = format!(
+        "From {file}, Envoy's local_ratelimit. What differs in one rule stands above it, and in all:"
+    );
+    std::iter::once(first).chain(lines.map(|line| format!("- {line}"))).collect()
+}
+
+/// A configuration of the filter, and which requests it is for.
+#[derive(Debug)]
+struct Found<'n> {
+    config: &'n Node,
+    scope: Scope,
+}
+
+/// What there is in a file.
+#[derive(Debug, Default)]
+struct Search<'n> {
+    found: Vec<Found<'n>>,
+    sources: Vec<Source<'n>>,
+}
+
+impl<'n> Search<'n> {
+    /// Looks at everything below `node`, whose depth is bounded, for the requests of `scope`.
+    fn walk(&mut self, node: &'n Node, scope: &Scope) {
+        match &node.value {
+            Value::Scalar(_) => {}
+            Value::List(nodes) => nodes.iter().for_each(|node| self.walk(node, scope)),
+            Value::Map(_) if is_configuration(node) => self.found(configuration(node), scope),
+            Value::Map(_) => {
+                let scope = within(node, scope);
+                for (name, value) in fields(node) {
+                    if is_named(name, "rate_limits") {
+                        self.sources(value, &scope);
+                    } else if is_named(name, "typed_per_filter_config") {
+                        self.walk(value, &Scope { is_own: true, ..scope.clone() });
+                    } else {
+                        self.walk(value, &scope);
+                    }
+                }
+            }
+        }
+    }
+
+    fn found(&mut self, config: &'n Node, scope: &Scope) {
+        if let Some(limits) = get(config, "rate_limits") {
+            self.sources(limits, scope);
+        }
+        self.found.push(Found { config, scope: scope.clone() });
+    }
+
+    fn sources(&mut self, limits: &'n Node, scope: &Scope) {
+        for limit in items(Some(limits)) {
+            let actions = items(get(limit, "actions")).iter().collect();
+            self.sources.push(Source { actions, scope: Scope { is_own: false, ..scope.clone() } });
+        }
+    }
+}
+
+/// The requests of what is below a virtual host or a route; of anything else those of `scope`.
+fn within(node: &Node, scope: &Scope) -> Scope {
+    if get(node, "domains").is_some() && get(node, "routes").is_some() {
+        return scope.of_host(node);
+    }
+    let acts = ["route", "redirect", "direct_response", "typed_per_filter_config", "filter_action"];
+    match get(node, "match") {
+        Some(matching) if acts.iter().any(|name| get(node, name).is_some()) => scope.of_route(matching),
+        _ => scope.clone(),
+    }
+}
+
+fn is_configuration(node: &Node) -> bool {
+    let is_it = |name: &str| text_of(node, name).is_some_and(|kind| kind.ends_with(TYPE));
+    is_it("@type") || is_it("type_url")
+}
+
+/// The configuration itself, which a typed struct has in a field.
+fn configuration(node: &Node) -> &Node {
+    get(node, "value").filter(|_| get(node, "type_url").is_some()).unwrap_or(node)
+}
+
+struct Importer<'a, 'n> {
+    file: &'a str,
+    search: &'a Search<'n>,
+    items: Vec<Item>,
+    names: Names,
+    problems: Vec<Problem>,
+}
+
+/// One of the filter's descriptors.
+struct Asked {
+    wanted: Vec<Wanted>,
+    bucket: Bucket,
+    shadow: bool,
+}
+
+impl Asked {
+    /// Whether this takes some of what `other` is for: it says values where that takes any.
+    fn takes_from(&self, other: &Self) -> bool {
+        let each = |(one, other): (&Wanted, &Wanted)| {
+            one.key == other.key && (one.value == other.value || other.value.is_empty())
+        };
+        self.wanted != other.wanted
+            && self.wanted.len() == other.wanted.len()
+            && self.wanted.iter().zip(&other.wanted).all(each)
+    }
+
+    /// The whole descriptor as a field of `match`.
+    fn entries(&self) -> String {
+        let pattern = |wanted: &Wanted| {
+            let value = if wanted.value.is_empty() { scalar("*") } else { exactly(&wanted.value) };
+            map([(&wanted.key, value)])
+        };
+        format!("{{ entries: {} }}", list(self.wanted.iter().map(pattern)))
+    }
+}
+
+impl Importer<'_, '_> {
+    fn configuration(&mut self, found: &Found<'_>) {
+        let config = found.config;
+        let name = text_of(config, "stat_prefix").unwrap_or("local").to_owned();
+        let descriptors = items(get(config, "descriptors"));
+        match get(config, "token_bucket").map(|bucket| buckets::read(self.file, bucket)) {
+            Some(Ok(bucket)) => {
+                let mut rule = self.rule(&name, found);
+                if text_of(config, "always_consume_default_token_bucket") == Some("false") {
+                    let key = "always_consume_default_token_bucket";
+                    rule.note(format!("{key}: what a descriptor matched is counted here too"));
+                }
+                let all = Meaning { scope: found.scope.clone(), key: Vec::new() };
+                self.limit(&mut rule, found, &all, (&bucket, false), Vec::new());
+                self.items.push(Item::Rule(rule));
+            }
+            Some(Err(problem)) => self.problems.push(problem),
+            None if descriptors.is_empty() => {
+                self.items.push(Item::Comment(format!("{name}: no token bucket, so nothing is limited")));
+            }
+            None => {}
+        }
+        let mut asked = Vec::new();
+        for descriptor in descriptors {
+            match self.asked(descriptor) {
+                Ok(one) => asked.push(one),
+                Err(problem) => self.problems.push(problem),
+            }
+        }
+        for one in &asked {
+            let before: Vec<&Asked> = asked.iter().filter(|other| other.takes_from(one)).collect();
+            self.descriptor(&format!("{name}.{}", composite(&one.wanted)), found, one, &before);
+        }
+    }
+
+    fn asked(&self, node: &Node) -> Result<Asked, Problem> {
+        let Some(bucket) = get(node, "token_bucket") else {
+            return Err(problem(self.file, node, "a descriptor without `token_bucket`"));
+        };
+        let bucket = buckets::read(self.file, bucket)?;
+        let wanted = |entry: &Node| match text_of(entry, "key").filter(|key| !key.is_empty()) {
+            Some(key) => {
+                let value = text_of(entry, "value").unwrap_or_default().to_owned();
+                Ok(Wanted { key: key.to_owned(), value })
+            }
+            None => Err(problem(self.file, entry, "an entry without `key`")),
+        };
+        let wanted = items(get(node, "entries")).iter().map(wanted).collect::<Result<Vec<_>, _>>()?;
+        if wanted.is_empty() {
+            return Err(problem(self.file, node, "a descriptor without `entries`"));
+        }
+        Ok(Asked { wanted, bucket, shadow: is_true(node, "shadow_mode") })
+    }
+
+    /// A rule with its name and what is left out.
+    fn rule(&mut self, name: &str, found: &Found<'_>) -> RuleText {
+        let mut rule = RuleText::default();
+        rule.set("name", scalar(&self.names.unique(name)));
+        for (field, _) in fields(found.config) {
+            if !KNOWN.iter().any(|known| is_named(field, known)) {
+                rule.note(format!("{field}: not carried over"));
+            }
+        }
+        rule
+    }
+
+    /// Whom a rule is for but for those that are `taken` before, what it counts and what it allows.
+    fn limit(
+        &self,
+        rule: &mut RuleText,
+        found: &Found<'_>,
+        meaning: &Meaning,
+        (bucket, shadow): (&Bucket, bool),
+        mut taken: Vec<String>,
+    ) {
+        for note in &meaning.scope.notes {
+            rule.note(note.clone());
+        }
+        if let Some(matching) = meaning.scope.matching() {
+            rule.set("match", matching);
+        }
+        if !found.scope.is_own {
+            taken.extend(self.own(rule));
+        }
+        if !taken.is_empty() {
+            rule.set("except", one_or_list(&taken));
+        }
+        fill(rule, &meaning.key, bucket);
+        enforcement(rule, found.config, shadow);
+        if let Some(status) = status(found.config) {
+            rule.set("on_limit", map([("status", status.to_string())]));
+        }
+    }
+
+    /// Virtual hosts and routes with a configuration of their own, which the filter's is not for.
+    fn own(&self, rule: &mut RuleText) -> Vec<String> {
+        let scopes = || self.search.found.iter().map(|found| &found.scope).filter(|scope| scope.is_own);
+        if scopes().any(|scope| scope.matching().is_none()) {
+            rule.note("some route has a configuration of its own and cannot be told apart: both apply to it");
+        }
+        if scopes().any(|scope| !scope.notes.is_empty()) {
+            rule.note(
+                "more is excepted than the routes with a configuration of their own, whose `match` says more",
+            );
+        }
+        let mut all: Vec<String> = Vec::new();
+        for matching in scopes().filter_map(Scope::matching) {
+            if !all.contains(&matching) {
+                all.push(matching);
+            }
+        }
+        all
+    }
+
+    /// The rules for one descriptor, except for what those `before` it take.
+    fn descriptor(&mut self, name: &str, found: &Found<'_>, asked: &Asked, before: &[&Asked]) {
+        let mut meanings: Vec<(Meaning, Vec<String>)> = Vec::new();
+        for source in &self.search.sources {
+            let Some(meaning) = source.meaning(&asked.wanted) else { continue };
+            let within = |meaning: &Meaning| found.scope.and(&meaning.scope);
+            let taken = before.iter().filter_map(|other| source.meaning(&other.wanted));
+            let taken: Vec<String> = taken.filter_map(|meaning| within(&meaning).matching()).collect();
+            let meaning = Meaning { scope: within(&meaning), ..meaning };
+            if !meanings.iter().any(|(known, _)| *known == meaning) {
+                meanings.push((meaning, taken));
+            }
+        }
+        if meanings.is_empty() {
+            let rule = self.told(name, found, asked, before);
+            return self.items.push(Item::Rule(rule));
+        }
+        let several = meanings.len() > 1;
+        for (meaning, taken) in meanings {
+            let mut rule = self.rule(name, found);
+            if several {
+                rule.note("made in several places: here each of them has buckets of its own");
+            }
+            self.limit(&mut rule, found, &meaning, (&asked.bucket, asked.shadow), taken);
+            self.items.push(Item::Rule(rule));
+        }
+    }
+
+    /// A descriptor of which the file does not say what makes it.
+    fn told(&mut self, name: &str, found: &Found<'_>, asked: &Asked, before: &[&Asked]) -> RuleText {
+        let mut rule = self.rule(name, found);
+        rule.note("what makes this descriptor is not in the file, or no rule can say it:");
+        rule.note("so this is for what Envoy asks its rate limit service about, and for no proxied request");
+        rule.set("domain", scalar(text_of(found.config, "stat_prefix").map_or("local", str::trim)));
+        rule.set("match", asked.entries());
+        let taken: Vec<String> = before.iter().map(|other| other.entries()).collect();
+        if !taken.is_empty() {
+            rule.set("except", one_or_list(&taken));
+        }
+        let mut key: Vec<String> = Vec::new();
+        for entry in asked.wanted.iter().filter(|entry| entry.value.is_empty()) {
+            let part = map([("descriptor", scalar(&entry.key))]);
+            if !key.contains(&part) {
+                key.push(part);
+            }
+        }
+        fill(&mut rule, &key, &asked.bucket);
+        enforcement(&mut rule, found.config, asked.shadow);
+        rule
+    }
+}
+
+/// What is counted apart, and the bucket of each.
+fn fill(rule: &mut RuleText, key: &[String], bucket: &Bucket) {
+    if !key.is_empty() {
+        rule.set("key", list(key));
+    }
+    rule.set("limit", bucket.limit.clone());
+    if let Some(burst) = bucket.burst {
+        rule.set("burst", burst.to_string());
+    }
+    rule.set("algorithm", "token_bucket");
+}
+
+fn composite(wanted: &[Wanted]) -> String {
+    let entry = |Wanted { key, value }: &Wanted| {
+        if value.is_empty() { key.clone() } else { format!("{key}_{value}") }
+    };
+    wanted.iter().map(entry).collect::<Vec<_>>().join(".")
+}
+
+/// Both shares are of requests and nothing at all unless they are given; here one is of keys, and all by default.
+fn enforcement(rule: &mut RuleText, config: &Node, shadow: bool) {
+    if shadow {
+        return rule.set("throttle", "shadow");
+    }
+    let share = |name: &str| get(config, name).map_or(Some(0.0), percent);
+    for name in ["filter_enabled", "filter_enforced"] {
+        let runtime = get(config, name).and_then(|value| text_of(value, "runtime_key"));
+        if let Some(key) = runtime {
+            rule.note(format!("{name}: there is no runtime `{key}`, what is written holds"));
+        }
+    }
+    let (enabled, enforced) = (share("filter_enabled"), share("filter_enforced"));
+    if enabled == Some(0.0) {
+        rule.note("filter_enabled is 0 %, as it is by default: Envoy did not even count, here it looks on");
+    } else if enforced == Some(0.0) {
+        rule.note("filter_enforced is 0 %, as it is by default: it only looks on");
+    }
+    let (Some(enabled), Some(enforced)) = (enabled, enforced) else {
+        return rule.note("a share that cannot be read: the limit is in force for everybody");
+    };
+    let share = enabled * enforced / 100.0;
+    if share <= 0.0 {
+        rule.set("throttle", "shadow");
+    } else if share < 100.0 {
+        rule.note("filter_enabled and filter_enforced were shares of requests: `enforce` is one of keys");
+        rule.set("enforce", scalar(&format!("{}%", (share * 100.0).round() / 100.0)));
+    }
+}
+
+/// A fractional percentage, in percent.
+fn percent(node: &Node) -> Option<f64> {
+    let value = get(node, "default_value").unwrap_or(node);
+    let numerator: f64 = match get(value, "numerator") {
+        Some(number) => text(number)?.parse().ok()?,
+        None => 0.0,
+    };
+    let all = match text_of(value, "denominator") {
+        None | Some("HUNDRED" | "0") => 100.0,
+        Some("TEN_THOUSAND" | "1") => 10_000.0,
+        Some("MILLION" | "2") => 1_000_000.0,
+        Some(_) => return None,
+    };
+    Some((numerator / all * 100.0).min(100.0))
+}
+
+/// The status of refusals, by number or name, where it is not 429; Envoy takes those below 400 for 429.
+fn status(config: &Node) -> Option<u16> {
+    let code = text_of(get(config, "status")?, "code")?;
+    let is_named = |status: &u16| {
+        let reason = http::StatusCode::from_u16(*status).ok().and_then(|status| status.canonical_reason());
+        reason.is_some_and(|reason| reason.replace([' ', '-'], "") == code)
+    };
+    let code = code.parse().ok().or_else(|| (400..600).find(is_named))?;
+    (code != 429 && (400..600).contains(&code)).then_some(code)
+}

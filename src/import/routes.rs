@@ -1,0 +1,202 @@
+//! Which requests a place in Envoy's configuration is for: virtual hosts and routes as fields of `match`.
+
+use super::tree::{fields, get, is_named, is_true, items, text, text_of};
+use super::writing::{exactly, map, one_or_list, regex, scalar};
+use crate::rls::yaml::Node;
+
+/// The requests that a place is for, as far as rules can say it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Scope {
+    /// Any of these, as they are written; as in the others.
+    pub(super) paths: Vec<String>,
+    pub(super) methods: Vec<String>,
+    pub(super) hosts: Vec<String>,
+    pub(super) networks: Vec<String>,
+    /// All of these.
+    pub(super) headers: Vec<(String, String)>,
+    /// What else is asked.
+    pub(super) notes: Vec<String>,
+    /// Whether it is below `typed_per_filter_config`, and so for a virtual host or a route alone.
+    pub(super) is_own: bool,
+}
+
+impl Scope {
+    /// The value of `match`; `None` for every request.
+    pub(super) fn matching(&self) -> Option<String> {
+        let Self { paths, methods, hosts, networks, headers, .. } = self;
+        let lists = [("path", paths), ("method", methods), ("host", hosts), ("client_ip", networks)];
+        let given = lists.into_iter().filter(|(_, values)| !values.is_empty());
+        let mut all: Vec<(&str, String)> = given.map(|(key, values)| (key, one_or_list(values))).collect();
+        if !headers.is_empty() {
+            all.push(("header", map(headers.iter().map(|(name, pattern)| (name, pattern)))));
+        }
+        (!all.is_empty()).then(|| map(all))
+    }
+
+    /// What is in both; where both ask for the same, `inner` knows better.
+    pub(super) fn and(&self, inner: &Self) -> Self {
+        let either = |outer: &Vec<String>, inner: &Vec<String>| {
+            if inner.is_empty() { outer.clone() } else { inner.clone() }
+        };
+        let mut both = Self {
+            paths: either(&self.paths, &inner.paths),
+            methods: either(&self.methods, &inner.methods),
+            hosts: either(&self.hosts, &inner.hosts),
+            networks: either(&self.networks, &inner.networks),
+            headers: self.headers.clone(),
+            notes: self.notes.clone(),
+            is_own: self.is_own || inner.is_own,
+        };
+        both.headers.retain(|(name, _)| !inner.headers.iter().any(|(other, _)| other == name));
+        both.headers.extend(inner.headers.iter().cloned());
+        both.notes.extend(inner.notes.iter().filter(|note| !self.notes.contains(note)).cloned());
+        both
+    }
+
+    /// Of a virtual host within this.
+    pub(super) fn of_host(&self, node: &Node) -> Self {
+        let domains: Vec<&str> = items(get(node, "domains")).iter().filter_map(text).collect();
+        let mut inner = Self::default();
+        if !domains.contains(&"*") {
+            inner.hosts = domains.into_iter().map(host).collect();
+            // They may differ in ports alone.
+            inner.hosts.sort_unstable();
+            inner.hosts.dedup();
+        }
+        self.and(&inner)
+    }
+
+    /// Of a route within this, whose `match` is at `node`.
+    pub(super) fn of_route(&self, node: &Node) -> Self {
+        let mut inner = Self::default();
+        let fold = if text_of(node, "case_sensitive") == Some("false") { "(?i)" } else { "" };
+        for (name, value) in fields(node) {
+            let given = text(value).unwrap_or_default();
+            if is_named(name, "prefix") {
+                if !matches!(given, "" | "/") {
+                    inner.paths.push(regex(&format!("{fold}^{}", regex::escape(given))));
+                }
+            } else if is_named(name, "path") {
+                inner.paths.push(path(given, fold));
+            } else if is_named(name, "path_separated_prefix") {
+                inner.paths.extend([path(given, fold), below(given, fold)]);
+            } else if is_named(name, "safe_regex") {
+                inner.whole_regex(value, |scope, pattern| scope.paths.push(pattern));
+            } else if is_named(name, "headers") {
+                items(Some(value)).iter().for_each(|matcher| inner.header(matcher));
+            } else if !is_named(name, "case_sensitive") {
+                inner.notes.push(format!(
+                    "the route's `match.{name}` is not carried over: this is for more requests"
+                ));
+            }
+        }
+        self.and(&inner)
+    }
+
+    /// Takes over a matcher of a header.
+    pub(super) fn header(&mut self, matcher: &Node) {
+        let name = text_of(matcher, "name").unwrap_or_default().to_ascii_lowercase();
+        let inverted = is_true(matcher, "invert_match");
+        let lost = |name: &str| {
+            format!("a matcher of header `{name}` is not carried over: this is for more requests")
+        };
+        let Some(pattern) = header_pattern(matcher, inverted) else { return self.notes.push(lost(&name)) };
+        let is_exact =
+            !pattern.starts_with("\"~") && !pattern.starts_with("\"*") && !pattern.starts_with("\"!");
+        match (name.as_str(), is_exact) {
+            (":method", true) => self.methods.push(pattern),
+            (":authority" | "host", _) if is_exact || pattern.starts_with("\"~") => self.hosts.push(pattern),
+            (":path", true) => self.paths.push(pattern),
+            (name, _) if name.starts_with(':') || name.is_empty() => self.notes.push(lost(name)),
+            (name, _) if self.headers.iter().any(|(other, _)| other == name) => self.notes.push(lost(name)),
+            (name, _) => self.headers.push((name.to_owned(), pattern)),
+        }
+    }
+
+    fn whole_regex(&mut self, matcher: &Node, take: impl FnOnce(&mut Self, String)) {
+        match text_of(matcher, "regex").filter(|text| regex::Regex::new(text).is_ok()) {
+            Some(text) => take(self, regex(&format!("^(?:{text})$"))),
+            None => self.notes.push("a regex that is none here is not carried over".to_owned()),
+        }
+    }
+}
+
+/// The pattern of a matcher of a header, if one can say it.
+fn header_pattern(matcher: &Node, inverted: bool) -> Option<String> {
+    if let Some(present) = text_of(matcher, "present_match") {
+        return Some(scalar(if (present == "true") == inverted { "!present" } else { "*" }));
+    }
+    let string = get(matcher, "string_match");
+    let fold = if string.is_some_and(|string| is_true(string, "ignore_case")) { "(?i)" } else { "" };
+    let old = ["exact_match", "prefix_match", "suffix_match", "contains_match"];
+    let new = ["exact", "prefix", "suffix", "contains"];
+    let of =
+        |at: usize| string.and_then(|string| text_of(string, new[at])).or_else(|| text_of(matcher, old[at]));
+    let safe =
+        string.and_then(|string| get(string, "safe_regex")).or_else(|| get(matcher, "safe_regex_match"));
+    let escaped = |text: &str| regex::escape(text);
+    let pattern = match (of(0), of(1), of(2), of(3), safe) {
+        (Some(text), ..) if fold.is_empty() => exactly(text),
+        (Some(text), ..) => regex(&format!("{fold}^{}$", escaped(text))),
+        (_, Some(text), ..) => regex(&format!("{fold}^{}", escaped(text))),
+        (_, _, Some(text), ..) => regex(&format!("{fold}{}$", escaped(text))),
+        (_, _, _, Some(text), _) => regex(&format!("{fold}{}", escaped(text))),
+        (.., Some(safe)) => {
+            let text = text_of(safe, "regex").filter(|text| regex::Regex::new(text).is_ok())?;
+            regex(&format!("^(?:{text})$"))
+        }
+        // A name alone: that the header is there.
+        _ if fields(matcher).all(|(name, _)| is_named(name, "name") || is_named(name, "invert_match")) => {
+            return Some(scalar(if inverted { "!present" } else { "*" }));
+        }
+        _ => return None,
+    };
+    (!inverted).then_some(pattern)
+}
+
+fn path(text: &str, fold: &str) -> String {
+    if is_plain(text) && fold.is_empty() {
+        return scalar(text);
+    }
+    regex(&format!("{fold}^{}$", regex::escape(text)))
+}
+
+fn below(text: &str, fold: &str) -> String {
+    if is_plain(text) && fold.is_empty() {
+        return scalar(&format!("{text}/*"));
+    }
+    regex(&format!("{fold}^{}/", regex::escape(text)))
+}
+
+/// Whether a path is no pattern, as paths are written here.
+fn is_plain(text: &str) -> bool {
+    text.starts_with('/') && !text.contains(['*', '{', '}', '?', '#', '%'])
+}
+
+/// A domain of a virtual host; ports make no difference here.
+fn host(domain: &str) -> String {
+    let name = match domain.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit() || byte == b'*') => name,
+        _ => domain,
+    };
+    match name.find('*') {
+        None => scalar(name),
+        Some(0) if name.starts_with("*.") && !name[1..].contains('*') => scalar(name),
+        Some(_) => {
+            let parts: Vec<String> = name.split('*').map(regex::escape).collect();
+            regex(&format!("^{}$", parts.join(".+")))
+        }
+    }
+}
+
+/// Several networks as a list.
+pub(super) fn networks(ranges: &[Node]) -> Vec<String> {
+    let range = |range: &Node| {
+        let address = text_of(range, "address_prefix")?;
+        Some(scalar(&match text_of(range, "prefix_len") {
+            Some(length) => format!("{address}/{length}"),
+            None => address.to_owned(),
+        }))
+    };
+    ranges.iter().filter_map(range).collect()
+}

@@ -1,0 +1,63 @@
+//! Envoy's configuration as it is written: YAML or JSON, with names of fields in either of their spellings.
+
+use super::Problem;
+use crate::rls::yaml::{Kind, Node, Scalar, Value};
+
+/// The field `name`, which is given in snake case and may be written in camel case.
+pub(super) fn get<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
+    fields(node).find(|(given, _)| is_named(given, name)).map(|(_, value)| value)
+}
+
+/// Whether what is written means the field `name`.
+pub(super) fn is_named(given: &str, name: &str) -> bool {
+    let letters = |text: &str| -> String {
+        text.chars().filter(|letter| *letter != '_').map(|letter| letter.to_ascii_lowercase()).collect()
+    };
+    given == name || letters(given) == letters(name)
+}
+
+/// All fields of a map that have a value; none of anything else.
+pub(super) fn fields(node: &Node) -> impl Iterator<Item = (&str, &Node)> {
+    let entries: &[(Node, Node)] = match &node.value {
+        Value::Map(entries) => entries,
+        Value::List(_) | Value::Scalar(_) => &[],
+    };
+    let named = entries.iter().filter_map(|(key, value)| Some((text(key)?, value)));
+    named.filter(|(_, value)| !matches!(value.value, Value::Scalar(Scalar { kind: Kind::Null, .. })))
+}
+
+/// The items of a list; none of anything else.
+pub(super) fn items(node: Option<&Node>) -> &[Node] {
+    match node.map(|node| &node.value) {
+        Some(Value::List(items)) => items,
+        _ => &[],
+    }
+}
+
+/// A scalar as it is written.
+pub(super) fn text(node: &Node) -> Option<&str> {
+    match &node.value {
+        Value::Scalar(Scalar { text, .. }) => Some(text),
+        Value::List(_) | Value::Map(_) => None,
+    }
+}
+
+/// The text of a field.
+pub(super) fn text_of<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
+    get(node, name).and_then(text)
+}
+
+/// Whether a field is `true`.
+pub(super) fn is_true(node: &Node, name: &str) -> bool {
+    text_of(node, name) == Some("true")
+}
+
+/// A whole number; those that JSON would lose digits of stand in quotes.
+pub(super) fn number(node: &Node) -> Option<u64> {
+    text(node)?.parse().ok()
+}
+
+/// What is wrong with the value at `node`.
+pub(super) fn problem(file: &str, node: &Node, message: impl Into<String>) -> Problem {
+    Problem { file: file.to_owned(), place: Some((node.line, node.column)), message: message.into() }
+}

@@ -1,0 +1,185 @@
+//! Rules as text.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+/// Names have at most 128 characters; some are kept for a number behind them.
+const LONGEST_NAME: usize = 120;
+
+/// A rule that is to be written: its keys with their values in flow style.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RuleText {
+    /// What stands above it.
+    pub(super) comments: Vec<String>,
+    /// In their order.
+    pub(super) fields: Vec<(&'static str, String)>,
+}
+
+impl RuleText {
+    pub(super) fn note(&mut self, comment: impl Into<String>) {
+        self.comments.push(comment.into());
+    }
+
+    pub(super) fn set(&mut self, key: &'static str, value: impl Into<String>) {
+        self.fields.push((key, value.into()));
+    }
+}
+
+/// What a list of rules consists of.
+#[derive(Clone, Debug)]
+pub(super) enum Item {
+    /// Something that became no rule.
+    Comment(String),
+    Rule(RuleText),
+}
+
+/// The whole text: `head` as comments, then the rules.
+pub(super) fn written(head: &[String], items: &[Item]) -> String {
+    let mut text = String::new();
+    head.iter().for_each(|line| comment(&mut text, "", line));
+    let is_empty = !items.iter().any(|item| matches!(item, Item::Rule(_)));
+    text.push_str(if is_empty { "rules: []\n" } else { "rules:\n" });
+    for item in items {
+        match item {
+            Item::Comment(line) => comment(&mut text, "  ", line),
+            Item::Rule(rule) => {
+                rule.comments.iter().for_each(|line| comment(&mut text, "  ", line));
+                for (index, (key, value)) in rule.fields.iter().enumerate() {
+                    let bullet = if index == 0 { "- " } else { "  " };
+                    // Writing to a text cannot fail.
+                    let _ = writeln!(text, "  {bullet}{key}: {value}");
+                }
+            }
+        }
+    }
+    text
+}
+
+fn comment(text: &mut String, indent: &str, line: &str) {
+    let _ = write!(text, "{indent}# ");
+    // It may repeat what was written, and a comment ends with its line.
+    line.chars().for_each(|letter| match letter.is_control() || is_break(letter) {
+        true => text.extend(letter.escape_unicode()),
+        false => text.push(letter),
+    });
+    text.push('\n');
+}
+
+/// What some readers of YAML take for the end of a line, or for nothing that can be written.
+fn is_break(letter: char) -> bool {
+    matches!(letter, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}')
+}
+
+/// `text` as a scalar that is text, in quotes unless it is a plain word. A reference to a variable is none here.
+pub(super) fn scalar(text: &str) -> String {
+    const OTHERS: [&str; 10] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n", "nan"];
+    let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+        && !OTHERS.contains(&text.to_ascii_lowercase().as_str());
+    if is_word {
+        return text.to_owned();
+    }
+    let mut quoted = String::from('"');
+    for letter in text.replace("${", "$${").chars() {
+        match letter {
+            '"' | '\\' => quoted.extend(['\\', letter]),
+            _ if letter.is_control() || is_break(letter) => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(letter));
+            }
+            _ => quoted.push(letter),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Keys and values as a map in one line.
+pub(super) fn map<K: AsRef<str>, V: AsRef<str>>(entries: impl IntoIterator<Item = (K, V)>) -> String {
+    let entry = |(key, value): (K, V)| format!("{}: {}", scalar(key.as_ref()), value.as_ref());
+    let entries: Vec<String> = entries.into_iter().map(entry).collect();
+    if entries.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", entries.join(", ")) }
+}
+
+/// Values as a list in one line.
+pub(super) fn list(values: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    let values: Vec<String> = values.into_iter().map(|value| value.as_ref().to_owned()).collect();
+    format!("[{}]", values.join(", "))
+}
+
+/// The same, but for a single value, which stands for a list of itself.
+pub(super) fn one_or_list(values: &[String]) -> String {
+    match values {
+        [only] => only.clone(),
+        values => list(values),
+    }
+}
+
+/// A value that is to be equalled, as a pattern; some have a meaning of their own and are said by a regex.
+pub(super) fn exactly(value: &str) -> String {
+    if value == "*" || value == "!present" || value.starts_with('~') {
+        return regex(&format!("^{}$", regex::escape(value)));
+    }
+    scalar(value)
+}
+
+/// A regex as a pattern.
+pub(super) fn regex(regex: &str) -> String {
+    scalar(&format!("~{regex}"))
+}
+
+/// The names that have been given.
+#[derive(Debug, Default)]
+pub(super) struct Names(HashSet<String>);
+
+impl Names {
+    /// `wanted`, as far as a name can be that, or with a number behind it if it is taken.
+    pub(super) fn unique(&mut self, wanted: &str) -> String {
+        let allowed = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\' | '$');
+        let name: String = wanted.chars().map(|letter| if allowed(letter) { letter } else { '-' }).collect();
+        let name = if name.is_empty() { "rule" } else { &name[..name.len().min(LONGEST_NAME)] };
+        let numbered = (2_u64..).map(|number| format!("{name}-{number}"));
+        let mut names = std::iter::once(name.to_owned()).chain(numbered);
+        // There is always another number.
+        names.find(|name| self.0.insert(name.clone())).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_be_read_as_something_else_is_quoted() {
+        let written =
+            ["a-b_c.d", "no", "12", "", "~x", "a: b", "a\"\\\n", "${HOME}", "{", "ü\u{85}"].map(scalar);
+        let expected = [
+            "a-b_c.d",
+            "\"no\"",
+            "\"12\"",
+            "\"\"",
+            "\"~x\"",
+            "\"a: b\"",
+            "\"a\\\"\\\\\\u000a\"",
+            "\"$${HOME}\"",
+            "\"{\"",
+            "\"ü\\u0085\"",
+        ];
+        assert_eq!(written, expected);
+    }
+
+    #[test]
+    fn patterns_that_are_meant_as_values_are_values() {
+        assert_eq!(
+            ["a", "*", "~a", "!present"].map(exactly),
+            ["a", "\"~^\\\\*$\"", "\"~^~a$\"", "\"~^!present$\""]
+        );
+    }
+
+    #[test]
+    fn a_name_is_given_once() {
+        let mut names = Names::default();
+        let given = ["a", "a", "a b", "a-b", "", "é\""].map(|name| names.unique(name));
+        assert_eq!(given, ["a", "a-2", "a-b", "a-b-2", "rule", "--"]);
+        assert_eq!(names.unique(&"x".repeat(500)).len(), 120);
+    }
+}

@@ -1,0 +1,223 @@
+//! The rules of Weir's own configuration, asked about in a domain of Envoy's.
+//!
+//! Each descriptor is to the rules what a request is to the proxy: `allow` exempts it, `deny` refuses it, and the
+//! limits of all rules that it meets become checks. Those of all descriptors are decided as one, so a request that
+//! anything refuses is charged nowhere. What is given back is not part of that: it was used before, by whatever
+//! else the request asks.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::answer::{Code, CurrentLimit, Status};
+use super::request::{Descriptor, Request};
+use super::unit::Unit;
+use crate::identify::descriptor::Descriptor as Said;
+use crate::limiter::algorithm::Usage;
+use crate::limiter::decision::{Enforcement, Verdict};
+use crate::limiter::quota::Quota;
+use crate::limiter::timestamp::Timestamp;
+use crate::limiter::{Check, Limiter};
+use crate::policy::Policy;
+use crate::rules::RuleIndex;
+use crate::rules::selection::{Part, Selected, Selection};
+use crate::telemetry::metrics::DecisionOutcome;
+
+/// What the rules of one domain have to say about one request, before limits are asked.
+#[derive(Debug)]
+pub(super) struct Native<'p> {
+    policy: &'p Policy,
+    cases: SmallVec<[Case; 4]>,
+    /// The checks of all descriptors, one after the other.
+    selected: SmallVec<[Selected; 4]>,
+    /// In their order, what the limiter is asked.
+    checks: SmallVec<[Check; 4]>,
+}
+
+/// What becomes of one descriptor.
+#[derive(Debug)]
+enum Case {
+    /// No rule has anything to say.
+    Free,
+    Exempt(RuleIndex),
+    Denied(RuleIndex),
+    /// These of the checks must be passed.
+    Limited {
+        checks: Range<usize>,
+        onlookers: Vec<RuleIndex>,
+    },
+}
+
+impl<'p> Native<'p> {
+    /// What the rules say about `request`; `None` if no rule has its domain. Nothing is refused in `shadow` mode.
+    pub(super) fn ask(policy: &'p Policy, request: &Request, shadow: bool, now: Timestamp) -> Option<Self> {
+        if !policy.rules.has_domain(&request.domain) {
+            return None;
+        }
+        let (cases, selected) = (SmallVec::new(), SmallVec::new());
+        let mut native = Self { policy, cases, selected, checks: SmallVec::new() };
+        for descriptor in &request.descriptors {
+            let case = native.select(request, descriptor, shadow, now);
+            native.cases.push(case);
+        }
+        Some(native)
+    }
+
+    fn select(&mut self, request: &Request, descriptor: &Descriptor, shadow: bool, now: Timestamp) -> Case {
+        let said = Said::new(descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)));
+        let attributes = said.attributes(&self.policy.identify, now);
+        let (selected, onlookers) = match self.policy.rules.select_in(&request.domain, &attributes) {
+            Selection::Exempt(rule) => return Case::Exempt(rule),
+            Selection::Denied(rule, _) => return Case::Denied(rule),
+            // A limit that comes with the request takes the place of the configured ones.
+            Selection::Limited(..) if descriptor.limit.is_some() => return Case::Free,
+            Selection::Limited(selected, onlookers) => (selected, onlookers),
+        };
+        if selected.is_empty() && onlookers.is_empty() {
+            return Case::Free;
+        }
+        let hits = request.hits(descriptor);
+        let from = self.selected.len();
+        // Who gives back is not refused, whatever he did before.
+        let is_asked = |one: &Selected| !(hits.are_given_back() && one.part == Part::Ban);
+        for one in selected.into_iter().filter(is_asked) {
+            let looks_on = shadow || hits.are_given_back();
+            let enforcement = match one.check.enforcement {
+                Enforcement::Enforced if looks_on => Enforcement::Shadow,
+                as_written => as_written,
+            };
+            self.checks.push(Check {
+                cost: one.check.cost.saturating_mul(hits.cost()),
+                enforcement,
+                ..one.check
+            });
+            self.selected.push(one);
+        }
+        Case::Limited { checks: from..self.selected.len(), onlookers }
+    }
+
+    /// What the limiter is to decide.
+    pub(super) fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    /// Whether a rule refuses that asks no limits.
+    pub(super) fn is_denied(&self) -> bool {
+        self.cases.iter().any(|case| matches!(case, Case::Denied(_)))
+    }
+
+    /// Whether a limit refuses, in shadow mode or not.
+    pub(super) fn is_over(&self, request: &Request, verdicts: &[Verdict]) -> bool {
+        let mut limited = self.cases.iter().zip(&request.descriptors);
+        limited.any(|(case, descriptor)| match case {
+            Case::Limited { checks, .. } => {
+                self.over(checks, is_back(request, descriptor), verdicts).is_some()
+            }
+            Case::Free | Case::Exempt(_) | Case::Denied(_) => false,
+        })
+    }
+
+    /// Gives back what the request says was not used.
+    pub(super) fn give_back(&self, request: &Request, limiter: &Limiter, now: Timestamp) {
+        for (case, descriptor) in self.cases.iter().zip(&request.descriptors) {
+            let (Case::Limited { checks, .. }, true) = (case, is_back(request, descriptor)) else { continue };
+            for one in &self.selected[checks.clone()] {
+                let amount = request.hits(descriptor).amount().saturating_mul(one.check.cost.into());
+                limiter.charge(one.check.meter, one.check.key, amount, now);
+            }
+        }
+    }
+
+    /// How every descriptor stands after the limiter's `verdicts`.
+    pub(super) fn statuses<'n>(
+        &'n self,
+        request: &'n Request,
+        verdicts: &'n [Verdict],
+        now: Timestamp,
+    ) -> impl Iterator<Item = Status> + 'n {
+        self.cases.iter().zip(&request.descriptors).map(move |(case, descriptor)| match case {
+            Case::Free | Case::Exempt(_) => Status::default(),
+            Case::Denied(_) => Status { code: Code::OverLimit, ..Status::default() },
+            Case::Limited { checks, .. } => self.status(checks, is_back(request, descriptor), verdicts, now),
+        })
+    }
+
+    /// The check that refuses for the longest, by its place; the first of equals.
+    fn over(&self, checks: &Range<usize>, is_back: bool, verdicts: &[Verdict]) -> Option<usize> {
+        let refuses = |at: &usize| {
+            self.selected[*at].check.enforcement == Enforcement::Enforced && verdicts[*at].exceeds()
+        };
+        let refusing = checks.clone().filter(|at| !is_back && refuses(at));
+        refusing.rev().max_by_key(|at| verdicts[*at].wait())
+    }
+
+    /// The limit that refuses for the longest, or else that which has the least left; the first of equals. Limits that
+    /// only look on are not told.
+    fn status(&self, checks: &Range<usize>, is_back: bool, verdicts: &[Verdict], now: Timestamp) -> Status {
+        let told = |at: &usize| {
+            let one = &self.selected[*at];
+            one.part.told().is_some() && one.check.enforcement != Enforcement::Shadow
+        };
+        let over = self.over(checks, is_back, verdicts);
+        // A ban or a margin refuses for a limit of its rule.
+        let rule = over.map(|at| self.selected[at].rule);
+        let of_rule = |at: &usize| rule.is_none_or(|rule| self.selected[*at].rule == rule);
+        let itself = over.filter(told);
+        let standings =
+            checks.clone().filter(|at| told(at) && of_rule(at) && itself.is_none_or(|it| it == *at));
+        let usages = standings.filter_map(|at| Some((at, verdicts[at].quota()?, verdicts[at].usage(now)?)));
+        let least = usages.min_by_key(|(_, _, usage)| usage.remaining);
+        let wait = over.map(|at| verdicts[at].wait());
+        Status {
+            code: if over.is_some() { Code::OverLimit } else { Code::Ok },
+            duration_until_reset: wait
+                .map(|wait| whole_seconds(wait).max(Duration::from_secs(1)))
+                .or_else(|| least.map(|(_, _, Usage { reset, .. })| whole_seconds(reset))),
+            limit_remaining: least.map_or(0, |(_, _, usage)| usage.remaining),
+            current_limit: least.map(|(at, quota, _)| self.current_limit(at, quota)),
+        }
+    }
+
+    fn current_limit(&self, at: usize, quota: &Quota) -> CurrentLimit {
+        let rule = self.policy.rules.get(self.selected[at].rule);
+        CurrentLimit {
+            requests_per_unit: quota.limit().count.get(),
+            unit: Unit::as_long_as(quota.limit().period),
+            name: rule.map_or_else(|| Arc::from(""), |rule| Arc::from(&*rule.name)),
+        }
+    }
+
+    /// What each rule did to each descriptor that it met, in a request that was `refused` or not.
+    pub(super) fn outcomes(&self, verdicts: &[Verdict], refused: bool) -> Vec<(RuleIndex, DecisionOutcome)> {
+        let mut outcomes = Vec::new();
+        for case in &self.cases {
+            match case {
+                Case::Free => {}
+                Case::Exempt(rule) => outcomes.push((*rule, DecisionOutcome::Exempt)),
+                Case::Denied(rule) => outcomes.push((*rule, DecisionOutcome::Denied)),
+                Case::Limited { checks, onlookers } => {
+                    outcomes.extend(onlookers.iter().map(|rule| (*rule, DecisionOutcome::Shadow)));
+                    let mut at = checks.start;
+                    for of_rule in self.selected[checks.clone()].chunk_by(|one, next| one.rule == next.rule) {
+                        let verdicts = &verdicts[at..at + of_rule.len()];
+                        at += of_rule.len();
+                        let outcome = DecisionOutcome::of(of_rule, verdicts, refused);
+                        outcomes.extend(outcome.map(|outcome| (of_rule[0].rule, outcome)));
+                    }
+                }
+            }
+        }
+        outcomes
+    }
+}
+
+fn is_back(request: &Request, descriptor: &Descriptor) -> bool {
+    request.hits(descriptor).are_given_back()
+}
+
+/// Rounded up: who is told to wait must not come too early.
+fn whole_seconds(duration: Duration) -> Duration {
+    Duration::from_secs(duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0)))
+}

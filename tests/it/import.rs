@@ -1,0 +1,87 @@
+//! `weir import`: what it prints, and how it exits.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use crate::support::weir::run;
+
+const SERVICE: &str = "listeners: 127.0.0.1:0\nupstream: echo\nrls: { address: 127.0.0.1:0 }\n";
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn file(directory: &TempDir, name: &str, text: &str) -> String {
+    let path = directory.path().join(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// What `weir import` prints, pasted into a configuration, passes `weir check` without a remark.
+fn assert_imports(arguments: &[&str], expected: &[&str]) {
+    let output = run(["import"].iter().chain(arguments).copied());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let rules = text(&output.stdout);
+    for expected in expected {
+        assert!(rules.contains(expected), "no {expected} in:\n{rules}");
+    }
+    let directory = TempDir::new().unwrap();
+    let pasted = file(&directory, "weir.yaml", &format!("{SERVICE}{rules}"));
+    let checked = run(["check", &pasted]);
+    assert_eq!((checked.status.code(), text(&checked.stdout)), (Some(0), ""));
+}
+
+#[test]
+fn files_of_the_reference_become_rules_that_check_accepts() {
+    let directory = TempDir::new().unwrap();
+    let limits = "
+domain: edge
+descriptors:
+  - key: remote_address
+    rate_limit: { unit: minute, requests_per_unit: 10 }
+";
+    let more = limits.replace("edge", "inner").replace("remote_address", "tenant");
+    let [limits, more] = [file(&directory, "a.yaml", limits), file(&directory, "b.yaml", &more)];
+    assert_imports(
+        &["envoy-ratelimit", &limits, &more],
+        &["name: edge.remote_address", "limit: 10/m", "key: [{ descriptor: tenant }]", "domain: inner"],
+    );
+}
+
+#[test]
+fn a_filter_of_envoys_becomes_rules_that_check_accepts() {
+    let directory = TempDir::new().unwrap();
+    let filter = r#"{ "typed_config": {
+  "@type": "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+  "stat_prefix": "edge", "token_bucket": { "max_tokens": 20, "tokens_per_fill": 5, "fill_interval": "1s" },
+  "filter_enabled": { "default_value": { "numerator": 100 } },
+  "filter_enforced": { "default_value": { "numerator": 100 } } } }"#;
+    let filter = file(&directory, "filter.json", filter);
+    assert_imports(
+        &["local-ratelimit", &filter],
+        &["- name: edge\n    limit: 5/s\n    burst: 20\n    algorithm: token_bucket\n"],
+    );
+}
+
+#[test]
+fn what_cannot_be_imported_is_told_with_its_place_and_exits_2() {
+    let directory = TempDir::new().unwrap();
+    let wrong = file(&directory, "wrong.yaml", "domain: edge\ndescriptors:\n  - value: x\n");
+    let nothing = file(&directory, "nothing.yaml", "a: b\n");
+    for (arguments, expected) in [
+        (["envoy-ratelimit", &wrong], format!("{wrong}:3:5: descriptor has empty key\n")),
+        (["local-ratelimit", &nothing], format!("{nothing}: no envoy.filters.http.local_ratelimit in it\n")),
+    ] {
+        let output = run(["import"].into_iter().chain(arguments));
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), &*expected));
+        assert!(output.stdout.is_empty());
+    }
+    let missing = directory.path().join("none.yaml");
+    let output = run(["import", "local-ratelimit", missing.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("none.yaml: not readable"), "{}", text(&output.stderr));
+    for usage in [&["import"][..], &["import", "envoy-ratelimit"], &["import", "nginx", "x"]] {
+        assert_eq!(run(usage.iter().copied()).status.code(), Some(2), "{usage:?}");
+    }
+}

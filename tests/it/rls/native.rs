@@ -1,0 +1,55 @@
+//! Rules of the configuration under a domain, asked about by gRPC and by JSON, beside the proxy.
+
+use super::desk::Client;
+use super::{Code, descriptor};
+use crate::support::{Request, Weir, ask, config, get};
+
+/// A proxy that serves Envoy too, with these rules.
+fn yaml(rules: &str) -> String {
+    let service = "rls: { address: 127.0.0.1:0, http: 127.0.0.1:0 }";
+    config("echo", &format!("{service}\nrules:\n{rules}"))
+}
+
+#[test]
+fn a_native_rule_answers_with_its_name_and_its_limit() {
+    let weir = Weir::start(&yaml(
+        r#"
+  - { name: odd, domain: edge, match: { descriptor: { route: odd } }, limit: 2/500s, algorithm: fixed_window }
+  - { name: even, domain: edge, key: { descriptor: tenant }, limit: 3/year, algorithm: fixed_window }
+"#,
+    ));
+    let client = Client::connect(weir.door("grpc"));
+    let answer = client.ask_all("edge", vec![descriptor("route=odd"), descriptor("tenant=a")]);
+    assert_eq!(answer.overall_code(), Code::Ok);
+    let limits = answer.statuses.iter().map(|status| status.current_limit.clone().unwrap());
+    let limits: Vec<_> = limits.map(|limit| (limit.name, limit.requests_per_unit, limit.unit)).collect();
+    assert_eq!(limits, [("odd".to_owned(), 2, 0), ("even".to_owned(), 3, 6)], "0 is UNKNOWN, 6 is YEAR");
+    let question = r#"{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"a"}]}]}"#;
+    let statuses: Vec<u16> =
+        (0..3).map(|_| ask(weir.door("http"), &Request::post("/json", question)).status).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+    let decisions =
+        |rule, outcome| weir.metric("weir_decisions_total", &[("rule", rule), ("outcome", outcome)]) as u64;
+    assert_eq!((decisions("odd", "allowed"), decisions("even", "allowed")), (1, 3));
+    assert_eq!(decisions("even", "limited"), 1);
+}
+
+#[test]
+fn the_mesh_and_the_proxy_count_one_client_once_and_a_reload_changes_both() {
+    let rule = |count: u32| {
+        format!(
+            "  - {{ name: both, domain: edge, key: client_ip, limit: {count}/year, algorithm: fixed_window }}\n"
+        )
+    };
+    let weir = Weir::start(&yaml(&rule(4)));
+    let client = Client::connect(weir.door("grpc"));
+    let by_mesh = || client.ask("edge", "remote_address=127.0.0.1").overall_code();
+    let by_proxy = || get(weir.address(), "/").status;
+    assert_eq!((by_mesh(), by_proxy(), by_mesh(), by_proxy()), (Code::Ok, 200, Code::Ok, 200));
+    assert_eq!((by_mesh(), by_proxy()), (Code::OverLimit, 429));
+    assert_eq!(client.ask("edge", "remote_address=127.0.0.2").overall_code(), Code::Ok);
+    weir.reload(&yaml(&rule(6)));
+    assert_eq!((by_mesh(), by_proxy(), by_mesh(), by_proxy()), (Code::Ok, 200, Code::OverLimit, 429));
+    weir.reload(&yaml(&rule(6).replace("edge", "other")));
+    assert_eq!((by_mesh(), by_proxy()), (Code::Ok, 429), "what was its domain is nobody's");
+}

@@ -1,0 +1,222 @@
+//! What is imported refuses what the original refuses.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use weir::import::{envoy_ratelimit, local_ratelimit};
+use weir::rls::answer::Code;
+use weir::rls::request::{Descriptor, Entry, Request};
+use weir::rls::settings::{Counting, Settings};
+
+use crate::desk::Desk;
+use crate::native;
+
+const KEYS: [&str; 2] = ["a", "b"];
+const VALUES: [&str; 7] = ["", "x", "xy", "x*", "*y", "*", "~x"];
+const ASKED: [&str; 6] = ["", "x", "xy", "xay", "z", "~x"];
+
+/// A node of a document.
+#[derive(Clone, Debug)]
+struct Node {
+    key: &'static str,
+    value: &'static str,
+    limit: Limit,
+    shadow: bool,
+    shares: bool,
+    below: Vec<Self>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    None,
+    Unlimited,
+    Of(u32, &'static str),
+}
+
+fn nodes() -> impl Strategy<Value = Vec<Node>> {
+    let limit = || {
+        prop_oneof![
+            2 => Just(Limit::None),
+            1 => Just(Limit::Unlimited),
+            6 => (0_u32..5, prop::sample::select(vec!["second", "minute", "hour", "week", "year"]))
+                .prop_map(|(count, unit)| Limit::Of(count, unit)),
+        ]
+    };
+    let node = move |below: BoxedStrategy<Vec<Node>>| {
+        let named = (prop::sample::select(KEYS.to_vec()), prop::sample::select(VALUES.to_vec()));
+        let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.3));
+        (named, limit(), flags, below).prop_map(|((key, value), limit, (shadow, shares), below)| {
+            let shares = shares && value.contains('*');
+            Node { key, value, limit, shadow, shares, below }
+        })
+    };
+    let level = |below: BoxedStrategy<Vec<Node>>| {
+        prop::collection::vec(node(below), 0..6).prop_map(without_duplicates).boxed()
+    };
+    level(level(level(Just(Vec::new()).boxed())))
+}
+
+fn without_duplicates(nodes: Vec<Node>) -> Vec<Node> {
+    let mut kept: Vec<Node> = Vec::new();
+    for node in nodes {
+        if !kept.iter().any(|other| (other.key, other.value) == (node.key, node.value)) {
+            kept.push(node);
+        }
+    }
+    kept
+}
+
+fn written(nodes: &[Node]) -> String {
+    let node = |node: &Node| {
+        let limit = match node.limit {
+            Limit::None => "null".to_owned(),
+            Limit::Unlimited => "{unlimited: true}".to_owned(),
+            Limit::Of(count, unit) => format!("{{unit: {unit}, requests_per_unit: {count}}}"),
+        };
+        let Node { key, value, shadow, shares, below, .. } = node;
+        let below = written(below);
+        format!(
+            "{{key: {key}, value: '{value}', rate_limit: {limit}, shadow_mode: {shadow}, \
+             share_threshold: {shares}, descriptors: {below}}}"
+        )
+    };
+    format!("[{}]", nodes.iter().map(node).collect::<Vec<_>>().join(", "))
+}
+
+#[derive(Clone, Debug)]
+struct Question {
+    after: u64,
+    descriptors: Vec<Descriptor>,
+}
+
+fn questions() -> impl Strategy<Value = Vec<Question>> {
+    let key = prop::sample::select(vec!["a", "a", "b", "b", "c"]);
+    let entry = (key, prop::sample::select(ASKED.to_vec()))
+        .prop_map(|(key, value)| Entry { key: key.to_owned(), value: value.to_owned() });
+    let descriptor = (prop::collection::vec(entry, 1..4), 1_u64..3).prop_map(|(entries, hits)| Descriptor {
+        entries,
+        hits_addend: Some(hits),
+        ..Descriptor::default()
+    });
+    let after = prop_oneof![6 => Just(0_u64), 2 => Just(1), 1 => Just(45), 1 => Just(400_000)];
+    let question = (after, prop::collection::vec(descriptor, 1..4));
+    prop::collection::vec(question.prop_map(|(after, descriptors)| Question { after, descriptors }), 1..60)
+}
+
+/// Imported rules as a whole configuration.
+fn pasted(rules: &str) -> String {
+    format!("listeners: 127.0.0.1:0\nupstream: echo\n{rules}")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn imported_rules_refuse_what_the_original_refuses(nodes in nodes(), questions in questions()) {
+        let yaml = format!("domain: d\ndescriptors: {}\n", written(&nodes));
+        let rules = envoy_ratelimit::import(&[("f", &yaml)]).unwrap();
+        // What is said to differ may differ.
+        prop_assume!(!rules.contains("comes several times"));
+        let settings = Settings { counting: Counting::AllOrNothing, ..Settings::default() };
+        let mut original = Desk::with(&yaml, settings.clone());
+        let mut imported = native::with_configuration(&pasted(&rules), settings);
+        for Question { after, descriptors } in questions {
+            original.pass(after);
+            imported.pass(after);
+            let request = Request { domain: "d".into(), descriptors, hits_addend: 0 };
+            let over = |desk: &Desk| desk.try_ask(&request).map_or(Code::Ok, |answer| answer.overall);
+            prop_assert_eq!(over(&imported), over(&original), "{:?}\n{}", request, rules);
+        }
+    }
+}
+
+fn samples(ending: &str) -> Vec<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rls/imports");
+    let mut files: Vec<_> =
+        fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()).collect();
+    files.retain(|path| path.to_str().expect("a name").ends_with(ending));
+    files.sort();
+    assert!(!files.is_empty());
+    files
+}
+
+/// Each `NAME.ratelimit.yaml` and `NAME.local.yaml` becomes `NAME.….rules`. With `WEIR_BLESS=1` these are written
+/// anew: read the difference before committing it.
+#[test]
+fn samples_become_the_rules_beside_them() {
+    let bless = std::env::var_os("WEIR_BLESS").is_some();
+    let mut different = Vec::new();
+    for path in samples(".yaml").into_iter().chain(samples(".json")) {
+        let text = fs::read_to_string(&path).unwrap();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let imported = if name.contains(".ratelimit.") {
+            envoy_ratelimit::import(&[(name, &text)])
+        } else {
+            local_ratelimit::import(name, &text)
+        };
+        let said = imported.unwrap_or_else(|problems| {
+            problems.iter().map(|problem| format!("{problem}\n")).collect::<String>()
+        });
+        let beside = path.with_extension("rules");
+        if bless {
+            fs::write(&beside, &said).unwrap();
+        } else if fs::read_to_string(&beside).unwrap_or_default() != said {
+            different.push(format!("{}:\n{said}", path.display()));
+        }
+    }
+    assert!(different.is_empty(), "not as expected:\n{}", different.join("\n"));
+}
+
+#[test]
+fn what_is_imported_is_a_configuration() {
+    let mut loaded = 0;
+    for path in samples(".rules") {
+        let rules = fs::read_to_string(&path).unwrap();
+        if rules.contains("rules:") {
+            native::with_configuration(&pasted(&rules), Settings::default());
+            loaded += 1;
+        }
+    }
+    assert!(loaded >= 4, "only {loaded}");
+}
+
+#[test]
+fn files_that_share_a_domain_are_one_level() {
+    let first =
+        "{domain: d, descriptors: [{key: a, value: 'x*', rate_limit: {unit: day, requests_per_unit: 1}}]}";
+    let second = "{domain: d, descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 2}}]}";
+    let rules = envoy_ratelimit::import(&[("2", second), ("1", first)]).unwrap();
+    assert!(rules.contains("From 1, 2, envoyproxy/ratelimit"), "{rules}");
+    assert!(rules.contains(r#"except: { descriptor: { a: "~(?s)^x.*$" } }"#), "{rules}");
+}
+
+#[test]
+fn every_file_that_cannot_be_imported_is_named_with_the_place() {
+    let files =
+        [("a", "domain: d\ndescriptors:\n  - kee: x\n"), ("b", "domain: d\n  x: [\n"), ("c", "domain: d")];
+    let problems = envoy_ratelimit::import(&files).unwrap_err();
+    let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(said[0], "a:3:5: config error, unknown key 'kee'");
+    assert!(said[1].starts_with("b:2:"), "{}", said[1]);
+    assert_eq!(said.len(), 2);
+    let twice = "domain: d\ndescriptors:\n- {key: a}\n- {key: b, rate_limit: {unit: day}}\n- {key: a}\n";
+    let problems = envoy_ratelimit::import(&[("a", twice)]).unwrap_err();
+    assert_eq!(problems[0].to_string(), "a:5:3: duplicate descriptor composite key 'd.a'");
+}
+
+#[test]
+fn what_is_no_configuration_of_the_filter_is_said_to_be_none() {
+    let error = |text: &str| local_ratelimit::import("f", text).unwrap_err()[0].to_string();
+    assert_eq!(error("static_resources: {}"), "f: no envoy.filters.http.local_ratelimit in it");
+    assert_eq!(error(""), "f: empty, expected a configuration of Envoy's");
+    assert!(error("a: [").starts_with("f:2:1: while parsing"), "{}", error("a: ["));
+    assert_eq!(
+        error("stat_prefix: x\ntoken_bucket: { max_tokens: many, fill_interval: 1s }"),
+        "f:2:29: `max_tokens` is a number from 1 to 4294967295"
+    );
+    assert_eq!(
+        error("stat_prefix: x\ndescriptors: [{ entries: [{ value: x }] }]"),
+        "f:2:15: a descriptor without `token_bucket`"
+    );
+}
