@@ -35,6 +35,7 @@ use crate::snapshot::Keeper;
 use crate::telemetry::access_log::{self, AccessLog};
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::panics;
 use crate::telemetry::spans::{self, Tracer};
 use crate::worker::Crew;
 
@@ -84,6 +85,7 @@ pub enum Origin<'a> {
 /// [`Error`] if the configuration is invalid, or a socket, a file or a thread cannot be had; nothing has been
 /// served then. Or if a thread has failed while serving.
 pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
+    panics::watch();
     let clock = Arc::new(Clock::start());
     let started = match origin {
         Origin::File(path) => Reloader::start(path),

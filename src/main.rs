@@ -11,7 +11,8 @@ use weir::config::environment;
 use weir::telemetry::logging::{self, LevelHandle};
 use weir::{app, config, import};
 
-/// Many small short-lived allocations per request, and memory that is given back when clients have left.
+/// Many small short-lived allocations per request, and memory that is given back when clients have left: by a thread of
+/// the allocator's own, since a process without requests does not come by to do it.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -7,6 +7,7 @@ pub mod access_log;
 pub mod histogram;
 pub mod logging;
 pub mod metrics;
+pub mod panics;
 pub mod spans;
 pub mod statsd;
 

@@ -1,5 +1,7 @@
 //! One line per request, in a file.
 
+mod flags;
+
 use std::path::PathBuf;
 use std::{fs, io};
 

@@ -182,3 +182,17 @@ fn idle_connections_are_cheap_and_keep_nobody_waiting() {
     assert!(idle.iter_mut().all(|client| client.get("/").status == 200));
     assert_eq!(ask(weir.address(), &Request::get("/")).status, 200);
 }
+
+#[test]
+fn memory_is_given_back_by_a_thread_of_its_own_where_nobody_comes_by_to_do_it() {
+    let weir = Weir::start(&config(Origin::hello().address(), ""));
+    // The allocator's threads have names.
+    until_true("the thread", || weir.threads().iter().any(|name| name == "jemalloc_bg_thd"));
+}
+
+#[test]
+fn nothing_has_panicked_and_that_is_said() {
+    let weir = Weir::start(&config("echo", ""));
+    assert_eq!(get(weir.address(), "/").status, 200);
+    assert_eq!(weir.metric("weir_panics_total", &[]), 0.0);
+}

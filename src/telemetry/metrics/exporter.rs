@@ -9,7 +9,7 @@ use std::fmt::Write;
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
-use super::super::histogram;
+use super::super::{histogram, panics};
 use super::arrival::{Handshake, Preamble, TurnedAway};
 use super::families::{self, Family, Kind};
 use super::process::Process;
@@ -138,6 +138,7 @@ impl Exporter {
         if let Some(saves) = scrape.saves {
             self.saves(saves);
         }
+        self.count(&families::PANICS, &[], panics::counted());
         self.set(&families::BUILD_INFO, &[("version", super::VERSION)], 1.0);
         self.set(&families::PROCESS_START, &[], seconds(scrape.started));
         self.process(process);

@@ -92,6 +92,10 @@ pub(super) static ACCEPT_FAILURES: Family = counter(
     "weir_accept_failures_total",
     "Times no connection could be accepted, for want of descriptors or memory.",
 );
+pub(super) static PANICS: Family = counter(
+    "weir_panics_total",
+    "Panics, each of which has ended what was being served in its place; every one is a bug.",
+);
 pub(super) static HANDSHAKES: Family =
     counter("weir_tls_handshakes_total", "TLS handshakes with clients, by how they ended.");
 pub(super) static HANDSHAKES_IN_FLIGHT: Family =

@@ -294,3 +294,20 @@ fn stats_are_sorted_and_filtered() {
     assert_eq!(some.json()["stats"][1]["name"], "per-ip.http_local_rate_limit.enforced");
     assert_eq!(some.json()["stats"][1]["value"], 1);
 }
+
+#[test]
+fn a_panic_that_is_contained_is_counted() {
+    use crate::telemetry::panics;
+    let shown = || {
+        let text = busy().render(&scrape());
+        let line = text.lines().find_map(|line| line.strip_prefix("weir_panics_total ")).unwrap();
+        line.parse::<u64>().unwrap()
+    };
+    // Twice is once.
+    panics::watch();
+    panics::watch();
+    let before = shown();
+    assert!(std::thread::spawn(|| panic!("as a test of the count")).join().is_err());
+    assert!(shown() > before);
+    assert!(panics::counted() > before);
+}

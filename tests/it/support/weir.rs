@@ -188,6 +188,13 @@ impl Weir {
         assert!(limited.unwrap().success(), "could not limit the descriptors");
     }
 
+    /// The names of its threads.
+    pub(crate) fn threads(&self) -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
+        tasks.filter_map(|task| Some(name(task.ok()?)?.trim_end().to_owned())).collect()
+    }
+
     /// Ends it without a word.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();

@@ -1,0 +1,194 @@
+//! Why an answer is what it is: every flag that a line may have, from the thing it stands for.
+
+use serde_json::Value;
+
+use super::Log;
+use crate::support::origin::refusing;
+use crate::support::wait::until_true;
+use crate::support::{Client, Origin, Request, Then, Weir, ask, get};
+
+/// Weir before `upstream`, which is YAML, and its log.
+fn logged(upstream: &str, rest: &str) -> (Weir, Log) {
+    let log = Log::new();
+    let rules = if rest.contains("rules:") { "" } else { "rules: []" };
+    let weir = Weir::start(&format!(
+        "listeners: 127.0.0.1:0\nworkers: 1\nadmin: {{ address: 127.0.0.1:0 }}\n{upstream}\n{rest}\n{rules}\naccess_log: {{ path: {}, format: json }}\n",
+        log.path.display()
+    ));
+    (weir, log)
+}
+
+fn before(origin: &Origin, settings: &str, rest: &str) -> (Weir, Log) {
+    logged(&format!("upstream: {{ address: '{}', outliers: false{settings} }}", origin.address()), rest)
+}
+
+impl Log {
+    /// Status and flag of each line, once there are so many.
+    fn flags(&self, count: usize) -> Vec<(u64, String)> {
+        let flag = |line: &String| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            let flag = line["response_flags"].as_str().unwrap().to_owned();
+            (line["response_code"].as_u64().unwrap_or(0), flag)
+        };
+        self.lines(count).iter().map(flag).collect()
+    }
+
+    fn assert_flags(&self, flags: &[(u64, &str)]) {
+        let seen = self.flags(flags.len());
+        let seen: Vec<_> = seen.iter().map(|(status, flag)| (*status, flag.as_str())).collect();
+        assert_eq!(seen, flags);
+    }
+}
+
+/// Closes its connections instead of answering, or in the middle of an answer.
+fn closing() -> Origin {
+    Origin::start(|turn| {
+        turn.body()?;
+        if turn.head.word(1) == "/half" {
+            turn.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf of it")?;
+        }
+        Ok(Then::Close)
+    })
+}
+
+/// Does not answer.
+fn silent() -> Origin {
+    Origin::start(|turn| {
+        turn.wire.drain();
+        Ok(Then::Close)
+    })
+}
+
+#[test]
+fn what_rules_refuse() {
+    let rules = "rules:\n- { name: no, match: { path: /no }, action: deny }\n\
+        - { name: few, match: { path: /few }, key: [], limit: 1/d }\n\
+        - { name: keyed, match: { path: /keyed }, key: { header: x-key }, limit: 9/d }\n";
+    let origin = Origin::hello();
+    let (weir, log) = before(&origin, "", rules);
+    let mut client = Client::connect(weir.address());
+    for path in ["/", "/no", "/few", "/few"] {
+        client.get(path);
+    }
+    client.ask(&Request::get("/keyed").header("x-key", "one").header("x-key", "two"));
+    log.assert_flags(&[(200, "-"), (403, "UAEX"), (200, "-"), (429, "RL"), (400, "UAEX")]);
+}
+
+#[test]
+fn requests_that_no_upstream_takes_and_upstreams_without_endpoints() {
+    let (_socket, address) = refusing();
+    let origin = Origin::hello();
+    let (weir, log) = logged(
+        &format!(
+            "upstreams:\n- {{ name: good, match: {{ path: /good }}, address: '{}' }}\n\
+            - {{ name: ill, match: {{ path: /ill }}, address: '{address}', panic_threshold: 0%, \
+            health_check: {{ interval: 100ms }} }}",
+            origin.address()
+        ),
+        "",
+    );
+    let healthy = || weir.metric("weir_upstream_endpoints_healthy", &[("upstream", "ill")]);
+    until_true("the check", || healthy() == 0.0);
+    let mut client = Client::connect(weir.address());
+    for path in ["/good", "/other", "/ill"] {
+        client.get(path);
+    }
+    log.assert_flags(&[(200, "-"), (404, "NR"), (503, "UH")]);
+}
+
+#[test]
+fn an_upstream_that_cannot_be_reached_or_closes() {
+    let (_socket, address) = refusing();
+    let (weir, log) = logged(&format!("upstream: '{address}'"), "");
+    get(weir.address(), "/");
+    log.assert_flags(&[(503, "UF")]);
+    let origin = closing();
+    let (weir, log) = before(&origin, "", "");
+    get(weir.address(), "/");
+    let answer = Client::connect(weir.address()).try_ask(&Request::get("/half"));
+    assert!(answer.is_err(), "half an answer is none");
+    log.assert_flags(&[(503, "UC"), (200, "UC")]);
+}
+
+#[test]
+fn an_upstream_that_speaks_something_else() {
+    let origin = Origin::start(|turn| {
+        turn.body()?;
+        turn.send(match turn.head.word(1) {
+            "/switch" => "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n",
+            _ => "220 mail.test ready\r\n",
+        })?;
+        Ok(Then::Close)
+    });
+    let (weir, log) = before(&origin, "", "");
+    get(weir.address(), "/");
+    get(weir.address(), "/switch");
+    log.assert_flags(&[(502, "UPE"), (502, "UPE")]);
+}
+
+#[test]
+fn an_upstream_that_is_late_or_has_no_place() {
+    let origin = silent();
+    let (weir, log) = before(&origin, ", timeout: 200ms", "");
+    get(weir.address(), "/");
+    log.assert_flags(&[(504, "UT")]);
+    let (weir, log) = before(&origin, ", limits: { requests: 1 }", "");
+    let waiting = Client::connect(weir.address());
+    waiting.send(Request::get("/waiting").bytes());
+    origin.until("the request", |seen| seen.head.word(1) == "/waiting");
+    get(weir.address(), "/");
+    log.assert_flags(&[(503, "UO")]);
+}
+
+#[test]
+fn a_client_that_breaks_the_protocol() {
+    let origin = Origin::hello();
+    let (weir, log) = before(&origin, "", "");
+    ask(weir.address(), &Request::get("/%00"));
+    ask(weir.address(), &Request::new("TRACE", "/"));
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\nno chunk\r\n");
+    client.answer("POST");
+    log.assert_flags(&[(400, "DPE"), (405, "DPE"), (400, "DPE")]);
+}
+
+#[test]
+fn a_client_that_leaves_or_stops_sending() {
+    let origin = silent();
+    let (weir, log) = before(&origin, ", idle_timeout: 500ms", "");
+    let leaving = Client::connect(weir.address());
+    leaving.send(Request::get("/").bytes());
+    origin.until("the request", |seen| seen.head.word(0) == "GET");
+    drop(leaving);
+    assert_eq!(log.flags(1)[0].1, "DC");
+    let mut stalling = Client::connect(weir.address());
+    stalling.send("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 10\r\n\r\nsome");
+    assert_eq!(stalling.answer("POST").status, 408);
+    assert_eq!(log.flags(2)[1], (408, "SI".to_owned()));
+}
+
+#[test]
+fn what_was_tried_as_often_as_might_be() {
+    let away = [refusing(), refusing(), refusing()];
+    let places = away.each_ref().map(|(_, address)| format!("'{address}'")).join(", ");
+    let (weir, log) = logged(
+        &format!(
+            "upstream: {{ address: [{places}], outliers: false, retries: {{ attempts: 1, backoff: 1ms }} }}"
+        ),
+        "",
+    );
+    get(weir.address(), "/");
+    log.assert_flags(&[(503, "UF,URX")]);
+    let (closing, silent) = (closing(), silent());
+    let (weir, log) = before(&closing, ", retries: { attempts: 1, backoff: 1ms }", "");
+    get(weir.address(), "/");
+    log.assert_flags(&[(503, "UC,URX")]);
+    let retries = ", retries: { attempts: 1, backoff: 1ms, retry_on: timeout, per_try_timeout: 100ms }";
+    let (weir, log) = before(&silent, retries, "");
+    get(weir.address(), "/");
+    log.assert_flags(&[(504, "UT,URX")]);
+    let busy = Origin::answering("HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n");
+    let (weir, log) = before(&busy, ", retries: { attempts: 1, backoff: 1ms }", "");
+    get(weir.address(), "/");
+    log.assert_flags(&[(503, "URX")]);
+}
