@@ -50,8 +50,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// for a request's body; it must bound what it reads of that.
 pub async fn serve<A, F>(listener: TcpListener, drain: Arc<Drain>, answer: A)
 where
-    A: Fn(Request<Incoming>) -> F + Clone + 'static,
-    F: Future<Output = Reply> + 'static,
+    A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Reply> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let mut connections = JoinSet::new();
@@ -63,7 +63,7 @@ where
             () = &mut ended => break,
             Some(_) = connections.join_next() => {}
             (stream, place) = accept(&listener, &places) => {
-                connections.spawn_local(connection(stream, place, Arc::clone(&drain), answer.clone()));
+                connections.spawn(connection(stream, place, Arc::clone(&drain), answer.clone()));
             }
         }
     }

@@ -211,7 +211,7 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 56] = [
+pub(super) static ALL: [&Family; 57] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -223,6 +223,7 @@ pub(super) static ALL: [&Family; 56] = [
     &CONNECTIONS_OPENED,
     &TURNED_AWAY,
     &ACCEPT_FAILURES,
+    &PANICS,
     &HANDSHAKES,
     &HANDSHAKES_IN_FLIGHT,
     &HANDSHAKES_WAITING,
