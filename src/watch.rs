@@ -4,6 +4,8 @@
 //! watch on the file itself would die with the old one. Events are only a reason to look, and a system
 //! without them (NFS, no inotify instance left) is looked at every now and then all the same.
 
+pub mod stamp;
+
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

@@ -21,12 +21,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(super) use self::reading::hash;
-use self::reading::{Stamp, hash_of, read};
+use self::reading::{hash_of, read};
 use super::at::At;
 use super::problem::{Fault, Problem, Report, Severity, quoted};
 use super::source;
 use crate::clock::Clock;
 use crate::limiter::timestamp::Timestamp;
+use crate::watch::stamp::Stamp;
 
 /// More mistakes of one file than anybody reads.
 const MOST_FLAWS: usize = 20;

@@ -3,7 +3,6 @@
 use std::fs::{self, File, Metadata};
 use std::hash::Hasher as _;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
@@ -12,30 +11,6 @@ use crate::config::source::unreadable;
 
 /// Read and hashed at a time.
 const CHUNK: usize = 64 << 10;
-
-/// What tells a file from another one, and from itself after a change, without reading it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
-    device: u64,
-    inode: u64,
-    length: u64,
-    modified: (i64, i64),
-    /// Also moves where somebody sets the time of modification back.
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    /// The stamp of what is at `path`, behind links.
-    pub(super) fn of(path: &Path) -> Option<Self> {
-        fs::metadata(path).ok().map(|metadata| Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            length: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        })
-    }
-}
 
 /// The content of the file at `path`, if that is a regular file of at most `largest` bytes.
 pub(super) fn read(path: &Path, largest: u64) -> Result<Vec<u8>, String> {

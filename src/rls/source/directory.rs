@@ -1,10 +1,11 @@
 //! Documents in a directory and all below it, as the reference's runtime loader finds them.
 
 use std::collections::HashSet;
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use crate::watch::stamp::Stamp;
 
 /// Files, and levels of directories, beyond which somebody has named the wrong directory.
 const MOST_FILES: usize = 100_000;
@@ -40,28 +41,6 @@ struct Found {
     name: String,
     path: PathBuf,
     stamp: Stamp,
-}
-
-/// What changes when a file is written or replaced, as far as the system tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    length: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn of(file: &Metadata) -> Self {
-        Self {
-            device: file.dev(),
-            inode: file.ino(),
-            length: file.len(),
-            modified: (file.mtime(), file.mtime_nsec()),
-            changed: (file.ctime(), file.ctime_nsec()),
-        }
-    }
 }
 
 impl Directory {
@@ -114,7 +93,7 @@ impl Directory {
             if found.is_dir() {
                 self.walk(&path, &name, depth + 1, listing)?;
             } else if found.is_file() && name.starts_with(&*self.prefix) {
-                listing.files.push(Found { name, path, stamp: Stamp::of(&found) });
+                listing.files.push(Found { name, path, stamp: Stamp::from(&found) });
             }
             if listing.files.len() > MOST_FILES {
                 return Err(format!("{}: more than {MOST_FILES} files", self.path.display()));
