@@ -106,8 +106,8 @@ impl RateLimits {
         let rules = loaded.or_else(|| has_none.then(Arc::default));
         let service = Service { rules, settings: Arc::clone(&options.decisions), windows, native: None };
         let stats = shared.metrics.rate_limits();
-        if let Some(loaded) = options.directory.as_ref().map(|_| options.loaded.is_some()) {
-            stats.loaded(loaded);
+        if options.directory.is_some() {
+            stats.loaded(options.loaded.is_some());
         }
         let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
         let desk = Arc::new(Desk::new(service, limiter, clock, Arc::clone(&shared.drain), stats));

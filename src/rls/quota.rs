@@ -188,7 +188,7 @@ impl Bound {
             // The first report comes with the first request: nobody knows yet, so it may have what there is.
             return f64::from(requests_per_unit);
         }
-        seen / usage.elapsed.as_secs_f64() * unit_length(unit).as_secs_f64()
+        seen / usage.elapsed.as_secs_f64() * unit.period().duration().as_secs_f64()
     }
 
     /// What each client that is there may have.
@@ -221,7 +221,7 @@ impl Bound {
 fn strategy(share: u64, unit: Unit) -> Strategy {
     match u32::try_from(share).unwrap_or(u32::MAX) {
         0 => Strategy::DenyAll,
-        count => Strategy::Tokens { count, per: unit_length(unit) },
+        count => Strategy::Tokens { count, per: unit.period().duration() },
     }
 }
 
@@ -230,10 +230,6 @@ fn tokens(strategy: Strategy) -> u64 {
         Strategy::Tokens { count, .. } => count.into(),
         Strategy::AllowAll | Strategy::DenyAll => 0,
     }
-}
-
-const fn unit_length(unit: Unit) -> Duration {
-    Duration::from_secs(unit.seconds())
 }
 
 /// What a rule says of a bucket. Its entries have no order, so any will do in which they lead to a limit; the one that

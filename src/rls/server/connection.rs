@@ -11,7 +11,7 @@ use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tonic::body::Body;
 use tonic::codegen::Service as _;
 
@@ -38,7 +38,8 @@ const MOST_FIELDS: u32 = 16 * 1024;
 pub(super) async fn serve(port: Arc<Port>, services: Services, accepted: Accepted, place: Place) {
     accepted.stream.set_nodelay();
     let Some(stream) = secured(&port, accepted.stream).await else { return };
-    let answer = service_fn(move |request| answer(services.clone(), request));
+    let services = Arc::new(services);
+    let answer = service_fn(move |request| answer(Arc::clone(&services), request));
     let serving = http2::Builder::new(OnThisThread)
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_EVERY)
@@ -66,12 +67,11 @@ pub(super) async fn serve(port: Arc<Port>, services: Services, accepted: Accepte
 async fn secured(port: &Port, stream: Transport) -> Option<Transport> {
     let security = port.security();
     let Some(tls) = &security.tls else { return Some(stream) };
-    let began = Instant::now();
     match timeout(HANDSHAKE, Box::pin(tls.accept(stream))).await {
         Ok(Ok((stream, session))) => is_welcome(session.identity.as_ref(), &security.client_names)
             .then(|| Transport::Tls(Box::new(stream))),
         Ok(Err(failure)) => {
-            tracing::debug!(why = failure.as_str(), took = ?began.elapsed(), "no TLS with a client");
+            tracing::debug!(why = failure.as_str(), "no TLS with a client");
             None
         }
         Err(_) => None,
@@ -96,12 +96,14 @@ fn jittered(age: Duration) -> Duration {
     age.mul_f64(fastrand::f64().mul_add(0.2, 0.9))
 }
 
-/// Calls whichever service the path names.
-async fn answer(mut services: Services, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+/// Calls whichever service the path names; a call takes a copy of that one alone.
+async fn answer(services: Arc<Services>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     match service_of(request.uri().path()) {
-        "envoy.service.ratelimit.v3.RateLimitService" => services.rate_limit.call(request).await,
-        "envoy.service.rate_limit_quota.v3.RateLimitQuotaService" => services.quota.call(request).await,
-        "grpc.health.v1.Health" => services.health.call(request).await,
+        "envoy.service.ratelimit.v3.RateLimitService" => services.rate_limit.clone().call(request).await,
+        "envoy.service.rate_limit_quota.v3.RateLimitQuotaService" => {
+            services.quota.clone().call(request).await
+        }
+        "grpc.health.v1.Health" => services.health.clone().call(request).await,
         _ => Ok(unimplemented()),
     }
 }
