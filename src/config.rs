@@ -38,7 +38,7 @@ use crate::response::refusal::Refusal;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
 use crate::telemetry::{access_log, spans};
-use crate::{drain, identify, listener, overload, response, rls, snapshot, tls, upstream};
+use crate::{drain, identify, listener, overload, remote, response, rls, snapshot, tls, upstream};
 
 /// A valid configuration.
 #[derive(Clone, Debug)]
@@ -77,6 +77,8 @@ pub struct Config {
     pub elastic: Signals,
     /// Envoy's rate limit service, if it is offered.
     pub rls: Option<rls::options::Options>,
+    /// The services that keep limits of rules.
+    pub services: Vec<remote::service::Settings>,
     /// The rules, in file order.
     pub rules: Vec<Rule>,
     /// What each rule answers when it refuses, beside `rules`.

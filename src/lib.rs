@@ -16,6 +16,7 @@ pub mod listener;
 pub mod overload;
 pub mod policy;
 pub mod proxy;
+pub mod remote;
 pub mod response;
 pub mod rls;
 pub mod rules;

@@ -10,6 +10,7 @@ pub mod fallback;
 pub(crate) mod fuzzing;
 
 mod answers;
+mod asking;
 mod body;
 mod connection;
 mod exchange;
@@ -49,6 +50,8 @@ use crate::listener::socket::Socket;
 use crate::listener::{self, Accepted};
 use crate::overload::{Overload, Refusal as Overloaded};
 use crate::policy::Policy;
+use crate::remote;
+use crate::remote::service::Service;
 use crate::response::Visibility;
 use crate::response::rate_limit_headers::Notation;
 use crate::response::refusal::{Prepared, Refusal};
@@ -105,6 +108,8 @@ pub struct Generation {
     pub elastic: Signals,
     /// TLS, beside the listeners.
     pub tls: Box<[Option<Arc<Server>>]>,
+    /// Who keeps limits of rules, if others do.
+    pub services: Box<[remote::service::Settings]>,
 }
 
 /// One worker's part: everything a request touches without crossing threads.
@@ -136,6 +141,7 @@ struct View {
     fallbacks: Arc<Fallbacks>,
     /// TLS, beside the listeners.
     tls: Box<[Option<Arc<Server>>]>,
+    services: Box<[Rc<Service>]>,
     default_refusal: Refusal,
 }
 
@@ -223,7 +229,7 @@ impl Worker {
         let metrics = Rc::new(shared.metrics.worker());
         let mut generation = Cache::new(Arc::clone(&shared.generation));
         let now = generation.load();
-        let view = View::new(now, &[], &shared.metrics);
+        let view = View::new(now, None, &shared);
         Self {
             slow_clock: Rc::default(),
             metrics,
@@ -242,7 +248,7 @@ impl Worker {
         let now = generation.load();
         let mut view = self.view.borrow_mut();
         if !Arc::ptr_eq(&view.policy, &now.policy) {
-            *view = Rc::new(View::new(now, &view.upstreams, &self.shared.metrics));
+            *view = Rc::new(View::new(now, Some(&view), &self.shared));
         }
         Rc::clone(&view)
     }
@@ -278,9 +284,9 @@ impl Worker {
 }
 
 impl View {
-    /// A view of `generation`. The connections to upstreams that stay are as good as before.
-    fn new(generation: &Generation, before: &[Rc<Upstream>], all: &Arc<Metrics>) -> Self {
-        let policy = &generation.policy;
+    /// A view of `generation`. The connections to whatever stays are as good as `before`.
+    fn new(generation: &Generation, before: Option<&Self>, shared: &Shared) -> Self {
+        let (policy, all) = (&generation.policy, &shared.metrics);
         let rules = policy.rules.rules();
         let notations: Box<[_]> = rules.iter().map(notations).collect();
         let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
@@ -290,8 +296,13 @@ impl View {
         };
         let prepared = rules.iter().zip(&policy.refusals).zip(notations.iter().map(|of| &**of)).map(prepare);
         let upstream = |cluster| {
-            let kept = before.iter().find(|kept| Arc::ptr_eq(kept.cluster(), cluster));
+            let mut known = before.into_iter().flat_map(|before| &before.upstreams);
+            let kept = known.find(|kept| Arc::ptr_eq(kept.cluster(), cluster));
             kept.map_or_else(|| Rc::new(Upstream::new(cluster, all)), Rc::clone)
+        };
+        let service = |settings| {
+            let mut known = before.into_iter().flat_map(|before| &before.services);
+            known.find(|kept| kept.settings() == settings).map_or_else(|| asked(settings, shared), Rc::clone)
         };
         let stalls = generation.upstreams.iter().map(|cluster| cluster.settings().idle_timeout);
         Self {
@@ -303,6 +314,7 @@ impl View {
             upstreams: generation.upstreams.iter().map(upstream).collect(),
             fallbacks: Arc::clone(&generation.fallbacks),
             tls: generation.tls.clone(),
+            services: generation.services.iter().map(service).collect(),
             default_refusal: Refusal::default(),
         }
     }
@@ -333,6 +345,14 @@ impl View {
     fn upstream(&self, request: &Attributes<'_>) -> Option<&Rc<Upstream>> {
         self.upstreams.get(self.policy.routes.choose(request)?)
     }
+}
+
+/// A service that has not been asked before.
+fn asked(settings: &remote::service::Settings, shared: &Shared) -> Rc<Service> {
+    let metrics = shared.metrics.remote(&settings.place.to_string());
+    let service = Service::new(settings.clone(), Arc::clone(&shared.clock), metrics);
+    tokio::task::spawn_local(service.connect());
+    Rc::new(service)
 }
 
 fn notations(rule: &Rule) -> Box<[Notation]> {

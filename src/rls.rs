@@ -8,7 +8,6 @@
 //! have their say in it too (`native`).
 
 pub mod answer;
-pub mod channel;
 pub mod desk;
 pub mod document;
 pub mod doors;

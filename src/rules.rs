@@ -5,6 +5,7 @@
 //! be read in two ways is refused where that would decide over a `deny` or a limit. Pure; a rule set is compiled
 //! once per configuration and never changes.
 
+pub mod elsewhere;
 pub mod key;
 pub mod listed;
 pub mod matcher;
@@ -25,13 +26,14 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
+use self::elsewhere::Ask;
 use self::index::Index;
 use self::key::Incomplete;
 use self::matcher::{Match, Route};
 use self::plan::Planned;
 pub use self::plan::meter_specs;
 use self::rule::{Action, Limiting, OnMissing, Rule};
-use self::selection::{Denial, Onlookers, Part, Selected, Selection};
+use self::selection::{Aside, Denial, Part, Selected, Selection};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
@@ -155,26 +157,27 @@ impl RuleSet {
                 }
             }
         }
-        let (mut selected, mut onlookers) = (SmallVec::new(), Onlookers::new());
+        let (mut selected, mut aside) = (SmallVec::new(), Aside::default());
         for index in of_kind(Kind::Limit) {
-            match self.select_limits(index, request, headroom, &mut selected) {
+            match self.select_limits(index, request, headroom, (&mut selected, &mut aside.asks)) {
                 None => {}
                 Some(Stop { is_enforced: true, denial }) => {
                     return Selection::Denied(RuleIndex(index), denial);
                 }
-                Some(Stop { is_enforced: false, .. }) => onlookers.push(RuleIndex(index)),
+                Some(Stop { is_enforced: false, .. }) => aside.onlookers.push(RuleIndex(index)),
             }
         }
-        Selection::Limited(selected, onlookers)
+        Selection::Limited(selected, aside)
     }
 
-    /// Adds the checks of one rule, if it applies; answers a refusal where nothing can be checked.
+    /// Adds the checks of one rule, or what is to be asked for it, if it applies; answers a refusal where neither can
+    /// be.
     fn select_limits(
         &self,
         index: usize,
         request: &Attributes<'_>,
         headroom: Headroom,
-        selected: &mut SmallVec<[Selected; 2]>,
+        (selected, asks): (&mut SmallVec<[Selected; 2]>, &mut Vec<Ask>),
     ) -> Option<Stop> {
         let rule = &self.rules[index];
         let Action::Limit(limiting) = &rule.action else { return None };
@@ -195,7 +198,23 @@ impl RuleSet {
             (Err(Incomplete::Missing), OnMissing::Shared) => (key::shared(self.hasher), false),
             (Err(Incomplete::Missing), OnMissing::Deny) => return stop(Denial::Forbidden),
         };
-        self.add_checks(index, limiting, (key, is_whole), (request, route), headroom, selected);
+        let Some(remote) = &limiting.remote else {
+            self.add_checks(index, limiting, (key, is_whole), (request, route), headroom, selected);
+            return None;
+        };
+        let entries = match remote.descriptor(&limiting.key, request, route) {
+            Ok(entries) => entries,
+            Err(ambiguity) => return stop(Denial::Ambiguous(ambiguity)),
+        };
+        let mut otherwise = SmallVec::new();
+        self.add_checks(index, limiting, (key, is_whole), (request, route), headroom, &mut otherwise);
+        asks.push(Ask {
+            rule: RuleIndex(index),
+            is_enforced: limiting.is_enforced(key),
+            entries,
+            hits: limiting.tariff.on_arrival(request.headers),
+            otherwise,
+        });
         None
     }
 

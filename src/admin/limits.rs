@@ -12,6 +12,7 @@ use crate::limiter::elastic::signal::Level;
 use crate::limiter::percent::Percent;
 use crate::limiter::quota::{Ban, Quota};
 use crate::limiter::terms::OnDenied;
+use crate::rules::elsewhere::Remote;
 use crate::rules::rule::{Action, Limiting, OnMissing, Rule, RuleLimit};
 use crate::rules::tariff::Cost;
 use crate::telemetry::metrics::Decisions;
@@ -112,6 +113,10 @@ fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
     if let Some(Ban { first, most }) = limiting.ban {
         let (first, most) = (first.as_secs_f64(), most.as_secs_f64());
         shown.insert("ban".to_owned(), json!({ "seconds": first, "most_seconds": most }));
+    }
+    if let Some(Remote { domain, on_error, .. }) = limiting.remote.as_deref() {
+        let scope = json!({ "domain": domain, "on_error": on_error.as_str() });
+        shown.insert("scope".to_owned(), scope);
     }
     if limiting.on_denied == OnDenied::Charge {
         shown.insert("on_denied".to_owned(), "charge".into());

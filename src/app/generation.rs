@@ -62,8 +62,15 @@ impl Generations {
         let listeners: Box<[Box<str>]> =
             config.listeners.iter().map(|listener| listener.name.clone()).collect();
         let tls = secured(config, &listeners, &[]).map_err(io::Error::other)?;
-        let generation =
-            Generation { policy: Arc::new(policy), upstreams, fallbacks, elastic: config.elastic, tls };
+        let services = config.services.clone().into();
+        let generation = Generation {
+            policy: Arc::new(policy),
+            upstreams,
+            fallbacks,
+            elastic: config.elastic,
+            tls,
+            services,
+        };
         Ok(Self {
             listeners,
             windows,
@@ -98,6 +105,7 @@ impl Generations {
             fallbacks,
             elastic: config.elastic,
             tls,
+            services: config.services.clone().into(),
         }));
         let before = std::mem::replace(&mut *self.meters.lock(), meters.clone());
         self.limiter.retire_others(&[meters, before].concat(), self.clock.now());

@@ -11,6 +11,7 @@ use super::reload::restart_fields;
 use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::quota::Quota;
 use crate::rls::options::Options;
+use crate::rules::elsewhere::Remote;
 use crate::rules::rule::{Action, Limiting, Rule, RuleLimit};
 
 const KEPT: &str = "counters kept";
@@ -45,6 +46,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         ("client_ip, geo, jwt", differs(&old.identify, &new.identify)),
         ("elastic", differs(&old.elastic, &new.elastic)),
         ("ratelimit_headers, ietf_headers", differs(&old.response, &new.response)),
+        ("services of rules", differs(&old.services, &new.services)),
         ("rls", both_services(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))),
         ("rules of rls", both_services(old, new).is_some_and(|(old, new)| new.has_other_rules_than(old))),
     ];
@@ -106,6 +108,7 @@ fn changes_of_limits(old: &Limiting, new: &Limiting, parts: &mut Vec<String>) {
         |most: Option<std::num::NonZeroU32>| most.map_or_else(|| "none".to_owned(), |most| most.to_string());
     shown("in_flight", most(old.in_flight), most(new.in_flight), parts);
     let others = [
+        ("scope", !are_kept_alike(old, new)),
         ("on_missing", differs(&old.on_missing, &new.on_missing)),
         ("count or refund_on", old.tariff != new.tariff && old.tariff.cost == new.tariff.cost),
         ("ban", old.ban != new.ban),
@@ -115,6 +118,14 @@ fn changes_of_limits(old: &Limiting, new: &Limiting, parts: &mut Vec<String>) {
     parts.extend(
         others.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name} changed")),
     );
+}
+
+/// Whether the same is asked in both, wherever the service is.
+fn are_kept_alike(old: &Limiting, new: &Limiting) -> bool {
+    let asked = |limiting: &Limiting| {
+        limiting.remote.as_ref().map(|remote| Remote { service: 0, ..(**remote).clone() })
+    };
+    asked(old) == asked(new)
 }
 
 /// Limits by the rules of the limiter: the same period goes on, and what is left continues in order.

@@ -7,8 +7,10 @@ mod addresses;
 mod clients;
 mod descriptors;
 mod domain;
+mod elsewhere;
 mod endpoints;
 mod geo;
+mod grpc;
 mod jwt;
 mod limits;
 mod matching;
@@ -81,6 +83,8 @@ pub(super) fn compile(
         has_certificates: tls::verifies_clients(raw),
         has_service: raw.rls.is_some() || report.is_faulty(root.key("rls")),
         asks: Asks::default(),
+        ipv6_prefix: identify.ipv6_prefix,
+        services: Vec::new(),
         claims: RefCell::default(),
     };
     scope.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut scope, report);
@@ -90,6 +94,7 @@ pub(super) fn compile(
         .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut scope, report));
     let (rules, refusals) = rules.into_iter().unzip();
     let upstreams = upstreams::compile(raw, &addresses.taken, &mut scope, report);
+    let services = std::mem::take(&mut scope.services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), scope, report).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.is_clean())?;
     Some(Config {
@@ -110,6 +115,7 @@ pub(super) fn compile(
         response,
         elastic: signals(raw.elastic.as_ref()),
         rls,
+        services,
         rules,
         refusals,
         notices: Vec::new(),

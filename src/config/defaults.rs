@@ -157,5 +157,7 @@ pub const XDS_NODE: &str = "default";
 pub const XDS_BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
 /// The largest answer of a management server, in bytes.
 pub const XDS_LARGEST: u64 = 16 << 20;
+/// For an answer of another rate limit service; Envoy's.
+pub const REMOTE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Where Prometheus looks.
 pub const METRICS_PATH: &str = "/metrics";

@@ -10,6 +10,7 @@ mod limits;
 mod plans;
 mod rate_limits;
 mod rules;
+mod scope;
 mod tariff;
 mod tls;
 mod upstreams;
@@ -29,6 +30,7 @@ pub use self::rules::{
     Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange, OnDenied,
     OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
 };
+pub use self::scope::{Elsewhere, Entry as DescriptorEntry, OnError, Scope, ScopeWord};
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
 pub use self::tls::{
     Certificate, CertificateName, CertificateNames, ClientAuth, NotVerified, ProxyMode, ProxyProtocol, Tls,

@@ -111,6 +111,13 @@ impl Decision {
         }
     }
 
+    /// Adds what was decided later about the same request.
+    pub fn extend(&mut self, later: &Self) {
+        let all = self.verdicts().iter().chain(later.verdicts()).copied().collect();
+        self.verdicts = Verdicts::Several(all);
+        self.overflowed |= later.overflowed;
+    }
+
     /// Whether any enforced limit refuses; then no limit has been charged.
     pub fn is_refused(&self) -> bool {
         self.verdicts().iter().any(Verdict::refuses)

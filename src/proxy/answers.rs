@@ -14,6 +14,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 
 use super::View;
+use super::asking::{self, Recalled};
 use super::body::{RequestBody, ResponseBody};
 use super::exchange::{Exchange, Flag};
 use super::forward::Failure;
@@ -100,7 +101,7 @@ pub(super) fn denied(
 
 /// A request that the limit at position `by` refuses; answered with what is `kept` of an earlier answer, if anything is.
 pub(super) fn limited(
-    mut exchange: Box<Exchange>,
+    exchange: Box<Exchange>,
     view: &View,
     (limits, by, retry_after): (&Limits, usize, Duration),
     kept: Option<Arc<Kept>>,
@@ -109,12 +110,57 @@ pub(super) fn limited(
     let mut headers = limits.refusal_headers(view, by, retry_after);
     if let Some(kept) = kept {
         kept.extend(&mut headers, limits.at());
-        exchange.answers(StatusCode::OK, Flag::RateLimited);
-        return refused(exchange, (StatusCode::OK, kept.body()), headers, unread);
+        return limited_with(exchange, (StatusCode::OK, kept.body()), headers, unread);
     }
     let refusal = view.refusal(limits.rule(by));
-    exchange.answers(refusal.status, Flag::RateLimited);
-    refused(exchange, (refusal.status, &refusal.body), headers, unread)
+    limited_with(exchange, (refusal.status, &refusal.body), headers, unread)
+}
+
+/// A request that does not go on for what another rate limit service says, or does not say.
+pub(super) fn refused_elsewhere(
+    exchange: Box<Exchange>,
+    view: &View,
+    (limits, refusal): (&Limits, asking::Refusal),
+    recalled: Recalled,
+    unread: Unread,
+) -> Response<ResponseBody> {
+    match refusal {
+        asking::Refusal::Otherwise { by, retry_after } => {
+            let kept = recalled.take(limits.rule(by));
+            limited(exchange, view, (limits, by, retry_after), kept, unread)
+        }
+        asking::Refusal::Told { by, retry_after, body } => {
+            let mut headers = limits.told_headers(view, by, retry_after);
+            let kept = recalled.take(by);
+            let (status, body) = match &kept {
+                Some(kept) => {
+                    kept.extend(&mut headers, limits.at());
+                    (StatusCode::OK, kept.body())
+                }
+                None if body.is_empty() => (view.refusal(by).status, &view.refusal(by).body),
+                None => (view.refusal(by).status, &body),
+            };
+            limited_with(exchange, (status, body), headers, unread)
+        }
+        asking::Refusal::Undecided { .. } => undecided(exchange, unread),
+    }
+}
+
+fn limited_with(
+    mut exchange: Box<Exchange>,
+    (status, body): (StatusCode, &Bytes),
+    headers: HeaderMap,
+    unread: Unread,
+) -> Response<ResponseBody> {
+    exchange.answers(status, Flag::RateLimited);
+    refused(exchange, (status, body), headers, unread)
+}
+
+/// A request of which nobody knows whether it may pass, and whose rule then refuses it.
+fn undecided(mut exchange: Box<Exchange>, unread: Unread) -> Response<ResponseBody> {
+    let (status, body) = (StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"service unavailable\n"));
+    exchange.answers(status, Flag::RateLimitServiceError);
+    refused(exchange, (status, &body), HeaderMap::from_iter([(CONTENT_TYPE, PLAIN_TEXT)]), unread)
 }
 
 /// The upstream's answer, or ours in its place.

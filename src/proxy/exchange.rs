@@ -3,6 +3,7 @@
 //! An exchange ends when it is dropped: with the body that was sent to its end, or with the connection that
 //! broke off. Nothing is written down for the access log or a span unless there is one.
 
+mod flag;
 mod record;
 
 use std::net::IpAddr;
@@ -14,7 +15,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, request};
 use hyper::upgrade::OnUpgrade;
 
+pub(super) use self::flag::Flag;
 use self::record::Record;
+use super::Shared;
 use super::activity::Activity;
 use super::body::Progress;
 use super::connection::Connection;
@@ -34,74 +37,6 @@ use crate::rules::RuleIndex;
 use crate::rules::tariff::Ending;
 use crate::telemetry::access_log::Entry;
 use crate::upstream::tunnel::Tunnel;
-
-/// Envoy's response flags: why an answer is what it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Flag {
-    /// Nothing to remark.
-    #[default]
-    None,
-    /// Refused by a rate limit.
-    RateLimited,
-    /// Refused by a rule that denies.
-    Denied,
-    /// No connection to the upstream.
-    UpstreamFailure,
-    /// As much is under way to the upstream as may be.
-    UpstreamOverflow,
-    /// No upstream takes such a request.
-    NoRoute,
-    /// No endpoint of the upstream can be used.
-    NoHealthyUpstream,
-    /// The upstream closed the connection instead of answering.
-    UpstreamClosed,
-    /// The upstream's answer was not HTTP.
-    UpstreamProtocol,
-    /// The upstream took too long.
-    UpstreamTimeout,
-    /// The request was malformed.
-    DownstreamProtocol,
-    /// The client left.
-    DownstreamClosed,
-    /// The client stopped sending.
-    IdleTimeout,
-    /// There is too much of something.
-    Overloaded,
-}
-
-impl Flag {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "-",
-            Self::RateLimited => "RL",
-            Self::Denied => "UAEX",
-            Self::UpstreamFailure => "UF",
-            Self::UpstreamOverflow => "UO",
-            Self::NoRoute => "NR",
-            Self::NoHealthyUpstream => "UH",
-            Self::UpstreamClosed => "UC",
-            Self::UpstreamProtocol => "UPE",
-            Self::UpstreamTimeout => "UT",
-            Self::DownstreamProtocol => "DPE",
-            Self::DownstreamClosed => "DC",
-            Self::IdleTimeout => "SI",
-            Self::Overloaded => "OM",
-        }
-    }
-}
-
-impl Flag {
-    /// The same of a request that was tried as often as might be.
-    const fn exhausted(self) -> &'static str {
-        match self {
-            Self::None => "URX",
-            Self::UpstreamFailure => "UF,URX",
-            Self::UpstreamClosed => "UC,URX",
-            Self::UpstreamTimeout => "UT,URX",
-            other => other.as_str(),
-        }
-    }
-}
 
 /// What is known of an exchange so far. It goes through many hands, so it lives in a box.
 #[derive(Debug)]
@@ -302,6 +237,22 @@ impl Exchange {
         self.forwarded = self.connection.worker.shared.clock.now();
     }
 
+    /// Holds the request back until `done` is, however long its bodies may stand still otherwise.
+    pub(super) async fn hold<T>(&mut self, done: impl Future<Output = T>) -> T {
+        let held = Held::begin(&self.activity);
+        let done = done.await;
+        drop(held);
+        self.forwarded = self.connection.worker.shared.clock.now();
+        done
+    }
+
+    /// This rule refuses the request after all.
+    pub(super) fn note_refused_by(&mut self, rule: &str) {
+        if let Some(record) = &mut self.record {
+            record.rule = Some(rule.into());
+        }
+    }
+
     /// The request is sent once more.
     pub(super) fn note_retry(&mut self) {
         self.retries = self.retries.saturating_add(1);
@@ -330,6 +281,11 @@ impl Exchange {
     /// Where elastic limits note how the upstream does.
     pub(super) fn load(&self) -> &Load {
         &self.connection.worker.load
+    }
+
+    /// What all workers share.
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.connection.worker.shared)
     }
 
     /// The upstream that takes the request: its bodies may stand still for `stall`.
@@ -435,26 +391,40 @@ impl Exchange {
     }
 }
 
-/// A request that is held back, until this is dropped.
+/// A request whose bodies may stand still, until this is dropped.
+struct Held(Rc<Activity>);
+
+impl Held {
+    fn begin(activity: &Rc<Activity>) -> Self {
+        activity.hold();
+        Self(Rc::clone(activity))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.go_on();
+    }
+}
+
+/// A request that is held back by a limit, until this is dropped.
 struct Waiting {
     connection: Rc<Connection>,
-    activity: Rc<Activity>,
     since: Timestamp,
+    _held: Held,
 }
 
 impl Waiting {
     fn begin(exchange: &Exchange) -> Self {
         let Exchange { connection, activity, started, .. } = exchange;
         connection.worker.metrics.delay_started();
-        activity.hold();
-        Self { connection: Rc::clone(connection), activity: Rc::clone(activity), since: *started }
+        Self { connection: Rc::clone(connection), since: *started, _held: Held::begin(activity) }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
         let worker = &self.connection.worker;
-        self.activity.go_on();
         worker.metrics.delay_ended(worker.shared.clock.now().since(self.since));
     }
 }

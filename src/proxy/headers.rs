@@ -179,6 +179,13 @@ pub(super) fn join_cookies(head: &mut request::Parts) {
     }
 }
 
+/// Adds fields beside those that are there.
+pub(super) fn append(headers: &mut HeaderMap, more: &HeaderMap) {
+    for (name, value) in more {
+        headers.append(name, value.clone());
+    }
+}
+
 /// What a request asks of us, and not of the upstream.
 #[derive(Debug, Default)]
 pub(super) struct Wishes {

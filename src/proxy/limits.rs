@@ -6,41 +6,86 @@ use http::{HeaderMap, HeaderValue};
 use smallvec::SmallVec;
 
 use super::View;
+use super::headers::append;
 use crate::limiter::Limiter;
+use crate::limiter::algorithm::Usage;
 use crate::limiter::decision::{Decision, Enforcement, Verdict};
 use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
-use crate::response::rate_limit_headers::{self, Standing, X_WEIR_OVER_LIMIT};
+use crate::response::rate_limit_headers::{self, Notation, Standing, X_WEIR_OVER_LIMIT};
 use crate::response::{Settings, Visibility};
 use crate::rules::RuleIndex;
-use crate::rules::selection::{Onlookers, Part, Selected};
+use crate::rules::elsewhere::Ask;
+use crate::rules::selection::{Aside, Part, Selected};
 use crate::telemetry::metrics::DecisionOutcome;
 
-/// The checks a request had to pass and the limiter's decision about them.
+/// The checks a request had to pass and the limiter's decision about them, and what is kept elsewhere.
 #[derive(Debug)]
 pub(super) struct Limits {
     selected: SmallVec<[Selected; 2]>,
-    onlookers: Onlookers,
+    aside: Aside,
     decision: Decision,
     at: Timestamp,
+    /// What other services have said.
+    told: Option<Box<Told>>,
+}
+
+/// What other services have said of a request.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// They refuse it, or nobody knows whether they would.
+    pub(super) refused: bool,
+    /// How the client stands with them.
+    pub(super) standings: Vec<(Notation, Usage)>,
+    /// What they have the client told.
+    pub(super) headers: HeaderMap,
 }
 
 impl Limits {
     /// No limit applies.
     pub(super) fn none(at: Timestamp) -> Self {
-        Self { selected: SmallVec::new(), onlookers: Onlookers::new(), decision: Decision::default(), at }
+        let (selected, decision) = (SmallVec::new(), Decision::default());
+        Self { selected, aside: Aside::default(), decision, at, told: None }
     }
 
     /// Has the limiter decide.
     pub(super) fn check(
         limiter: &Limiter,
         selected: SmallVec<[Selected; 2]>,
-        onlookers: Onlookers,
+        aside: Aside,
         now: Timestamp,
     ) -> Self {
         let checks: SmallVec<[_; 2]> = selected.iter().map(|selected| selected.check).collect();
         let decision = limiter.check(&checks, now);
-        Self { selected, onlookers, decision, at: now }
+        Self { selected, aside, decision, at: now, told: None }
+    }
+
+    /// Whether other services are still to be asked.
+    pub(super) fn is_asking(&self) -> bool {
+        !self.aside.asks.is_empty()
+    }
+
+    /// What is to be asked of them.
+    pub(super) fn asks(&self) -> &[Ask] {
+        &self.aside.asks
+    }
+
+    /// They have been asked, and that is what they say.
+    pub(super) fn note_told(&mut self, told: Told) {
+        self.aside.asks.clear();
+        self.told = Some(Box::new(told));
+    }
+
+    /// Has the limiter decide `more`, too: what holds where somebody else has not answered.
+    pub(super) fn check_more(&mut self, limiter: &Limiter, more: SmallVec<[Selected; 2]>, now: Timestamp) {
+        let Self { selected, decision, .. } = Self::check(limiter, more, Aside::default(), now);
+        self.selected.extend(selected);
+        self.decision.extend(&decision);
+    }
+
+    /// Whether it is refused here or elsewhere.
+    pub(super) fn is_refused(&self) -> bool {
+        self.decision.is_refused() || self.told.as_ref().is_some_and(|told| told.refused)
     }
 
     /// When it was last decided or settled.
@@ -59,14 +104,19 @@ impl Limits {
 
     /// The rules that limit it, each as often as it has limits.
     pub(super) fn rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
-        self.selected.iter().map(|selected| selected.rule)
+        self.selected.iter().map(|selected| selected.rule).chain(self.asks().iter().map(|ask| ask.rule))
     }
 
     /// What the request reserved that is to be settled, with the place of the check. Only what
-    /// conformed has been charged or held, and only if the request passed.
+    /// conformed has been charged or held, and only if the request passed. As long as somebody else may refuse it, all
+    /// of it may be given back.
     pub(super) fn reservations(&self) -> impl Iterator<Item = (usize, &Selected, Reservation)> + '_ {
+        let is_open = |selected: &Selected| match selected.part {
+            Part::Ban | Part::Permit => false,
+            Part::Limit(_) | Part::Margin(_) | Part::Mark(_) => selected.settles || self.is_asking(),
+        };
         let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
-        checked.filter(|(_, (selected, verdict))| selected.settles && !verdict.exceeds()).map(
+        checked.filter(move |(_, (selected, verdict))| is_open(selected) && !verdict.exceeds()).map(
             |(position, (selected, verdict))| {
                 let reservation = Reservation::new(&selected.check, self.at);
                 (position, selected, verdict.quota().map_or(reservation, |quota| reservation.under(quota)))
@@ -88,11 +138,18 @@ impl Limits {
         self.at = now;
     }
 
+    /// Counts what is decided, unless others are still to be asked whether the request passes.
+    pub(super) fn record_unless_asking(&self, view: &View) {
+        if !self.is_asking() || self.decision.is_refused() {
+            self.record(view);
+        }
+    }
+
     /// Counts one decision per rule: what its strictest limit said. A request that another rule refused was
     /// not decided by the rules that would have let it pass.
     pub(super) fn record(&self, view: &View) {
-        self.onlookers.iter().for_each(|rule| view.record(*rule, DecisionOutcome::Shadow));
-        let refused = self.decision.is_refused();
+        self.aside.onlookers.iter().for_each(|rule| view.record(*rule, DecisionOutcome::Shadow));
+        let refused = self.is_refused();
         let mut rest = self.selected.as_slice();
         let mut verdicts = self.decision.verdicts();
         while let Some(first) = rest.first() {
@@ -127,6 +184,14 @@ impl Limits {
         headers
     }
 
+    /// The headers of the refusal that another service has for `rule`.
+    pub(super) fn told_headers(&self, view: &View, rule: RuleIndex, retry_after: Duration) -> HeaderMap {
+        let mut headers = view.refusal(rule).limited_headers(retry_after);
+        self.write_headers(&mut headers, view);
+        self.write_told(&mut headers);
+        headers
+    }
+
     /// Says which rules' limits the request is over; nothing for one that is within all.
     pub(super) fn write_marks(&self, headers: &mut HeaderMap, view: &View) {
         for rule in self.marking() {
@@ -137,20 +202,36 @@ impl Limits {
         }
     }
 
+    /// All that the client is told with the upstream's answer.
+    pub(super) fn write_all(&self, headers: &mut HeaderMap, view: &View) {
+        self.write_headers(headers, view);
+        self.write_marks(headers, view);
+        self.write_told(headers);
+    }
+
+    /// What other services have the client told.
+    fn write_told(&self, headers: &mut HeaderMap) {
+        if let Some(told) = &self.told {
+            append(headers, &told.headers);
+        }
+    }
+
     /// Tells the client how it stands, as far as the configuration wants it told.
     pub(super) fn write_headers(&self, headers: &mut HeaderMap, view: &View) {
         let Settings { ratelimit_headers, ietf_headers } = view.policy.response;
-        if self.selected.is_empty() {
+        if self.selected.is_empty() && self.told.is_none() {
             return;
         }
         let visible = match ratelimit_headers {
             Visibility::Full => true,
-            Visibility::Limited => self.decision.is_refused(),
+            Visibility::Limited => self.is_refused(),
             Visibility::Off => false,
         };
         if !visible && !ietf_headers {
             return;
         }
+        let told = self.told.iter().flat_map(|told| &told.standings);
+        let told = told.map(|(notation, usage)| Standing { notation, grown: None, usage: *usage });
         let standings: SmallVec<[Standing<'_>; 4]> = self
             .selected
             .iter()
@@ -160,6 +241,7 @@ impl Limits {
                 let usage = verdict.usage(self.at)?.at_price(selected.price);
                 Some(Standing { notation: view.notation(selected)?, grown: grown(selected, verdict), usage })
             })
+            .chain(told)
             .collect();
         if visible {
             rate_limit_headers::write_envoy(headers, &standings);

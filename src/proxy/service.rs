@@ -6,10 +6,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 
+use super::View;
 use super::answers::{self, Unread};
+use super::asking::{self, Recalled, Refusal};
 use super::body::{RequestBody, ResponseBody};
 use super::connection::Connection;
 use super::exchange::Exchange;
@@ -68,9 +70,9 @@ pub(super) fn handle(
             let unread = Unread::new(given.expectation(), body);
             return answered(answers::denied(exchange, &view, denial, unread));
         }
-        Selection::Limited(all, onlookers) => Limits::check(&worker.shared.limiter, all, onlookers, now),
+        Selection::Limited(all, aside) => Limits::check(&worker.shared.limiter, all, aside, now),
     };
-    limits.record(&view);
+    limits.record_unless_asking(&view);
     exchange.note_rules(policy, limits.rules(), &attributes);
     let delay = match throttle::resolve(limits.decision()) {
         Action::Forward => None,
@@ -87,24 +89,41 @@ pub(super) fn handle(
     let upstream = view.upstream(&attributes).map(Rc::clone);
     exchange.bodies_may_rest(upstream.as_ref().map_or(view.stall, |to| to.settings().idle_timeout));
     exchange.reserve(&limits, policy);
+    let recalled = Recalled::of(&limits, &view, &head, now);
     exchange.listen(view.fallbacks.listen(limits.rules(), &head, attributes.certificate.is_some(), now));
-    let upgrades = upgrades(upstream.as_deref());
-    let controls = exchange.note_wishes(headers::prepare_request(&mut head, given, &hop, upgrades));
+    let wishes = headers::prepare_request(&mut head, given, &hop, upgrades(upstream.as_deref()));
+    let controls = exchange.note_wishes(wishes);
     limits.write_marks(&mut head.headers, &view);
     exchange.note_headers(&mut head.headers);
     Handling::Forwarding(Box::pin(async move {
-        if let Some(delay) = delay {
-            exchange.wait(delay).await;
+        if let Err(refusal) = pass(&view, &mut exchange, &mut limits, (delay, &mut head.headers)).await {
+            let unread = Unread::new(given.expectation(), body);
+            return answers::refused_elsewhere(exchange, &view, (&limits, refusal), recalled, unread);
         }
-        grpc::mind_deadline(&exchange, &head.headers);
         let upstream = upstream.as_deref();
         let body = RequestBody::new(body, &mut exchange, timeout(upstream, controls.as_deref()));
         let answer = forward(&view, upstream, &mut exchange, (&mut head, body), controls.as_deref()).await;
         let mut response = answers::upstream(exchange, upstream, &mut limits, answer);
-        limits.write_headers(response.headers_mut(), &view);
-        limits.write_marks(response.headers_mut(), &view);
+        limits.write_all(response.headers_mut(), &view);
         response
     }))
+}
+
+/// Waits until the request may go on, and asks whoever else may have it refused.
+async fn pass(
+    view: &Rc<View>,
+    exchange: &mut Exchange,
+    limits: &mut Limits,
+    (delay, headers): (Option<Duration>, &mut HeaderMap),
+) -> Result<(), Refusal> {
+    if let Some(delay) = delay {
+        exchange.wait(delay).await;
+    }
+    if limits.is_asking() {
+        asking::ask(view, exchange, limits, headers).await?;
+    }
+    grpc::mind_deadline(exchange, headers);
+    Ok(())
 }
 
 /// What a request may go over to.

@@ -38,10 +38,15 @@ pub struct Notation {
 impl Notation {
     /// How a limit of the rule `name` is written. Names are visible ASCII without quotes.
     pub fn new(name: &str, quota: &Quota) -> Self {
+        Self::of(name, quota.limit().count.get(), quota.limit().period.duration())
+    }
+
+    /// The same of a limit of so many in so long.
+    pub fn of(name: &str, count: u32, window: Duration) -> Self {
         let mut notation = Self {
             name: name.into(),
-            count: quota.limit().count.get(),
-            window: whole_seconds(quota.limit().period.duration()),
+            count,
+            window: whole_seconds(window),
             alone: HeaderValue::from_static(""),
         };
         let mut text = Vec::new();

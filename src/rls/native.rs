@@ -73,7 +73,7 @@ impl<'p> Native<'p> {
             Selection::Denied(rule, _) => return Case::Denied(rule),
             // A limit that comes with the request takes the place of the configured ones.
             Selection::Limited(..) if descriptor.limit.is_some() => return Case::Free,
-            Selection::Limited(selected, onlookers) => (selected, onlookers),
+            Selection::Limited(selected, aside) => (selected, aside.onlookers),
         };
         if selected.is_empty() && onlookers.is_empty() {
             return Case::Free;

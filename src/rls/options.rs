@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-pub use super::channel::Place;
 pub use super::doors::Door;
 pub use super::server::Settings as Connections;
 use super::settings::Settings;
 pub use super::source::directory::Directory;
 pub use super::source::xds::Settings as Xds;
 pub use super::source::{Loaded, load};
+pub use crate::remote::channel::Place;
 use crate::telemetry::statsd;
 use crate::{listener, tls};
 

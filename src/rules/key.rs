@@ -116,6 +116,9 @@ pub fn shared(hasher: KeyHasher) -> KeyHash {
 
 pub(super) type Encoded = SmallVec<[u8; 128]>;
 
+/// Octets of a length before what it is the length of.
+const LENGTH: usize = size_of::<u32>();
+
 impl KeyTemplate {
     /// The counter of a request that matched by `route`.
     ///
@@ -158,6 +161,16 @@ impl KeyPart {
             Err(Incomplete::Missing) => Ok(None),
             Err(Incomplete::Ambiguous(ambiguity)) => Err(ambiguity),
         }
+    }
+
+    /// The value alone, of a part that has one.
+    ///
+    /// # Errors
+    /// [`Incomplete`] if the request lacks it, or has several of it.
+    pub(super) fn octets(&self, request: &Attributes<'_>, route: Route<'_>) -> Result<Encoded, Incomplete> {
+        let mut encoded = Encoded::new();
+        self.encode(request, route, &mut encoded)?;
+        Ok(encoded.get(LENGTH..).unwrap_or_default().into())
     }
 
     fn encode(

@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use super::elsewhere::Remote;
 use super::key::{KeyPart, KeyTemplate};
 use super::matcher::{Match, Matcher};
 use super::tariff::Tariff;
@@ -32,6 +33,7 @@ pub struct Rule {
 
 /// What a rule does to the requests it applies to.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "almost every rule is the large one, and there are few")]
 pub enum Action {
     /// Exempts from every other rule.
     Allow,
@@ -64,6 +66,8 @@ pub struct Limiting {
     pub on_denied: OnDenied,
     /// What a reload does to its counters when it changes a limit.
     pub on_change: OnChange,
+    /// Who keeps its limit, if it is another service. Its own limits then hold where that does not answer.
+    pub remote: Option<Box<Remote>>,
 }
 
 impl Limiting {
@@ -88,6 +92,7 @@ impl Default for Limiting {
             ban: None,
             on_denied: OnDenied::default(),
             on_change: OnChange::default(),
+            remote: None,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use smallvec::SmallVec;
 
 use super::RuleIndex;
+use super::elsewhere::Ask;
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::Check;
 
@@ -65,8 +66,14 @@ pub enum Denial {
     Ambiguous(Ambiguity),
 }
 
-/// Rules that would have refused a request before any limit was asked, and only look on. In file order.
-pub type Onlookers = Vec<RuleIndex>;
+/// What the rules say beside limits that are kept here; almost always nothing. In file order.
+#[derive(Clone, Debug, Default)]
+pub struct Aside {
+    /// Rules that would have refused a request before any limit was asked, and only look on.
+    pub onlookers: Vec<RuleIndex>,
+    /// What other services are to be asked.
+    pub asks: Vec<Ask>,
+}
 
 /// The outcome of matching.
 #[derive(Clone, Debug)]
@@ -80,5 +87,5 @@ pub enum Selection {
     /// This rule refuses it whatever limits say.
     Denied(RuleIndex, Denial),
     /// These limits apply, in file order; may be none.
-    Limited(SmallVec<[Selected; 2]>, Onlookers),
+    Limited(SmallVec<[Selected; 2]>, Aside),
 }

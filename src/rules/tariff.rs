@@ -93,6 +93,8 @@ pub enum Ending<'a> {
         /// This way.
         failure: Failure,
     },
+    /// Refused after all, by a service that keeps another limit.
+    Refused,
     /// The client left, or its request broke off: the upstream may have done all of the work.
     Abandoned,
 }
@@ -182,6 +184,7 @@ impl Tariff {
     pub fn due(&self, ending: &Ending<'_>) -> Due {
         let status = match *ending {
             Ending::Abandoned => return Due::AsReserved,
+            Ending::Refused => return Due::Nothing,
             Ending::Failed { failure, .. } if self.refunds.cover(failure) => return Due::Nothing,
             Ending::Answered { status, .. } | Ending::Failed { status, .. } => status,
         };

@@ -11,6 +11,7 @@ mod exporter;
 mod families;
 mod process;
 mod rate_limits;
+mod remote;
 mod rule;
 mod totals;
 mod upstream;
@@ -27,6 +28,8 @@ pub use self::envoy::{Stats, StatsFilter, Used};
 use self::exporter::Exporter;
 pub use self::process::resident_memory;
 pub use self::rate_limits::{Hits, RateLimits, sanitized};
+use self::remote::Remotes;
+pub use self::remote::{RemoteMetrics, RemoteOutcome};
 use self::rule::Rules;
 pub use self::rule::{DecisionOutcome, Decisions, RuleMetrics};
 use self::totals::Totals;
@@ -129,6 +132,7 @@ pub struct Metrics {
     rules: Mutex<Rules>,
     upstreams: Mutex<Upstreams>,
     rate_limits: OnceLock<Arc<RateLimits>>,
+    remotes: Mutex<Remotes>,
     exporter: Exporter,
 }
 
@@ -142,6 +146,7 @@ impl Metrics {
             rules: Mutex::default(),
             upstreams: Mutex::default(),
             rate_limits: OnceLock::new(),
+            remotes: Mutex::default(),
             exporter: Exporter::new(),
         })
     }
@@ -204,10 +209,17 @@ impl Metrics {
         Arc::clone(self.rate_limits.get_or_init(Arc::default))
     }
 
+    /// What is counted of the rate limit service at `place` by all workers together; goes on where an earlier
+    /// configuration's left off.
+    pub fn remote(&self, place: &str) -> Arc<RemoteMetrics> {
+        Arc::clone(self.remotes.lock().entry(place.into()).or_default())
+    }
+
     /// Everything in Prometheus' text format, under Weir's names; what the rate limit service counts under those of
     /// envoyproxy/ratelimit.
     pub fn render(&self, scrape: &Scrape) -> String {
         let mut text = self.exporter.render(&self.totals(), scrape);
+        text.push_str(&remote::render(&self.remotes.lock()));
         if let Some(rate_limits) = self.rate_limits.get() {
             text.push_str(&rate_limits.render());
         }

@@ -28,6 +28,7 @@ mod plans;
 mod proxy_protocol;
 mod recipes;
 mod reload;
+mod remote;
 mod rls;
 mod state;
 mod support;

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::each;
+use super::{each, elsewhere};
 use crate::config::at::At;
 use crate::config::parse::{self, word};
 use crate::config::problem::{Fault, Report};
@@ -33,7 +33,14 @@ pub(super) fn compile(
 ) -> Vec<RuleLimit> {
     match (&raw.limit, &raw.limits) {
         (None, None) if report.is_faulty(at.key("limit")) || report.is_faulty(at.key("limits")) => Vec::new(),
+        (None, None) if elsewhere::needs_no_limit(raw) || report.is_faulty(at.key("scope")) => Vec::new(),
         (None, None) if raw.in_flight.is_some() || report.is_faulty(at.key("in_flight")) => Vec::new(),
+        (None, None) if matches!(raw.scope, Some(raw::Scope::Elsewhere(_))) => {
+            let missing = "missing, `on_error: local` needs `limit` or `limits`";
+            let hint = "they hold where the other service does not answer";
+            report.value(at.key("scope"), Fault::new(missing).hint(hint));
+            Vec::new()
+        }
         (None, None) => {
             let missing = "missing, a rule that limits needs `limit`, `limits` or `in_flight`";
             report.value(at.key("limit"), Fault::new(missing).hint("`action: allow` or `deny` needs none"));

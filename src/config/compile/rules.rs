@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::scope::{Asks, Scope};
-use super::{domain, each, limits, matching, nested, refusal, tariff, throttle, windows};
+use super::{domain, each, elsewhere, limits, matching, nested, refusal, tariff, throttle, windows};
 use crate::config::at::At;
 use crate::config::defaults::LONGEST_NAME;
 use crate::config::problem::{Fault, Report, named, quoted};
@@ -94,7 +94,7 @@ fn limiting(
     raw: &raw::Rule,
     matcher: &Matcher,
     at: At<'_>,
-    scope: &Scope<'_>,
+    scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> Limiting {
     let key = raw
@@ -112,6 +112,7 @@ fn limiting(
     }
     let tariff = tariff::compile(raw, &limits, at, report);
     throttle::check_charging(throttle, &tariff, at.key("throttle"), report);
+    let remote = elsewhere::compile(raw, &key, throttle, at, scope, report);
     Limiting {
         key,
         on_missing: match raw.on_missing {
@@ -134,6 +135,7 @@ fn limiting(
             Some(raw::OnChange::Proportional) => OnChange::Proportional,
             Some(raw::OnChange::Reset) => OnChange::Reset,
         },
+        remote: remote.map(Box::new),
     }
 }
 
@@ -152,6 +154,7 @@ fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Repo
         ("count", raw.count.is_some()),
         ("refund_on", raw.refund_on.is_some()),
         ("in_flight", raw.in_flight.is_some()),
+        ("scope", raw.scope.is_some()),
         ("throttle", raw.throttle.is_some()),
         ("enforce", raw.enforce.is_some()),
         ("on_denied", raw.on_denied.is_some()),

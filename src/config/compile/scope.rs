@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::config::files::Files;
 use crate::identify::jwt::claim::Claim;
+use crate::remote::service::Settings;
 use crate::rules::membership::Plans;
 
 /// The rest of the configuration, as far as rules ask for it.
@@ -30,8 +31,23 @@ pub(super) struct Scope<'f> {
     pub(super) has_service: bool,
     /// Who asks about matchers and keys.
     pub(super) asks: Asks,
+    /// Leading bits of an IPv6 address that make one client.
+    pub(super) ipv6_prefix: u8,
+    /// The services that keep limits of rules so far.
+    pub(super) services: Vec<Settings>,
     /// The claims of tokens that have been asked for so far.
     pub(super) claims: RefCell<Vec<Claim>>,
+}
+
+impl Scope<'_> {
+    /// The position of the service with these settings, which is among them from now on.
+    pub(super) fn service(&mut self, settings: Settings) -> usize {
+        let known = self.services.iter().position(|known| *known == settings);
+        known.unwrap_or_else(|| {
+            self.services.push(settings);
+            self.services.len() - 1
+        })
+    }
 }
 
 /// Who asks about a matcher or a key.

@@ -15,24 +15,24 @@ use crate::tls::client::{Settings, Trust};
 use crate::tls::pem::Authorities;
 use crate::upstream::Address;
 
-/// TLS of an upstream at `at` that is at `places`; `None` where it is plain, or there is a problem.
+/// TLS of what stands at `at` and is at `places`, which stand at `address`; `None` where it is plain, or there is a problem.
 pub(super) fn client(
     raw: Option<&raw::UpstreamTls>,
     places: &[UpstreamPlace],
-    at: At<'_>,
+    (at, address): (At<'_>, At<'_>),
     files: &mut Files,
     report: &mut Report<'_>,
 ) -> Option<Settings> {
     let is_secure = places.first()?.is_secure;
     if places.iter().any(|place| place.is_secure != is_secure) {
         let fault = Fault::new("some addresses with `https://` and some without, expected all or none");
-        report.value(at.key("address"), fault.hint("two upstreams can be told apart by `match`"));
+        report.value(address, fault.hint("two upstreams can be told apart by `match`"));
         return None;
     }
     let own = at.key("tls");
     let Some(raw) = raw else {
-        names(places, at, report);
-        let trust = is_secure.then(|| system(at.key("address"), report)).flatten()?;
+        names(places, address, report);
+        let trust = is_secure.then(|| system(address, report)).flatten()?;
         return Some(Settings { trust, pair: None, name: None });
     };
     if !is_secure {
@@ -45,7 +45,7 @@ pub(super) fn client(
         .then(|| pair((raw.certificate.as_deref(), raw.key.as_deref()), "the upstream", own, files, report));
     let name = match &raw.server_name {
         Some(name) => report.take(own.key("server_name"), server_name(name)).map(Some),
-        None => Some(None).filter(|_| names(places, at, report)),
+        None => Some(None).filter(|_| names(places, address, report)),
     };
     Some(Settings { trust: trust?, pair: pair.map_or(Some(None), |pair| pair.map(Some))?, name: name? })
 }
@@ -85,14 +85,14 @@ fn system(at: At<'_>, report: &mut Report<'_>) -> Option<Trust> {
 }
 
 /// Whether each host is one that a certificate can be for.
-fn names(places: &[UpstreamPlace], at: At<'_>, report: &mut Report<'_>) -> bool {
+fn names(places: &[UpstreamPlace], address: At<'_>, report: &mut Report<'_>) -> bool {
     let alien = places.iter().find_map(|place| match &place.address {
         Address::Tcp { host, .. } if place.is_secure && ServerName::try_from(&**host).is_err() => Some(host),
         Address::Tcp { .. } | Address::Unix(_) | Address::Echo => None,
     });
     if let Some(host) = alien {
         let fault = Fault::new(format!("no certificate can be for this host, got {}", quoted(host)));
-        report.value(at.key("address"), fault.hint("`tls.server_name` names another"));
+        report.value(address, fault.hint("`tls.server_name` names another"));
     }
     alien.is_none()
 }

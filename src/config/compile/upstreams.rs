@@ -69,7 +69,13 @@ fn only(
     match raw {
         raw::Upstream::Address(raw) => {
             let place = address(raw, at.same(), taken, report)?;
-            let tls = upstream_tls::client(None, std::slice::from_ref(&place), at.same(), files, report);
+            let tls = upstream_tls::client(
+                None,
+                std::slice::from_ref(&place),
+                (at, at.key("address")),
+                files,
+                report,
+            );
             Some((settings(vec![place.address], Some(ONLY.into()), None, at, report)?, tls))
         }
         raw::Upstream::Map(map) => {
@@ -131,7 +137,7 @@ fn of_map(
         .as_ref()
         .map(|raw| each(raw, at.key("address"), |raw, at| address(raw, at, taken, report)));
     let places = addresses.unwrap_or_default();
-    let tls = upstream_tls::client(raw.tls.as_deref(), &places, at.same(), files, report);
+    let tls = upstream_tls::client(raw.tls.as_deref(), &places, (at, at.key("address")), files, report);
     let addresses = places.into_iter().map(|place| place.address).collect();
     Some((settings(addresses, name, Some(raw), at, report)?, tls))
 }

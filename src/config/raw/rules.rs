@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::jwt::ClaimPattern;
+use super::scope::Scope;
 use super::tariff::{Cost, Count, Refund};
 use super::tls::{CertificateName, CertificateNames};
 use super::values::{
@@ -29,6 +30,9 @@ pub struct Rule {
     pub except: Option<OneOrMany<Matcher>>,
     /// What Envoy asks its rate limit service about under this domain is for this rule too.
     pub domain: Option<String>,
+    /// Where its limit is kept.
+    #[schemars(extend("default" = "local"))]
+    pub scope: Option<Scope>,
     /// What is counted apart; nothing, or an empty list, is one counter for all.
     pub key: Option<ZeroOrMany<KeyPart>>,
     /// What to do where a part of the key is absent.

@@ -23,7 +23,7 @@ use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use tonic::transport::Channel;
 
-use crate::rls::channel::{self, Place};
+use crate::remote::channel::{self, Place};
 use crate::rls::desk::Desk;
 use crate::rls::document::{DescriptorDocument, Document, LimitDocument};
 use crate::rls::rules::Rules;

@@ -211,7 +211,17 @@ pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
 /// Every metric.
-pub(super) static ALL: [&Family; 57] = [
+pub(super) static REMOTE_REQUESTS: Family = counter(
+    "weir_remote_requests_total",
+    "Questions to other rate limit services, by how they ended; those that were skipped have not been asked.",
+);
+pub(super) static REMOTE_DURATION: Family = histogram(
+    "weir_remote_request_duration_seconds",
+    "Time that questions to other rate limit services took.",
+);
+pub(super) static ALL: [&Family; 59] = [
+    &REMOTE_REQUESTS,
+    &REMOTE_DURATION,
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,

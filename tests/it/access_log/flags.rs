@@ -1,8 +1,11 @@
 //! Why an answer is what it is: every flag that a line may have, from the thing it stands for.
 
+use std::net::SocketAddr;
+
 use serde_json::Value;
 
 use super::Log;
+use crate::rls::Service;
 use crate::support::origin::refusing;
 use crate::support::wait::until_true;
 use crate::support::{Client, Origin, Request, Then, Weir, ask, get};
@@ -57,6 +60,29 @@ fn silent() -> Origin {
         turn.wire.drain();
         Ok(Then::Close)
     })
+}
+
+#[test]
+fn what_another_service_refuses_and_what_it_says_nothing_about() {
+    let file =
+        "domain: d\ndescriptors: [{ key: generic_key, rate_limit: { unit: year, requests_per_unit: 1 } }]\n";
+    let service = Service::start(&[("d.yaml", file)]);
+    let (_socket, nobody) = refusing();
+    let scope = |at: SocketAddr| format!("{{ rls: '{at}', domain: d, timeout: 20s, on_error: deny }}");
+    let rules = format!(
+        "rules:\n- {{ name: few, match: {{ path: /few }}, scope: {} }}\n- {{ name: nobody, match: {{ path: /no }}, scope: {} }}\n",
+        scope(service.weir.door("grpc")),
+        scope(nobody)
+    );
+    let origin = Origin::hello();
+    let (weir, log) = before(&origin, "", &rules);
+    for path in ["/few", "/few", "/no"] {
+        get(weir.address(), path);
+    }
+    log.assert_flags(&[(200, "-"), (429, "RL"), (503, "RLSE")]);
+    let rule = |line: &String| serde_json::from_str::<Value>(line).unwrap()["rule"].clone();
+    let rules: Vec<_> = log.lines(3).iter().map(rule).collect();
+    assert_eq!(rules, [Value::Null, "few".into(), "nobody".into()]);
 }
 
 #[test]

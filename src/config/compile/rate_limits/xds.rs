@@ -5,12 +5,11 @@ use std::sync::Arc;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 
 use crate::config::at::At;
-use crate::config::compile::{retries, upstream_tls};
+use crate::config::compile::{grpc, retries};
 use crate::config::files::Files;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::{defaults, parse, raw};
-use crate::rls::options::{Place, Xds};
-use crate::upstream::Address;
+use crate::rls::options::Xds;
 
 /// Where rules come from, as far as it is no directory; one of the two there must be.
 pub(super) fn compile(
@@ -44,17 +43,8 @@ fn settings(
     files: &mut Files,
     report: &mut Report<'_>,
 ) -> Option<Xds> {
-    let address = at.key("address");
-    let place = report.take(address, parse::upstream_address(&raw.address.as_ref()?.0))?;
-    let tls = upstream_tls::client(raw.tls.as_deref(), std::slice::from_ref(&place), at, files, report);
-    let place = match place.address {
-        Address::Tcp { host, port } => Place::Tcp(host, port),
-        Address::Unix(path) => Place::Unix(path),
-        Address::Echo => {
-            report.value(address, "`echo` is no management server");
-            return None;
-        }
-    };
+    let (place, tls) =
+        grpc::place(("address", raw.address.as_ref()?), raw.tls.as_deref(), at, files, report)?;
     let backoff = raw.backoff.as_ref();
     let backoff = backoff.and_then(|raw| report.take(at.key("backoff"), retries::backoff(&raw.0)));
     let largest = raw.largest.as_ref().and_then(|raw| report.take(at.key("largest"), parse::size(&raw.0)));

@@ -1,5 +1,6 @@
 //! A connection of gRPC to somebody else: a management server, or another rate limit service.
 
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,6 +33,16 @@ pub enum Place {
     Unix(Box<std::path::Path>),
 }
 
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 /// A channel to `place`, which connects when it is first needed and again when it has to; over TLS where there is a
 /// client of that. Needs a runtime to run on.
 ///
@@ -39,8 +50,7 @@ pub enum Place {
 /// If the name of the host cannot be one.
 pub fn open(place: &Place, tls: Option<Arc<Client>>) -> Result<Channel, tonic::transport::Error> {
     let authority = match place {
-        Place::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
-        Place::Tcp(host, port) => format!("{host}:{port}"),
+        Place::Tcp(..) => place.to_string(),
         Place::Unix(_) => "localhost".to_owned(),
     };
     let endpoint = Endpoint::from_shared(format!("http://{authority}"))?

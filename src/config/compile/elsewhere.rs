@@ -1,0 +1,175 @@
+//! `scope` of a rule: who keeps its limit.
+//!
+//! Another service is asked once, before the request is sent on, and counts then: what goes by the end of a request, or
+//! by a counter that is looked at here, would do something else than it says.
+
+use super::scope::Scope;
+use super::{each, grpc, timeout};
+use crate::config::at::At;
+use crate::config::problem::{Fault, Report, quoted};
+use crate::config::raw::List as _;
+use crate::config::{defaults, raw};
+use crate::remote::service::Settings;
+use crate::rules::elsewhere::{Entry, OnError, Remote};
+use crate::rules::key::{KeyPart, KeyTemplate};
+use crate::rules::rule::Throttle;
+
+/// The service that keeps the limit of the rule at `at`, if another one does.
+pub(super) fn compile(
+    raw: &raw::Rule,
+    key: &KeyTemplate,
+    throttle: Throttle,
+    at: At<'_>,
+    scope: &mut Scope<'_>,
+    report: &mut Report<'_>,
+) -> Option<Remote> {
+    let raw::Scope::Elsewhere(elsewhere) = raw.scope.as_ref()? else { return None };
+    let own = at.key("scope");
+    check(raw, elsewhere, throttle, at, report);
+    let domain = elsewhere.domain.as_deref()?;
+    if domain.trim().is_empty() {
+        report.value(own.key("domain"), format!("expected the name of a domain, got {}", quoted(domain)));
+    }
+    let entries = match &elsewhere.descriptor {
+        Some(given) => entries(given, key, own.key("descriptor"), report),
+        None => usual(raw.name.as_deref().unwrap_or_default(), key),
+    };
+    let (place, tls) =
+        grpc::place(("rls", elsewhere.rls.as_ref()?), elsewhere.tls.as_deref(), own, scope.files, report)?;
+    let timeout = timeout(elsewhere.timeout.as_ref(), own.key("timeout"), report);
+    let settings = Settings { place, tls, timeout: timeout.unwrap_or(defaults::REMOTE_TIMEOUT) };
+    Some(Remote {
+        service: scope.service(settings),
+        domain: domain.into(),
+        entries: entries.into(),
+        ipv6_prefix: scope.ipv6_prefix,
+        on_error: match elsewhere.on_error.unwrap_or_default() {
+            raw::OnError::Allow => OnError::Allow,
+            raw::OnError::Deny => OnError::Deny,
+            raw::OnError::Local => OnError::Local,
+        },
+    })
+}
+
+/// Whether another service keeps the limit, and none holds where that does not answer.
+pub(super) fn needs_no_limit(raw: &raw::Rule) -> bool {
+    let falls_back = |elsewhere: &raw::Elsewhere| elsewhere.on_error == Some(raw::OnError::Local);
+    matches!(&raw.scope, Some(raw::Scope::Elsewhere(elsewhere)) if !falls_back(elsewhere))
+}
+
+/// The parts of the key under their usual names; a rule without a key is told from others by its own.
+fn usual(rule: &str, key: &KeyTemplate) -> Vec<Entry> {
+    if key.0.is_empty() {
+        return vec![Entry::Fixed { key: "generic_key".into(), value: rule.into() }];
+    }
+    let part = |(part, of): (usize, &KeyPart)| Entry::Part { key: of.entry_key().into(), part };
+    key.0.iter().enumerate().map(part).collect()
+}
+
+fn entries(
+    raw: &raw::OneOrMany<raw::DescriptorEntry>,
+    key: &KeyTemplate,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Vec<Entry> {
+    let mut parts = 0..;
+    let entries = each(raw, at, |raw, at| match raw {
+        raw::DescriptorEntry::Name(name) => {
+            if name.is_empty() {
+                report.value(at, "an empty name, expected the key of an entry");
+            }
+            Some(Entry::Part { key: name.as_str().into(), part: parts.next()? })
+        }
+        raw::DescriptorEntry::Fixed(map) => {
+            let mut pairs = map.iter();
+            let (Some((key, value)), None) = (pairs.next(), pairs.next()) else {
+                let fault = Fault::new(format!("expected one key and its value, got {}", map.len()));
+                report.value(at, fault.hint("a list has an entry for each"));
+                return None;
+            };
+            Some(Entry::Fixed { key: key.as_str().into(), value: value.as_str().into() })
+        }
+    });
+    let (named, there) = (parts.start, key.0.len());
+    if named != there && !report.is_faulty(at) {
+        let fault = Fault::new(format!("names for {named} parts of the key, which has {there}"));
+        report.value(at, fault.hint("a part without a name would not be told apart"));
+    }
+    entries
+}
+
+/// What another service cannot do, or does by itself.
+fn check(
+    raw: &raw::Rule,
+    elsewhere: &raw::Elsewhere,
+    throttle: Throttle,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) {
+    let keeps = "the other service decides, once, before the request is sent on";
+    let told_later = match &raw.cost {
+        Some(raw::Cost::Told(told)) => {
+            told.request_bytes.is_some() || told.response_header.is_some() || told.response_bytes.is_some()
+        }
+        Some(raw::Cost::Units(_)) | None => false,
+    };
+    let ban = raw.on_limit.as_ref().is_some_and(|answer| answer.ban.is_some());
+    let given = [
+        (at.key("in_flight"), "in_flight", raw.in_flight.is_some()),
+        (at.key("count"), "count", raw.count.is_some()),
+        (at.key("refund_on"), "refund_on", raw.refund_on.is_some()),
+        (at.key("on_denied"), "on_denied", raw.on_denied.is_some()),
+        (at.key("domain"), "domain", raw.domain.is_some()),
+    ];
+    for (at, name, _) in given.into_iter().filter(|(.., is_given)| *is_given) {
+        let fault = Fault::new(format!("`{name}` has no meaning with `scope: {{rls: …}}`: {keeps}"));
+        report.key(at, fault.hint("make it a rule of its own, without `scope`"));
+    }
+    if told_later {
+        let fault = Fault::new(format!("has no meaning with `scope: {{rls: …}}`: {keeps}"));
+        report.value(at.key("cost"), fault.hint("a number or `{header: …}` has"));
+    }
+    if ban {
+        let on_limit = at.key("on_limit");
+        let fault = Fault::new(format!("`ban` has no meaning with `scope: {{rls: …}}`: {keeps}"));
+        report.key(on_limit.key("ban"), fault);
+    }
+    if has_several_networks(raw) {
+        let fault = Fault::new(format!("`prefixes` have no meaning with `scope: {{rls: …}}`: {keeps}"));
+        report.value(at.key("key"), fault.hint("a rule for each network has"));
+    }
+    if !matches!(throttle, Throttle::Hard | Throttle::Shadow) {
+        let fault = Fault::new(format!("has no meaning with `scope: {{rls: …}}`: {keeps}"));
+        report.value(at.key("throttle"), fault.hint("`hard` and `shadow` have"));
+    }
+    if elsewhere.on_error != Some(raw::OnError::Local) {
+        check_limits(raw, at, report);
+    }
+}
+
+fn has_several_networks(raw: &raw::Rule) -> bool {
+    let several = |part: &raw::KeyPart| match part {
+        raw::KeyPart::Named(named) => {
+            named.client_ip.as_ref().is_some_and(|networks| networks.prefixes.is_some())
+        }
+        raw::KeyPart::Plain(_) => false,
+    };
+    raw.key.iter().flat_map(|key| key.items()).any(|(_, part)| several(part))
+}
+
+/// Limits are the other service's, unless it does not answer.
+fn check_limits(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) {
+    let given = [
+        ("limit", raw.limit.is_some()),
+        ("limits", raw.limits.is_some()),
+        ("burst", raw.burst.is_some()),
+        ("algorithm", raw.algorithm.is_some()),
+        ("timezone", raw.timezone.is_some()),
+        ("precision", raw.precision.is_some()),
+        ("on_change", raw.on_change.is_some()),
+    ];
+    for (name, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+        let fault = Fault::new(format!("`{name}` has no meaning here: the limit is the other service's"));
+        report.key(at.key(name), fault.hint("with `on_error: local` it holds where that does not answer"));
+    }
+}

@@ -1,0 +1,168 @@
+//! From questions to Envoy's messages, and from those to answers.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use envoy_types::pb::envoy::config::core::v3::HeaderValue as WireHeader;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit,
+};
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use envoy_types::pb::google::protobuf;
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::service::{Answer, Descriptor, Question, Status};
+
+/// Fields about the message or the connection: who writes those decides where a message ends.
+const NOT_TO_BE_ADDED: [HeaderName; 9] = [
+    CONNECTION,
+    CONTENT_LENGTH,
+    HOST,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+const DAY: u64 = 24 * 60 * 60;
+
+/// What is asked. Hits are said for each descriptor, and for all of them where they agree: not every service reads
+/// both.
+pub(super) fn request(question: Question) -> RateLimitRequest {
+    let first = question.descriptors.first().map_or(0, |descriptor| descriptor.hits);
+    let agree = question.descriptors.iter().all(|descriptor| descriptor.hits == first);
+    RateLimitRequest {
+        domain: question.domain,
+        descriptors: question.descriptors.into_iter().map(|one| descriptor(one, agree)).collect(),
+        hits_addend: if agree { first } else { 0 },
+    }
+}
+
+fn descriptor(descriptor: Descriptor, agree: bool) -> RateLimitDescriptor {
+    let entry = |(key, value)| Entry { key, value };
+    let hits = protobuf::UInt64Value { value: descriptor.hits.into() };
+    RateLimitDescriptor {
+        entries: descriptor.entries.into_iter().map(entry).collect(),
+        hits_addend: (!agree).then_some(hits),
+        ..RateLimitDescriptor::default()
+    }
+}
+
+/// What is answered about so many descriptors; `None` where that is nothing, or about others.
+pub(super) fn answer(wire: RateLimitResponse, descriptors: usize) -> Option<Answer> {
+    let is_over = match wire.overall_code() {
+        Code::Ok => false,
+        Code::OverLimit => true,
+        Code::Unknown => return None,
+    };
+    if wire.statuses.len() != descriptors {
+        return None;
+    }
+    Some(Answer {
+        is_over,
+        statuses: wire.statuses.iter().map(status).collect(),
+        request_headers: headers(&wire.request_headers_to_add),
+        response_headers: headers(&wire.response_headers_to_add),
+        body: Bytes::from(wire.raw_body),
+    })
+}
+
+fn status(wire: &DescriptorStatus) -> Status {
+    Status {
+        is_over: wire.code() == Code::OverLimit,
+        limit: wire.current_limit.as_ref().and_then(limit),
+        remaining: wire.limit_remaining,
+        reset: wire.duration_until_reset.map(duration).unwrap_or_default(),
+    }
+}
+
+/// Its count and the length of its window.
+fn limit(wire: &RateLimit) -> Option<(u32, Duration)> {
+    let seconds = match wire.unit() {
+        Unit::Unknown => return None,
+        Unit::Second => 1,
+        Unit::Minute => 60,
+        Unit::Hour => 60 * 60,
+        Unit::Day => DAY,
+        Unit::Week => 7 * DAY,
+        Unit::Month => 30 * DAY,
+        Unit::Year => 365 * DAY,
+    };
+    Some((wire.requests_per_unit, Duration::from_secs(seconds)))
+}
+
+/// What is negative is nothing.
+fn duration(wire: protobuf::Duration) -> Duration {
+    let nanos = u32::try_from(wire.nanos).unwrap_or(0).min(999_999_999);
+    u64::try_from(wire.seconds).map_or(Duration::ZERO, |seconds| Duration::new(seconds, nanos))
+}
+
+/// Those that may be added.
+fn headers(wire: &[WireHeader]) -> HeaderMap {
+    let read = |header: &WireHeader| {
+        let name = HeaderName::try_from(&header.key).ok().filter(|name| !NOT_TO_BE_ADDED.contains(name))?;
+        let octets = if header.raw_value.is_empty() { header.value.as_bytes() } else { &header.raw_value };
+        Some((name, HeaderValue::from_bytes(octets).ok()?))
+    };
+    let mut headers = HeaderMap::new();
+    for (name, value) in wire.iter().filter_map(read) {
+        headers.append(name, value);
+    }
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(hits: [u32; 2]) -> Question {
+        let descriptor = |hits| Descriptor { entries: vec![("key".to_owned(), "value".to_owned())], hits };
+        Question { domain: "edge".to_owned(), descriptors: hits.map(descriptor).into() }
+    }
+
+    fn header(key: &str, value: &str) -> WireHeader {
+        WireHeader { key: key.to_owned(), value: value.to_owned(), ..WireHeader::default() }
+    }
+
+    #[test]
+    fn hits_that_agree_are_said_once() {
+        let wire = request(question([3, 3]));
+        assert_eq!(wire.hits_addend, 3);
+        assert!(wire.descriptors.iter().all(|descriptor| descriptor.hits_addend.is_none()));
+    }
+
+    #[test]
+    fn hits_that_differ_are_said_for_each() {
+        let wire = request(question([1, 3]));
+        let hits: Vec<_> = wire.descriptors.iter().map(|one| one.hits_addend.unwrap().value).collect();
+        assert_eq!((wire.hits_addend, hits), (0, vec![1, 3]));
+    }
+
+    #[test]
+    fn an_answer_about_other_descriptors_is_none() {
+        let wire = RateLimitResponse { overall_code: Code::Ok.into(), ..RateLimitResponse::default() };
+        assert!(answer(wire.clone(), 0).is_some());
+        assert!(answer(wire, 1).is_none());
+        assert!(answer(RateLimitResponse::default(), 0).is_none(), "an answer that says neither yes nor no");
+    }
+
+    #[test]
+    fn fields_that_say_where_a_message_ends_are_not_added() {
+        let given =
+            [("x-tier", "gold"), ("Content-Length", "0"), ("transfer-encoding", "chunked"), ("x bad", "1")];
+        let added = headers(&given.map(|(key, value)| header(key, value)));
+        assert_eq!(added, HeaderMap::from_iter([("x-tier".parse().unwrap(), "gold".parse().unwrap())]));
+    }
+
+    #[test]
+    fn a_negative_time_is_none() {
+        assert_eq!(duration(protobuf::Duration { seconds: -1, nanos: 5 }), Duration::ZERO);
+        assert_eq!(duration(protobuf::Duration { seconds: 1, nanos: -5 }), Duration::from_secs(1));
+    }
+}

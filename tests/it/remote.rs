@@ -1,0 +1,278 @@
+//! Rules whose limits another rate limit service keeps: Weir's own, and one that says what a test wants.
+
+mod oracle;
+mod secured;
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use oracle::{Oracle, answer, header};
+use tonic::Status;
+
+use crate::rls::Service;
+use crate::support::origin::refusing;
+use crate::support::{Client, Origin, Request, Weir, ask, config, get, wait};
+
+const RULES: &str = "domain: edge
+descriptors:
+  - key: remote_address
+    rate_limit: { unit: year, requests_per_unit: 2 }
+  - key: x-tenant
+    rate_limit: { unit: year, requests_per_unit: 1 }
+";
+
+/// A proxy with these rules, in which `{service}` is the place of the service.
+fn proxy(service: impl Display, rules: &str) -> Weir {
+    // Long enough for a machine that has much to do.
+    let rules = rules.replace("{service}", &format!("rls: '{service}', timeout: 20s"));
+    Weir::start(&config("echo", &format!("rules:\n{rules}")))
+}
+
+fn tenant(weir: &Weir, name: &str) -> u16 {
+    ask(weir.address(), &Request::get("/").header("x-tenant", name)).status
+}
+
+fn decisions(weir: &Weir, rule: &str, outcome: &str) -> u64 {
+    weir.metric("weir_decisions_total", &[("rule", rule), ("outcome", outcome)]) as u64
+}
+
+fn asked(weir: &Weir, service: SocketAddr, outcome: &str) -> u64 {
+    let service = service.to_string();
+    weir.metric("weir_remote_requests_total", &[("service", &service), ("outcome", outcome)]) as u64
+}
+
+/// Pairs of each descriptor.
+fn entries(request: &RateLimitRequest) -> Vec<Vec<(String, String)>> {
+    let pairs = request.descriptors.iter().map(|one| one.entries.iter());
+    pairs.map(|all| all.map(|entry| (entry.key.clone(), entry.value.clone())).collect()).collect()
+}
+
+fn pairs<const N: usize>(pairs: [(&str, &str); N]) -> Vec<(String, String)> {
+    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
+
+#[test]
+fn the_other_service_keeps_the_limit_for_all_who_ask_it() {
+    let service = Service::start(&[("edge.yaml", RULES)]);
+    let rule = "  - { name: per-ip, key: client_ip, scope: { {service}, domain: edge } }\n";
+    let weirs = [(); 2].map(|()| proxy(service.weir.door("grpc"), rule));
+    let first = get(weirs[0].address(), "/");
+    assert_eq!(first.status, 200);
+    assert_eq!(first.header("x-ratelimit-limit"), "2, 2;w=31536000;name=\"per-ip\"");
+    assert_eq!(first.header("x-ratelimit-remaining"), "1");
+    assert_eq!(get(weirs[1].address(), "/").status, 200);
+    let refused = get(weirs[0].address(), "/");
+    assert_eq!((refused.status, refused.header("x-envoy-ratelimited")), (429, "true"));
+    assert_eq!(refused.header("x-ratelimit-remaining"), "0");
+    assert!(refused.number("retry-after") > 1, "until the year is over");
+    assert_eq!(get(weirs[1].address(), "/").status, 429);
+    assert_eq!(
+        (decisions(&weirs[0], "per-ip", "allowed"), decisions(&weirs[0], "per-ip", "limited")),
+        (1, 1)
+    );
+    let address = service.weir.door("grpc");
+    assert_eq!((asked(&weirs[0], address, "ok"), asked(&weirs[0], address, "over_limit")), (1, 1));
+}
+
+#[test]
+fn a_request_that_the_other_service_refuses_is_charged_nothing_here() {
+    let service = Service::start(&[("edge.yaml", RULES)]);
+    let weir = proxy(
+        service.weir.door("grpc"),
+        "  - { name: all, limit: 2/d, algorithm: fixed_window }
+  - { name: owed, limit: 3/d, algorithm: fixed_window, on_denied: charge }
+  - { name: tenant, key: { header: x-tenant }, scope: { {service}, domain: edge } }\n",
+    );
+    assert_eq!((tenant(&weir, "a"), tenant(&weir, "a")), (200, 429));
+    assert_eq!(tenant(&weir, "b"), 200, "of two a day one is left, since the second was refused");
+    assert_eq!(
+        decisions(&weir, "all", "allowed"),
+        2,
+        "one refused by another rule is not decided by this one"
+    );
+    let refused = ask(weir.address(), &Request::get("/").header("x-tenant", "c"));
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.header("x-ratelimit-limit"), "2, 2;w=86400;name=\"all\", 3;w=86400;name=\"owed\"");
+    assert_eq!(
+        service.stat("ratelimit.service.rate_limit.edge.x-tenant.total_hits"),
+        3,
+        "it was not asked again"
+    );
+}
+
+#[test]
+fn a_rule_says_what_becomes_of_requests_without_an_answer() {
+    let (_socket, nobody) = refusing();
+    let rules = |on_error: &str| {
+        format!(
+            "  - {{ name: r, key: client_ip, scope: {{ {{service}}, domain: edge, on_error: {on_error} }} }}\n"
+        )
+    };
+    let allowing = proxy(nobody, &rules("allow"));
+    assert_eq!(get(allowing.address(), "/").status, 200);
+    assert_eq!(decisions(&allowing, "r", "allowed"), 1);
+    let denying = proxy(nobody, &rules("deny"));
+    assert_eq!(get(denying.address(), "/").status, 503);
+    assert_eq!(decisions(&denying, "r", "denied"), 1);
+    let local = proxy(
+        nobody,
+        &rules("local").replace("client_ip,", "client_ip, limit: 1/d, algorithm: fixed_window,"),
+    );
+    let answers = [(); 2].map(|()| get(local.address(), "/"));
+    assert_eq!(answers.each_ref().map(|answer| answer.status), [200, 429]);
+    assert_eq!(answers[1].header("x-ratelimit-limit"), "1, 1;w=86400;name=\"r\"");
+    assert_eq!((decisions(&local, "r", "allowed"), decisions(&local, "r", "limited")), (1, 1));
+    assert!(asked(&local, nobody, "failed") > 0);
+}
+
+#[test]
+fn a_service_that_says_nothing_costs_few_requests_their_time() {
+    let oracle = Oracle::start(|_| None);
+    let rule = "  - { name: r, scope: { rls: '{place}', domain: d, timeout: 50ms, on_error: deny } }\n";
+    let rule = rule.replace("{place}", &oracle.address.to_string());
+    let weir = Weir::start(&config("echo", &format!("rules:\n{rule}")));
+    let mut client = Client::connect(weir.address());
+    assert!((0..40).all(|_| client.get("/").status == 503));
+    let late = asked(&weir, oracle.address, "timed_out");
+    assert!(late >= 5 && asked(&weir, oracle.address, "skipped") == 40 - late, "{late} were late");
+    assert_eq!(oracle.asked().len() as u64, late);
+}
+
+#[test]
+fn a_service_is_asked_again_once_it_has_come_back() {
+    let rule = "  - { name: r, key: client_ip, scope: { rls: '{place}', domain: edge, timeout: 20s, on_error: deny } }\n";
+    let service = Service::start(&[("edge.yaml", RULES)]);
+    let place = service.weir.door("grpc");
+    service.weir.signal("STOP");
+    let weir = Weir::start(&config(
+        "echo",
+        &format!("rules:\n{}", rule.replace("{place}", &place.to_string()).replace("20s", "50ms")),
+    ));
+    assert!((0..6).all(|_| get(weir.address(), "/").status == 503));
+    service.weir.signal("CONT");
+    wait::until_true("an answer", || get(weir.address(), "/").status != 503);
+    // What it was asked while it stood still has used the limit up.
+    assert_eq!(get(weir.address(), "/").status, 429);
+}
+
+#[test]
+fn what_is_asked_is_what_the_rule_says() {
+    let oracle = Oracle::start(|request| Some(Ok(answer(request, Code::Ok))));
+    let weir = proxy(
+        oracle.address,
+        "  - name: usual
+    match: { path: /usual }
+    key: [client_ip, method, path, { header: x-tenant }, { query: q }]
+    cost: 3
+    scope: { {service}, domain: edge }
+  - name: own
+    match: { path: /own }
+    key: [client_ip, { cookie: session }]
+    on_missing: shared
+    scope: { {service}, domain: other, descriptor: [{ tier: gold }, who, session] }
+  - { name: none, match: { path: /none }, scope: { {service}, domain: edge } }\n",
+    );
+    let request = Request::get("/usual?q=a%20b").header("x-tenant", "acme");
+    assert_eq!(ask(weir.address(), &request).status, 200);
+    assert_eq!(get(weir.address(), "/own").status, 200);
+    assert_eq!(get(weir.address(), "/none").status, 200);
+    let [usual, own, none] = oracle.asked().try_into().unwrap();
+    let named = pairs([
+        ("remote_address", "127.0.0.1"),
+        ("method", "GET"),
+        ("path", "/usual"),
+        ("x-tenant", "acme"),
+        ("q", "a b"),
+    ]);
+    assert_eq!((&*usual.domain, usual.hits_addend, entries(&usual)), ("edge", 3, vec![named]));
+    let named = pairs([("tier", "gold"), ("who", "127.0.0.1"), ("session", "")]);
+    assert_eq!((&*own.domain, own.hits_addend, entries(&own)), ("other", 1, vec![named]));
+    assert_eq!(entries(&none), [pairs([("generic_key", "none")])]);
+}
+
+#[test]
+fn rules_of_one_domain_are_asked_about_at_once() {
+    let oracle = Oracle::start(|request| Some(Ok(answer(request, Code::Ok))));
+    let weir = proxy(
+        oracle.address,
+        "  - { name: a, cost: 2, scope: { {service}, domain: edge } }
+  - { name: b, scope: { {service}, domain: other } }
+  - { name: c, key: method, scope: { {service}, domain: edge } }\n",
+    );
+    assert_eq!(get(weir.address(), "/").status, 200);
+    let mut asked = oracle.asked();
+    asked.sort_by(|one, other| one.domain.cmp(&other.domain));
+    let domains: Vec<_> = asked.iter().map(|request| (&*request.domain, request.descriptors.len())).collect();
+    assert_eq!(domains, [("edge", 2), ("other", 1)]);
+    let hits = asked[0].descriptors.iter().map(|one| one.hits_addend.unwrap().value);
+    assert_eq!(hits.collect::<Vec<_>>(), [2, 1]);
+}
+
+#[test]
+fn what_the_service_wants_said_is_said() {
+    let oracle = Oracle::start(|request| {
+        let code = if request.descriptors[0].entries[0].value == "POST" { Code::OverLimit } else { Code::Ok };
+        let mut answer = answer(request, code);
+        answer.response_headers_to_add = vec![header("x-left", "7"), header("content-length", "1")];
+        answer.request_headers_to_add = vec![header("x-tier", "gold"), header("host", "elsewhere")];
+        answer.raw_body = if code == Code::OverLimit { b"later\n".to_vec() } else { Vec::new() };
+        Some(Ok(answer))
+    });
+    let origin = Origin::hello();
+    let rule = format!(
+        "rules: [{{ name: r, key: method, scope: {{ rls: '{}', domain: d, timeout: 20s }} }}]\n",
+        oracle.address
+    );
+    let weir = Weir::start(&config(origin.address(), &rule));
+    let passed = ask(weir.address(), &Request::get("/").host("here"));
+    assert_eq!((passed.status, passed.header("x-left")), (200, "7"));
+    let seen = origin.only();
+    assert_eq!((seen.head.get("x-tier"), seen.head.get("host")), (Some("gold"), Some("here")));
+    let refused = ask(weir.address(), &Request::post("/", "body"));
+    assert_eq!((refused.status, &*refused.body.text(), refused.header("x-left")), (429, "later\n", "7"));
+    assert_eq!(refused.header("retry-after"), "1");
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn a_rule_that_looks_on_asks_and_refuses_nobody() {
+    let oracle = Oracle::start(|request| Some(Ok(answer(request, Code::OverLimit))));
+    let weir = proxy(oracle.address, "  - { name: r, throttle: shadow, scope: { {service}, domain: d } }\n");
+    assert_eq!(get(weir.address(), "/").status, 200);
+    wait::until_true("a decision", || decisions(&weir, "r", "shadow") == 1);
+    assert_eq!(asked(&weir, oracle.address, "over_limit"), 1);
+}
+
+#[test]
+fn an_answer_that_fits_no_question_is_none() {
+    for wrong in [Code::Unknown, Code::Ok] {
+        let oracle = Oracle::start(move |request| {
+            let mut answer = answer(request, wrong);
+            answer.statuses.push(answer.statuses[0].clone());
+            Some(Ok(answer))
+        });
+        let weir =
+            proxy(oracle.address, "  - { name: r, scope: { {service}, domain: d, on_error: deny } }\n");
+        assert_eq!(get(weir.address(), "/").status, 503);
+        assert_eq!(asked(&weir, oracle.address, "failed"), 1);
+    }
+    let oracle = Oracle::start(|_| Some(Err(Status::unknown("no rules"))));
+    let weir = proxy(oracle.address, "  - { name: r, scope: { {service}, domain: d, on_error: deny } }\n");
+    assert_eq!(get(weir.address(), "/").status, 503);
+}
+
+#[test]
+fn a_reload_asks_whom_it_names() {
+    let [first, second] = [(); 2].map(|()| Oracle::start(|request| Some(Ok(answer(request, Code::Ok)))));
+    let yaml = |place: SocketAddr| {
+        let rule = format!("{{ name: r, scope: {{ rls: '{place}', domain: d, timeout: 20s }} }}");
+        config("echo", &format!("rules: [{rule}]\n"))
+    };
+    let weir = Weir::start(&yaml(first.address));
+    assert_eq!(get(weir.address(), "/").status, 200);
+    weir.reload(&yaml(second.address));
+    assert_eq!(get(weir.address(), "/").status, 200);
+    assert_eq!((first.asked().len(), second.asked().len()), (1, 1));
+}

@@ -1,0 +1,102 @@
+//! A rate limit service that says what a test has it say, and remembers what it was asked.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use envoy_types::pb::envoy::config::core::v3::HeaderValue;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitService, RateLimitServiceServer,
+};
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use hyper::server::conn::http2::Builder;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::sync::oneshot;
+use tonic::codegen::Service as _;
+use tonic::{Request, Response, Status};
+
+/// What it says to a question; `None` says nothing, ever.
+type Saying = dyn Fn(&RateLimitRequest) -> Option<Result<RateLimitResponse, Status>> + Send + Sync;
+
+/// The service; ends when dropped.
+pub(super) struct Oracle {
+    pub(super) address: SocketAddr,
+    state: Arc<State>,
+    _end: oneshot::Sender<()>,
+}
+
+struct State {
+    asked: Mutex<Vec<RateLimitRequest>>,
+    saying: Box<Saying>,
+}
+
+#[derive(Clone)]
+struct Answering(Arc<State>);
+
+#[tonic::async_trait]
+impl RateLimitService for Answering {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let request = request.into_inner();
+        self.0.asked.lock().unwrap().push(request.clone());
+        match (self.0.saying)(&request) {
+            Some(said) => said.map(Response::new),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Oracle {
+    pub(super) fn start(
+        saying: impl Fn(&RateLimitRequest) -> Option<Result<RateLimitResponse, Status>> + Send + Sync + 'static,
+    ) -> Self {
+        let state = Arc::new(State { asked: Mutex::default(), saying: Box::new(saying) });
+        let (end, ended) = oneshot::channel::<()>();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let service = RateLimitServiceServer::new(Answering(Arc::clone(&state)));
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let serving = async {
+                    while let Ok((stream, _)) = listener.accept().await {
+                        let service = service.clone();
+                        let answer = service_fn(move |request| service.clone().call(request));
+                        let io = TokioIo::new(stream);
+                        tokio::spawn(Builder::new(TokioExecutor::new()).serve_connection(io, answer));
+                    }
+                };
+                tokio::select! {
+                    () = serving => {}
+                    _ = ended => {}
+                }
+            });
+        });
+        Self { address, state, _end: end }
+    }
+
+    /// What it was asked so far.
+    pub(super) fn asked(&self) -> Vec<RateLimitRequest> {
+        self.state.asked.lock().unwrap().clone()
+    }
+}
+
+/// An answer with a status for each descriptor.
+pub(super) fn answer(request: &RateLimitRequest, code: Code) -> RateLimitResponse {
+    let status = DescriptorStatus { code: code.into(), ..DescriptorStatus::default() };
+    RateLimitResponse {
+        overall_code: code.into(),
+        statuses: vec![status; request.descriptors.len()],
+        ..RateLimitResponse::default()
+    }
+}
+
+/// A field to be added.
+pub(super) fn header(key: &str, value: &str) -> HeaderValue {
+    HeaderValue { key: key.to_owned(), value: value.to_owned(), ..HeaderValue::default() }
+}

@@ -1,0 +1,86 @@
+//! Asked over TLS, by who has a certificate with the right name.
+
+use std::path::Path;
+
+use super::RULES;
+use crate::support::pki::Authority;
+use crate::support::{Weir, config, get, wait};
+
+/// The authority and everything it has issued, in a directory of its own.
+struct Pki {
+    authority: Authority,
+    directory: tempfile::TempDir,
+}
+
+impl Pki {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::new("Weir's own");
+        authority.write(&directory.path().join("ca.crt"));
+        authority.issue("localhost", directory.path(), "server");
+        authority.issue("asker.example", directory.path(), "asker");
+        authority.issue("other.example", directory.path(), "other");
+        std::fs::write(directory.path().join("edge.yaml"), RULES).unwrap();
+        Self { authority, directory }
+    }
+
+    fn at(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A service that wants a certificate of one of `names`.
+    fn service(&self, names: &str) -> Weir {
+        let at = self.at().display();
+        Weir::start(&format!(
+            "admin: {{ address: 127.0.0.1:0 }}\nworkers: 1\nrls:\n  address: 127.0.0.1:0\n  \
+             config: {{ directory: '{at}', prefix: edge }}\n  \
+             tls: {{ certificate: '{at}/server.crt', key: '{at}/server.key', client_ca: '{at}/ca.crt' }}\n  \
+             client_names: [{names}]\n"
+        ))
+    }
+
+    /// A proxy that asks `service`, and shows the certificate of this name if any.
+    fn proxy(&self, service: &Weir, shows: Option<&str>) -> Weir {
+        let (at, port) = (self.at().display(), service.door("grpc").port());
+        let own = shows.map(|name| format!(", certificate: '{at}/{name}.crt', key: '{at}/{name}.key'"));
+        let tls = format!("{{ ca: '{at}/ca.crt', server_name: localhost{} }}", own.unwrap_or_default());
+        let scope = format!(
+            "{{ rls: 'https://127.0.0.1:{port}', domain: edge, timeout: 20s, on_error: deny, tls: {tls} }}"
+        );
+        Weir::start(&config("echo", &format!("rules: [{{ name: r, key: client_ip, scope: {scope} }}]\n")))
+    }
+}
+
+fn statuses(weir: &Weir) -> [u16; 3] {
+    [(); 3].map(|()| get(weir.address(), "/").status)
+}
+
+#[test]
+fn who_has_a_certificate_with_the_right_name_is_answered() {
+    let pki = Pki::new();
+    let service = pki.service("asker.example");
+    assert_eq!(statuses(&pki.proxy(&service, Some("asker"))), [200, 200, 429]);
+    assert_eq!(statuses(&pki.proxy(&service, Some("other"))), [503; 3], "a name that is not wanted");
+    assert_eq!(statuses(&pki.proxy(&service, None)), [503; 3], "no certificate at all");
+}
+
+#[test]
+fn a_service_that_is_another_is_not_asked() {
+    let pki = Pki::new();
+    let service = pki.service("asker.example");
+    Authority::new("somebody else").write(&pki.at().join("ca.crt"));
+    assert_eq!(statuses(&pki.proxy(&service, Some("asker"))), [503; 3]);
+}
+
+#[test]
+fn a_renewed_certificate_is_shown_from_then_on() {
+    let pki = Pki::new();
+    let service = pki.service("asker.example");
+    pki.authority.issue("elsewhere.example", pki.at(), "server");
+    wait::until_true("the renewed certificate", || statuses(&pki.proxy(&service, Some("asker"))) == [503; 3]);
+    pki.authority.issue("localhost", pki.at(), "server");
+    wait::until_true("the old name again", || {
+        let [first, ..] = statuses(&pki.proxy(&service, Some("asker")));
+        first != 503
+    });
+}
