@@ -28,6 +28,7 @@ pub(super) fn meet<'r>(top: &'r Level, entries: &[Entry]) -> Met<'r> {
     let mut path: SmallVec<[&'r Node; 4]> = SmallVec::new();
     for (index, Entry { key, value }) in entries.iter().enumerate() {
         joined.clear();
+        joined.reserve(key.len() + 1 + value.len());
         joined.extend([key, "_", value]);
         let Some(node) = level.find(key, &joined) else { return Met::Nothing };
         path.push(node);

@@ -8,6 +8,7 @@ mod wildcard;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
 use serde_json::{Map, Value};
 
 use self::wildcard::Wildcard;
@@ -20,8 +21,11 @@ const DEEPEST: usize = 100;
 /// The limits of all domains.
 #[derive(Debug, Default)]
 pub struct Rules {
-    domains: HashMap<Box<str>, Level>,
+    domains: HashMap<Box<str>, Level, FixedState>,
 }
+
+/// Only the configuration adds to it, so nobody else can have its keys collide.
+type Index = HashMap<Box<str>, usize, FixedState>;
 
 /// What is wrong with a descriptor, and where that is.
 type Faulty = (Option<Place>, String);
@@ -31,7 +35,7 @@ type Faulty = (Option<Place>, String);
 pub(super) struct Level {
     nodes: Vec<Node>,
     /// By key, or key and value joined.
-    index: HashMap<Box<str>, usize>,
+    index: Index,
     wildcards: Vec<(Wildcard, usize)>,
 }
 

@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::answer::{Answer, Code, CurrentLimit, Status, Undecided};
@@ -45,6 +46,9 @@ enum Case<'r> {
     NoLimit,
     Counted(Counted<'r>),
 }
+
+/// Of all descriptors; most requests have one.
+type Cases<'r> = SmallVec<[Case<'r>; 1]>;
 
 /// A descriptor that is held against a limit.
 #[derive(Debug)]
@@ -121,7 +125,7 @@ impl Service {
         domain: Option<&'r Level>,
         request: &Request,
         limiter: &Limiter,
-    ) -> Result<(Vec<Case<'r>>, SmallVec<[Tally; 4]>), Undecided> {
+    ) -> Result<(Cases<'r>, SmallVec<[Tally; 4]>), Undecided> {
         let mut met: SmallVec<[Met<'r>; 4]> = SmallVec::new();
         for (index, descriptor) in request.descriptors.iter().enumerate() {
             met.push(match descriptor.limit {
@@ -300,8 +304,8 @@ fn counted<'a, 'r>(cases: &'a [Case<'r>]) -> impl Iterator<Item = &'a Counted<'r
     })
 }
 
-/// The names that limits which apply replace, their own being of no account.
-fn replaced<'r>(met: &[Met<'r>]) -> HashSet<&'r str> {
+/// The names that limits which apply replace, their own being of no account. All are names of the configuration.
+fn replaced<'r>(met: &[Met<'r>]) -> HashSet<&'r str, FixedState> {
     let rules = met.iter().filter_map(|met| match met {
         Met::Rule { rule, .. } => Some(*rule),
         Met::Nothing | Met::Override(_) => None,

@@ -17,6 +17,9 @@ const DEEPEST: usize = 128;
 /// Values in a document, aliases written out: more than a hundred thousand descriptors.
 const MOST_VALUES: usize = 2 << 20;
 
+/// Keys of a map up to which each is compared with all: faster than to hash them.
+const SMALL: usize = 16;
+
 /// A value and where it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
@@ -245,7 +248,11 @@ fn merged(entries: Vec<(Node, Node)>) -> Result<Vec<(Node, Node)>, String> {
     Ok(all)
 }
 
+/// Each key once: of several the last.
 fn last_of_each(entries: Vec<(Node, Node)>) -> Vec<(Node, Node)> {
+    if !repeats(&entries) {
+        return entries;
+    }
     let mut seen = HashSet::new();
     let mut kept: Vec<(Node, Node)> = entries
         .into_iter()
@@ -254,4 +261,16 @@ fn last_of_each(entries: Vec<(Node, Node)>) -> Vec<(Node, Node)> {
         .collect();
     kept.reverse();
     kept
+}
+
+/// Whether a key is there more than once; hardly ever.
+fn repeats(entries: &[(Node, Node)]) -> bool {
+    if entries.len() > SMALL {
+        let mut seen = HashSet::new();
+        return !entries.iter().filter_map(|(key, _)| key.as_text()).all(|key| seen.insert(key));
+    }
+    entries.iter().enumerate().any(|(index, (key, _))| {
+        key.as_text()
+            .is_some_and(|key| entries[..index].iter().any(|(other, _)| other.as_text() == Some(key)))
+    })
 }

@@ -28,22 +28,21 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const MOST_STREAMS: u32 = 10_000;
 /// Streams opened and reset again that may wait to be noticed; more end the connection (CVE-2023-44487).
 const MOST_RESETS_PENDING: usize = 100;
-/// Whoever answers no ping has gone without a word: a machine that was switched off.
-const PING_EVERY: Duration = Duration::from_secs(60);
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Whoever has said nothing for so long is asked whether it is still there: a machine may have been switched off. Pings
+/// of HTTP/2 would say the same, but have every frame of every call noted.
+const SILENCE: Duration = Duration::from_secs(60);
 /// Bytes of a call's fields.
 const MOST_FIELDS: u32 = 16 * 1024;
 
 /// Serves a connection to its end.
 pub(super) async fn serve(port: Arc<Port>, services: Services, accepted: Accepted, place: Place) {
     accepted.stream.set_nodelay();
+    accepted.stream.keep_alive(SILENCE);
     let Some(stream) = secured(&port, accepted.stream).await else { return };
     let services = Arc::new(services);
     let answer = service_fn(move |request| answer(Arc::clone(&services), request));
     let serving = http2::Builder::new(OnThisThread)
         .timer(TokioTimer::new())
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_TIMEOUT)
         .max_concurrent_streams(MOST_STREAMS)
         .max_pending_accept_reset_streams(MOST_RESETS_PENDING)
         .max_header_list_size(MOST_FIELDS)

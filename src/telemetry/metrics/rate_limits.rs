@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
+use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 
 use super::exporter::{escaped, header, histogram_lines};
@@ -74,7 +75,8 @@ const FIELDS: [(&str, &Family); 5] = [
     ("within_limit", &families::RATELIMIT_WITHIN_LIMIT),
 ];
 
-type Shard = Mutex<HashMap<Arc<str>, Entry>>;
+/// Keyed, for names may have in them what clients send.
+type Shard = Mutex<HashMap<Arc<str>, Entry, RandomState>>;
 
 /// The statistics.
 #[derive(Debug, Default)]

@@ -9,12 +9,9 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use hyper::server::conn::http2::Builder;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::sync::oneshot;
-use tonic::codegen::Service as _;
 use tonic::{Request, Response, Status};
+
+use crate::support::grpc::Server;
 
 /// What it says to a question; `None` says nothing, ever.
 type Saying = dyn Fn(&RateLimitRequest) -> Option<Result<RateLimitResponse, Status>> + Send + Sync;
@@ -23,7 +20,7 @@ type Saying = dyn Fn(&RateLimitRequest) -> Option<Result<RateLimitResponse, Stat
 pub(super) struct Oracle {
     pub(super) address: SocketAddr,
     state: Arc<State>,
-    _end: oneshot::Sender<()>,
+    _server: Server,
 }
 
 struct State {
@@ -54,30 +51,8 @@ impl Oracle {
         saying: impl Fn(&RateLimitRequest) -> Option<Result<RateLimitResponse, Status>> + Send + Sync + 'static,
     ) -> Self {
         let state = Arc::new(State { asked: Mutex::default(), saying: Box::new(saying) });
-        let (end, ended) = oneshot::channel::<()>();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let service = RateLimitServiceServer::new(Answering(Arc::clone(&state)));
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async move {
-                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                let serving = async {
-                    while let Ok((stream, _)) = listener.accept().await {
-                        let service = service.clone();
-                        let answer = service_fn(move |request| service.clone().call(request));
-                        let io = TokioIo::new(stream);
-                        tokio::spawn(Builder::new(TokioExecutor::new()).serve_connection(io, answer));
-                    }
-                };
-                tokio::select! {
-                    () = serving => {}
-                    _ = ended => {}
-                }
-            });
-        });
-        Self { address, state, _end: end }
+        let server = Server::start(RateLimitServiceServer::new(Answering(Arc::clone(&state))));
+        Self { address: server.address, state, _server: server }
     }
 
     /// What it was asked so far.

@@ -1,7 +1,9 @@
 //! The ports beside gRPC.
 
+use std::net::UdpSocket;
+
 use super::Service;
-use crate::support::{Request, ask, get};
+use crate::support::{Request, ask, get, wait};
 
 const RULES: &str =
     "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: hour, requests_per_unit: 1 }\n";
@@ -53,4 +55,35 @@ fn rules_and_statistics_are_shown() {
     let labels = [("domain", "d"), ("key1", "k")];
     assert_eq!(service.weir.metric("ratelimit_service_rate_limit_total_hits", &labels), 1.0);
     assert_eq!(service.weir.metric("ratelimit_service_response_time_seconds_count", &[]), 2.0);
+}
+
+#[test]
+fn prometheus_finds_statistics_on_a_port_of_their_own() {
+    let service =
+        Service::with(&[("rules.yaml", RULES)], "  prometheus: { address: 127.0.0.1:0, path: /numbers }\n");
+    service.client.ask("d", "k=v");
+    let door = service.weir.door("prometheus");
+    let text = get(door, "/numbers").body.text();
+    assert!(text.contains("ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"k\"} 1\n"), "{text}");
+    assert_eq!(get(door, "/metrics").status, 404);
+}
+
+#[test]
+fn what_is_counted_is_sent_to_statsd() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(wait::DEADLINE)).unwrap();
+    let address = socket.local_addr().unwrap();
+    let statsd = format!("  statsd: {{ address: '{address}', interval: 50ms, tags: {{ zone: a }} }}\n");
+    let service = Service::with(&[("rules.yaml", RULES)], &statsd);
+    (0..3).for_each(|_| drop(service.client.ask("d", "k=v")));
+    let mut counted = 0;
+    while counted < 3 {
+        let mut packet = [0; 2048];
+        let length = socket.recv(&mut packet).unwrap();
+        let text = std::str::from_utf8(&packet[..length]).unwrap();
+        let name = "ratelimit.service.rate_limit.d.k.total_hits.__zone=a:";
+        let counts = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_suffix("|c"));
+        counted += counts.map(|count| count.parse::<u64>().unwrap()).sum::<u64>();
+    }
+    assert_eq!(counted, 3, "each is sent once");
 }

@@ -214,3 +214,33 @@ fn a_service_that_does_not_answer_is_not_waited_for() {
     service.weir.signal("CONT");
     wait::until_true("the service again", || envoy.get("/login").status == 429);
 }
+
+#[test]
+fn native_rules_decide_for_envoy_too() {
+    let rules = "rls: { address: 127.0.0.1:0 }\nrules:
+- { name: per-ip, domain: edge, key: client_ip, limit: 2/h, algorithm: fixed_window }
+- { name: known, domain: edge, match: { client_ip: 192.0.2.9 }, action: allow }
+- { name: login, domain: edge, match: { descriptor: { route: login } }, action: deny }\n";
+    let (weir, origin) = (Weir::start(&crate::support::config("echo", rules)), Origin::hello());
+    let envoy = front(weir.door("grpc"), &origin, &json!({}));
+    let first = envoy.ask(&from("192.0.2.1", "/"));
+    assert_eq!((first.status, first.header("x-ratelimit-limit")), (200, "2, 2;w=3600;name=\"per-ip\""));
+    let statuses = [(); 2].map(|()| envoy.ask(&from("192.0.2.1", "/")).status);
+    assert_eq!(statuses, [200, 429]);
+    assert!([(); 4].iter().all(|()| envoy.ask(&from("192.0.2.9", "/")).status == 200));
+    assert_eq!(envoy.ask(&from("192.0.2.9", "/login")).status, 429);
+}
+
+#[test]
+fn what_a_rule_has_to_say_is_metadata_of_the_request() {
+    let file = "domain: edge\ndescriptors:\n- key: remote_address\n  metadata: { tier: gold }\n  \
+                rate_limit: { unit: hour, requests_per_unit: 5 }\n";
+    let service = Service::with(&[("edge.yaml", file)], "  dynamic_metadata: true\n");
+    let origin = Origin::hello();
+    let mut host = host();
+    let tier = "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata:tier)%";
+    host["response_headers_to_add"] = json!([{ "header": { "key": "x-tier", "value": tier } }]);
+    let clusters = [grpc_cluster("ratelimit", service.weir.door("grpc"))];
+    let envoy = Envoy::start(&[filter(&json!({}))], &host, origin.address(), &clusters);
+    assert_eq!(envoy.get("/").header("x-tier"), "gold");
+}

@@ -1,6 +1,9 @@
 //! Health and the end.
 
+use std::time::Duration;
+
 use super::{Service, config};
+use crate::support::h2::H2;
 use crate::support::{Weir, get, wait};
 
 const RULES: &str =
@@ -55,4 +58,18 @@ fn the_end_is_told_before_it_comes_and_calls_are_answered_until_then() {
     assert!(weir.wait_exit().success());
     let log = weir.log().join("\n");
     assert!(log.contains("\"outcome\":\"drained\""), "idle connections are told to go: {log}");
+}
+
+#[test]
+fn a_connection_that_is_old_is_ended_and_its_calls_are_answered() {
+    let service = Service::with(&[("d.yaml", RULES)], "  connections: { max_age: 300ms, grace: 5s }\n");
+    let mut first = H2::connect(service.weir.door("grpc"));
+    assert!(first.until_ended().is_ok(), "told to go, and not cut off");
+    let until = wait::now() + Duration::from_secs(1);
+    let mut calls = 0;
+    while wait::now() < until {
+        assert_eq!(service.client.ask("d", "k=x").statuses.len(), 1);
+        calls += 1;
+    }
+    assert!(calls > 10, "over several connections");
 }

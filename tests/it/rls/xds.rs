@@ -15,17 +15,16 @@ use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
 };
-use hyper::server::conn::http2::Builder;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message as _;
-use tokio::sync::{mpsc, oneshot};
-use tonic::codegen::Service as _;
+use tokio::sync::mpsc;
 use tonic::codegen::tokio_stream::Stream;
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Client, Code};
+use crate::support::grpc::Server;
+use crate::support::pki::Authority;
+use crate::support::tls_front::TlsFront;
 use crate::support::{Weir, get, wait};
 
 const TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
@@ -45,7 +44,7 @@ struct State {
 struct Manager {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
-    _end: oneshot::Sender<()>,
+    _server: Server,
 }
 
 #[derive(Clone)]
@@ -90,30 +89,8 @@ impl AggregatedDiscoveryService for Ads {
 impl Manager {
     fn start() -> Self {
         let state = Arc::<Mutex<State>>::default();
-        let (end, ended) = oneshot::channel::<()>();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let service = AggregatedDiscoveryServiceServer::new(Ads(Arc::clone(&state)));
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async move {
-                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                let serving = async {
-                    while let Ok((stream, _)) = listener.accept().await {
-                        let service = service.clone();
-                        let answer = service_fn(move |request| service.clone().call(request));
-                        let io = TokioIo::new(stream);
-                        tokio::spawn(Builder::new(TokioExecutor::new()).serve_connection(io, answer));
-                    }
-                };
-                tokio::select! {
-                    () = serving => {}
-                    _ = ended => {}
-                }
-            });
-        });
-        Self { address, state, _end: end }
+        let server = Server::start(AggregatedDiscoveryServiceServer::new(Ads(Arc::clone(&state))));
+        Self { address: server.address, state, _server: server }
     }
 
     /// Sends these as the whole set, and answers what is said to that.
@@ -211,6 +188,28 @@ fn rules_come_are_acknowledged_or_rejected_and_replaced() {
     assert_eq!((third.version_info.as_str(), third.error_detail), ("3", None));
     assert_eq!(client.ask("d", "k=v").statuses[0].limit_remaining, 1, "the counter is the same");
     assert_eq!(client.ask("e", "outer=o,inner=x").statuses[0].limit_remaining, 8);
+}
+
+#[test]
+fn a_server_is_asked_over_tls_and_believed_only_if_it_is_the_right_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (authority, manager) = (Authority::new("authority"), Manager::start());
+    let ca = authority.write(&directory.path().join("ca.crt"));
+    let front = TlsFront::start(authority.server("manager.example", &["h2"], false), manager.address);
+    let text = |name: &str| {
+        let (port, ca) = (front.port(), ca.display());
+        format!(
+            "admin: {{ address: 127.0.0.1:0 }}\nrls:\n  address: 127.0.0.1:0\n  config:\n    \
+             xds: {{ address: 'https://127.0.0.1:{port}', backoff: 20ms..50ms, tls: {{ ca: '{ca}', server_name: {name} }} }}\n"
+        )
+    };
+    let weir = Weir::start(&text("another.example"));
+    wait::until_true("a vain attempt", || weir.log().iter().any(|line| line.contains("no rules from")));
+    assert!(manager.state.lock().unwrap().asked.is_empty());
+    weir.reload(&text("manager.example"));
+    let reply = manager.send("1", &[config("one", "d", vec![limited("k", 1)])]);
+    assert_eq!((reply.version_info.as_str(), reply.error_detail), ("1", None));
+    assert_eq!(front.hellos()[0].protocol.as_deref(), Some("h2"));
 }
 
 #[test]

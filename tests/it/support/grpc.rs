@@ -1,0 +1,53 @@
+//! A server of gRPC, for services that a test makes up.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http2::Builder;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::sync::oneshot;
+use tonic::body::Body;
+use tonic::codegen::Service;
+
+/// The server; ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    _end: oneshot::Sender<()>,
+}
+
+impl Server {
+    /// Serves on a port of the system's choice, on a thread of its own.
+    pub(crate) fn start<S>(service: S) -> Self
+    where
+        S: Service<http::Request<Incoming>, Response = http::Response<Body>, Error = Infallible>,
+        S: Clone + Send + 'static,
+        S::Future: Send,
+    {
+        let (end, ended) = oneshot::channel::<()>();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let serving = async {
+                    while let Ok((stream, _)) = listener.accept().await {
+                        let service = service.clone();
+                        let answer = service_fn(move |request| service.clone().call(request));
+                        let io = TokioIo::new(stream);
+                        tokio::spawn(Builder::new(TokioExecutor::new()).serve_connection(io, answer));
+                    }
+                };
+                tokio::select! {
+                    () = serving => {}
+                    _ = ended => {}
+                }
+            });
+        });
+        Self { address, _end: end }
+    }
+}
