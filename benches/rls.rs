@@ -27,8 +27,8 @@ use tonic::codegen::Service as _;
 use tonic::{Request, Response, Status};
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{Limiter, Settings as Table};
+use weir::rls::options::{Directory, load};
 use weir::rls::request::{Descriptor, Entry, Request as Question};
-use weir::rls::rules::Rules;
 use weir::rls::service::Service;
 use weir::rls::settings::Settings;
 use weir::rls::windows::Windows;
@@ -51,16 +51,20 @@ fn main() {
 /// So many domains of as many descriptors, each asked in turn.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 fn rules(count: usize) {
-    let files: Vec<_> =
-        (0..count).map(|domain| (format!("{domain}.yaml"), document(domain, count))).collect();
-    let bytes: usize = files.iter().map(|(_, text)| text.len()).sum();
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut bytes = 0;
+    for domain in 0..count {
+        let text = document(domain, count);
+        bytes += text.len();
+        std::fs::write(directory.path().join(format!("{domain}.yaml")), text).expect("a file");
+    }
     let began = Instant::now();
-    let rules = Rules::from_yaml(files.iter().map(|(name, text)| (name.as_str(), text.as_str())), false);
+    let loaded = load(&Directory::new(directory.path()));
     let took = began.elapsed();
     println!("{count} domains of {count} descriptors: {bytes} bytes loaded in {took:.2?}");
     let limiter = Limiter::new(Table { max_keys: 4_000_000, secret: [7, 11] });
     let windows = Windows::install(&limiter, NOW).expect("a meter for each unit");
-    let rules = Some(Arc::new(rules.expect("rules that load")));
+    let rules = Some(loaded.expect("rules that load").rules);
     let service = Service { rules, settings: Arc::new(Settings::default()), windows, native: None };
     // A hundred of them, as in any traffic: what is measured is not how fast memory is.
     let questions: Vec<_> = (0..100).map(|n| question(n * 7919 % count, n * 104_729 % count)).collect();

@@ -114,8 +114,8 @@ fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
         let (first, most) = (first.as_secs_f64(), most.as_secs_f64());
         shown.insert("ban".to_owned(), json!({ "seconds": first, "most_seconds": most }));
     }
-    if let Some(Remote { domain, on_error, .. }) = limiting.remote.as_deref() {
-        let scope = json!({ "domain": domain, "on_error": on_error.as_str() });
+    if let Some(Remote { place, domain, on_error, .. }) = limiting.remote.as_deref() {
+        let scope = json!({ "rls": place, "domain": domain, "on_error": on_error.as_str() });
         shown.insert("scope".to_owned(), scope);
     }
     if limiting.on_denied == OnDenied::Charge {

@@ -46,7 +46,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         ("client_ip, geo, jwt", differs(&old.identify, &new.identify)),
         ("elastic", differs(&old.elastic, &new.elastic)),
         ("ratelimit_headers, ietf_headers", differs(&old.response, &new.response)),
-        ("services of rules", differs(&old.services, &new.services)),
+        ("services of rules", !have_same_services(old, new)),
         ("rls", both_services(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))),
         ("rules of rls", both_services(old, new).is_some_and(|(old, new)| new.has_other_rules_than(old))),
     ];
@@ -120,7 +120,14 @@ fn changes_of_limits(old: &Limiting, new: &Limiting, parts: &mut Vec<String>) {
     );
 }
 
-/// Whether the same is asked in both, wherever the service is.
+/// Whether the same are asked in the same way, in whatever order they are named.
+fn have_same_services(old: &Config, new: &Config) -> bool {
+    let all_of =
+        |one: &Config, other: &Config| one.services.iter().all(|service| other.services.contains(service));
+    all_of(old, new) && all_of(new, old)
+}
+
+/// Whether the same is asked in both.
 fn are_kept_alike(old: &Limiting, new: &Limiting) -> bool {
     let asked = |limiting: &Limiting| {
         limiting.remote.as_ref().map(|remote| Remote { service: 0, ..(**remote).clone() })
@@ -190,6 +197,8 @@ fn summary(rule: &Rule) -> String {
     let mut limits: Vec<String> =
         limiting.limits.iter().map(|limit| limit.quota.limit().to_string()).collect();
     limits.extend(limiting.in_flight.map(|most| format!("{most} in flight")));
+    let remote = limiting.remote.as_ref();
+    limits.extend(remote.map(|remote| format!("what {} says of {}", remote.place, remote.domain)));
     format!("{} by {}", limits.join(" and "), limiting.key)
 }
 

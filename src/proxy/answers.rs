@@ -138,7 +138,10 @@ pub(super) fn refused_elsewhere(
                     (StatusCode::OK, kept.body())
                 }
                 None if body.is_empty() => (view.refusal(by).status, &view.refusal(by).body),
-                None => (view.refusal(by).status, &body),
+                None => {
+                    limits.write_type(&mut headers);
+                    (view.refusal(by).status, &body)
+                }
             };
             limited_with(exchange, (status, body), headers, unread)
         }

@@ -1,8 +1,8 @@
 //! What other rate limit services are asked, and what becomes of a request by what they say.
 //!
 //! They are asked when all limits that are kept here have let a request pass, all of them at once, and each once for
-//! all rules of a domain. Refuses one of them, what the request was charged here is given back. Rules that only look on
-//! have theirs asked on the side: no request waits for that.
+//! all rules of a domain. Refuses one of them, what the request was charged here is given back. For rules that only look
+//! on they are asked when the request goes on: it does not wait for that.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -16,11 +16,12 @@ use tokio::task::JoinSet;
 
 use super::exchange::Exchange;
 use super::headers::append;
-use super::limits::{Limits, Told};
+use super::limits::{Limits, Recording, Told};
 use super::{Shared, View};
 use crate::limiter::algorithm::Usage;
+use crate::limiter::decision::Verdict;
 use crate::limiter::timestamp::Timestamp;
-use crate::remote::service::{Answer, Descriptor, Failure, Question, Service, Status};
+use crate::remote::service::{Answer, Descriptor, Failure, Question, Service, Status, Urgency};
 use crate::response::fallback::Kept;
 use crate::response::rate_limit_headers::Notation;
 use crate::rules::RuleIndex;
@@ -85,7 +86,20 @@ struct Group {
 /// What came of it.
 type Asked = (Vec<Ask>, Result<Answer, Failure>);
 
-/// Asks whoever keeps limits of the request; what the upstream is to be told is added to `headers`.
+/// What is said about one rule; nothing without an answer.
+struct Reply {
+    ask: Ask,
+    said: Option<Said>,
+}
+
+struct Said {
+    refuses: bool,
+    status: Status,
+    body: Bytes,
+}
+
+/// Holds the request back for its delay and asks whoever else keeps limits of it; what the upstream is to be told is added
+/// to `headers`.
 ///
 /// # Errors
 /// Why the request does not go on.
@@ -93,26 +107,29 @@ pub(super) fn ask<'a>(
     view: &'a Rc<View>,
     exchange: &'a mut Exchange,
     limits: &'a mut Limits,
-    headers: &'a mut HeaderMap,
+    (delay, headers): (Option<Duration>, &'a mut HeaderMap),
 ) -> Pin<Box<impl Future<Output = Result<(), Refusal>> + use<'a>>> {
     // In memory of its own: few requests have it, and all would carry it.
     Box::pin(async move {
-        let shared = exchange.shared();
-        let asks = limits.asks().iter().cloned();
-        let (enforced, onlooking): (Vec<_>, Vec<_>) = asks.partition(|ask| ask.is_enforced);
-        for group in groups(view, onlooking) {
-            tokio::task::spawn_local(look_on(Rc::clone(view), Arc::clone(&shared), group));
+        let mut recording = Recording::of(view, limits);
+        if let Some(delay) = delay {
+            exchange.wait(delay).await;
         }
+        let asks = recording.limits().asks().iter().cloned();
+        let (enforced, onlooking): (Vec<_>, Vec<_>) = asks.partition(|ask| ask.is_enforced);
         let asked = exchange.hold(all(groups(view, enforced))).await;
-        let decided = decide(view, &shared, limits, asked);
-        limits.record(view);
-        match decided {
+        let shared = exchange.shared();
+        let limits = recording.limits();
+        match decide(view, &shared, limits, asked) {
             Ok(added) => append(headers, &added),
             Err(refusal) => {
                 exchange.settle(&Ending::Refused, limits);
                 exchange.note_refused_by(view.rule_name(refusal.rule(limits)));
                 return Err(refusal);
             }
+        }
+        for group in groups(view, onlooking) {
+            tokio::task::spawn_local(look_on(Rc::clone(view), Arc::clone(&shared), group));
         }
         Ok(())
     })
@@ -152,28 +169,46 @@ fn remote(view: &View, rule: RuleIndex) -> Option<&Remote> {
     }
 }
 
-/// Asks all of them at once. Who leaves takes the questions with him.
+/// Asks all of them at once; answers in the order of the file. Who leaves takes the questions with him.
 async fn all(groups: Vec<Group>) -> Vec<Asked> {
     let mut asking = JoinSet::new();
     for group in groups {
-        asking.spawn_local(group.ask());
+        asking.spawn_local(group.ask(Urgency::Awaited));
     }
-    asking.join_all().await
+    let mut asked = asking.join_all().await;
+    asked.sort_by_key(|(asks, _)| asks.first().map(|ask| ask.rule));
+    asked
 }
 
 impl Group {
-    async fn ask(mut self) -> Asked {
+    async fn ask(mut self, urgency: Urgency) -> Asked {
         let descriptors = self
             .asks
             .iter_mut()
             .map(|ask| Descriptor { entries: std::mem::take(&mut ask.entries), hits: ask.hits });
         let question = Question { domain: self.domain.into(), descriptors: descriptors.collect() };
-        let answer = self.service.ask(question).await;
+        let answer = self.service.ask(question, urgency).await;
         (self.asks, answer)
     }
 }
 
-/// What the answers come to, in the order of the rules where that matters.
+/// What is said about each rule, in the order of the file.
+fn replies(asked: Vec<(Vec<Ask>, Option<Answer>)>) -> Vec<Reply> {
+    let mut replies = Vec::new();
+    for (asks, answer) in asked {
+        for (position, ask) in asks.into_iter().enumerate() {
+            let said = answer.as_ref().and_then(|answer| {
+                let status = *answer.statuses.get(position)?;
+                Some(Said { refuses: refuses(answer, &status), status, body: answer.body.clone() })
+            });
+            replies.push(Reply { ask, said });
+        }
+    }
+    replies.sort_by_key(|reply| reply.ask.rule);
+    replies
+}
+
+/// What the answers come to.
 fn decide(
     view: &View,
     shared: &Shared,
@@ -181,43 +216,40 @@ fn decide(
     asked: Vec<Asked>,
 ) -> Result<HeaderMap, Refusal> {
     let (mut told, mut added) = (Told::default(), HeaderMap::new());
+    for answer in asked.iter().filter_map(|(_, answer)| answer.as_ref().ok()) {
+        append(&mut told.headers, &answer.response_headers);
+        append(&mut added, &answer.request_headers);
+    }
     let (mut refusal, mut undecided) = (None, None);
     let mut passing: SmallVec<[RuleIndex; 2]> = SmallVec::new();
     let mut otherwise: SmallVec<[Selected; 2]> = SmallVec::new();
-    for (asks, answer) in asked {
-        let Ok(answer) = answer else {
-            for ask in asks {
-                match remote(view, ask.rule).map(|remote| remote.on_error).unwrap_or_default() {
-                    OnError::Allow => passing.push(ask.rule),
-                    OnError::Deny => undecided = Some(undecided.unwrap_or(ask.rule).min(ask.rule)),
-                    OnError::Local => otherwise.extend(ask.otherwise),
+    for Reply { ask, said } in replies(asked.into_iter().map(|(asks, answer)| (asks, answer.ok())).collect())
+    {
+        match said {
+            Some(Said { refuses, status, body }) => {
+                told.standings.extend(standing(view.rule_name(ask.rule), &status));
+                if refuses {
+                    view.record(ask.rule, DecisionOutcome::Limited);
+                    strengthen(&mut refusal, (ask.rule, status.reset), body);
+                } else {
+                    passing.push(ask.rule);
                 }
             }
-            continue;
-        };
-        for (ask, status) in asks.iter().zip(&answer.statuses) {
-            told.standings.extend(standing(view.rule_name(ask.rule), status));
-            if refuses(&answer, status) {
-                view.record(ask.rule, DecisionOutcome::Limited);
-                strengthen(&mut refusal, (ask.rule, status.reset), &answer.body);
-            } else {
-                passing.push(ask.rule);
-            }
+            None => match on_error(view, ask.rule) {
+                OnError::Allow => passing.push(ask.rule),
+                OnError::Deny => {
+                    view.record(ask.rule, DecisionOutcome::Denied);
+                    undecided.get_or_insert(ask.rule);
+                }
+                OnError::Local => otherwise.extend(ask.otherwise),
+            },
         }
-        append(&mut told.headers, &answer.response_headers);
-        append(&mut added, &answer.request_headers);
     }
     let refusal = refusal.or_else(|| undecided.map(|by| Refusal::Undecided { by }));
     told.refused = refusal.is_some();
     limits.note_told(told);
-    let refusal = refusal.or_else(|| check_otherwise(shared, limits, otherwise));
-    match refusal {
-        Some(refusal) => {
-            if let Refusal::Undecided { by } = refusal {
-                view.record(by, DecisionOutcome::Denied);
-            }
-            Err(refusal)
-        }
+    match refusal.or_else(|| check_otherwise(shared, limits, otherwise)) {
+        Some(refusal) => Err(refusal),
         None => {
             passing.iter().for_each(|rule| view.record(*rule, DecisionOutcome::Allowed));
             Ok(added)
@@ -225,21 +257,20 @@ fn decide(
     }
 }
 
+fn on_error(view: &View, rule: RuleIndex) -> OnError {
+    remote(view, rule).map(|remote| remote.on_error).unwrap_or_default()
+}
+
 /// Whether a descriptor is one of those for which the request is refused: where none is named, all are.
 fn refuses(answer: &Answer, status: &Status) -> bool {
     answer.is_over && (status.is_over || !answer.statuses.iter().any(|status| status.is_over))
 }
 
-/// The longest wait answers; ties go to file order.
-fn strengthen(refusal: &mut Option<Refusal>, (by, retry_after): (RuleIndex, Duration), body: &Bytes) {
-    let is_stronger = match refusal {
-        Some(Refusal::Told { by: other, retry_after: longest, .. }) => {
-            retry_after > *longest || (retry_after == *longest && by < *other)
-        }
-        _ => true,
-    };
-    if is_stronger {
-        *refusal = Some(Refusal::Told { by, retry_after, body: body.clone() });
+/// The longest wait answers; ties go to the first.
+fn strengthen(refusal: &mut Option<Refusal>, (by, retry_after): (RuleIndex, Duration), body: Bytes) {
+    match refusal {
+        Some(Refusal::Told { retry_after: longest, .. }) if retry_after <= *longest => {}
+        _ => *refusal = Some(Refusal::Told { by, retry_after, body }),
     }
 }
 
@@ -268,18 +299,17 @@ fn standing(rule: &str, status: &Status) -> Option<(Notation, Usage)> {
 
 /// Asks for rules that only look on, and counts what they would have done.
 async fn look_on(view: Rc<View>, shared: Arc<Shared>, group: Group) {
-    let (asks, answer) = group.ask().await;
-    let statuses = answer.as_ref().map(|answer| &*answer.statuses).unwrap_or_default();
-    for (position, ask) in asks.into_iter().enumerate() {
-        let would_refuse = match (&answer, statuses.get(position)) {
-            (Ok(answer), Some(status)) => refuses(answer, status),
-            _ => match remote(&view, ask.rule).map(|remote| remote.on_error).unwrap_or_default() {
+    let (asks, answer) = group.ask(Urgency::Aside).await;
+    for Reply { ask, said } in replies(vec![(asks, answer.ok())]) {
+        let would_refuse = match said {
+            Some(said) => said.refuses,
+            None => match on_error(&view, ask.rule) {
                 OnError::Allow => false,
                 OnError::Deny => true,
                 OnError::Local => {
                     let checks: SmallVec<[_; 2]> = ask.otherwise.iter().map(|one| one.check).collect();
                     let decision = shared.limiter.check(&checks, shared.clock.now());
-                    decision.verdicts().iter().any(|verdict| verdict.exceeds())
+                    decision.verdicts().iter().any(Verdict::exceeds)
                 }
             },
         };

@@ -179,10 +179,10 @@ pub(super) fn join_cookies(head: &mut request::Parts) {
     }
 }
 
-/// Adds fields beside those that are there.
+/// Adds fields beside those that are there, as long as there is room.
 pub(super) fn append(headers: &mut HeaderMap, more: &HeaderMap) {
     for (name, value) in more {
-        headers.append(name, value.clone());
+        let _ = headers.try_append(name, value.clone());
     }
 }
 

@@ -2,22 +2,35 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue};
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use super::View;
-use super::headers::append;
 use crate::limiter::Limiter;
 use crate::limiter::algorithm::Usage;
 use crate::limiter::decision::{Decision, Enforcement, Verdict};
 use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
-use crate::response::rate_limit_headers::{self, Notation, Standing, X_WEIR_OVER_LIMIT};
+use crate::response::rate_limit_headers::{
+    self, Notation, Standing, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, X_WEIR_OVER_LIMIT,
+};
+use crate::response::refusal::X_ENVOY_RATELIMITED;
 use crate::response::{Settings, Visibility};
 use crate::rules::RuleIndex;
 use crate::rules::elsewhere::Ask;
 use crate::rules::selection::{Aside, Part, Selected};
 use crate::telemetry::metrics::DecisionOutcome;
+
+/// Fields that an answer has once, or it means nothing.
+const SAID_ONCE: [HeaderName; 6] = [
+    CONTENT_TYPE,
+    RETRY_AFTER,
+    X_ENVOY_RATELIMITED,
+    X_RATELIMIT_LIMIT,
+    X_RATELIMIT_REMAINING,
+    X_RATELIMIT_RESET,
+];
 
 /// The checks a request had to pass and the limiter's decision about them, and what is kept elsewhere.
 #[derive(Debug)]
@@ -81,6 +94,7 @@ impl Limits {
         let Self { selected, decision, .. } = Self::check(limiter, more, Aside::default(), now);
         self.selected.extend(selected);
         self.decision.extend(&decision);
+        self.at = now;
     }
 
     /// Whether it is refused here or elsewhere.
@@ -138,7 +152,7 @@ impl Limits {
         self.at = now;
     }
 
-    /// Counts what is decided, unless others are still to be asked whether the request passes.
+    /// Counts what is decided, unless others are still to be asked whether the request passes: [`Recording`] does it then.
     pub(super) fn record_unless_asking(&self, view: &View) {
         if !self.is_asking() || self.decision.is_refused() {
             self.record(view);
@@ -174,22 +188,29 @@ impl Limits {
     /// The headers of the refusal by the check at `position`.
     pub(super) fn refusal_headers(&self, view: &View, position: usize, retry_after: Duration) -> HeaderMap {
         let rule = self.rule(position);
-        if let (Some(prepared), [verdict]) = (view.prepared(rule), self.decision.verdicts())
+        if self.told.is_none()
+            && let (Some(prepared), [verdict]) = (view.prepared(rule), self.decision.verdicts())
             && let Some(usage) = verdict.usage(self.at)
         {
             return prepared.fill(retry_after, &usage);
         }
-        let mut headers = view.refusal(rule).limited_headers(retry_after);
-        self.write_headers(&mut headers, view);
-        headers
+        self.told_headers(view, rule, retry_after)
     }
 
-    /// The headers of the refusal that another service has for `rule`.
+    /// The headers of a refusal for `rule`, with what other services have said.
     pub(super) fn told_headers(&self, view: &View, rule: RuleIndex, retry_after: Duration) -> HeaderMap {
         let mut headers = view.refusal(rule).limited_headers(retry_after);
         self.write_headers(&mut headers, view);
         self.write_told(&mut headers);
         headers
+    }
+
+    /// Says of what type the body is that another service has for a refusal, if that says so.
+    pub(super) fn write_type(&self, headers: &mut HeaderMap) {
+        let told = self.told.as_ref().and_then(|told| told.headers.get(CONTENT_TYPE));
+        if let Some(told) = told {
+            headers.insert(CONTENT_TYPE, told.clone());
+        }
     }
 
     /// Says which rules' limits the request is over; nothing for one that is within all.
@@ -209,10 +230,12 @@ impl Limits {
         self.write_told(headers);
     }
 
-    /// What other services have the client told.
+    /// What other services have the client told, but for what we have said ourselves.
     fn write_told(&self, headers: &mut HeaderMap) {
-        if let Some(told) = &self.told {
-            append(headers, &told.headers);
+        let Some(told) = &self.told else { return };
+        let is_said: Vec<_> = SAID_ONCE.into_iter().filter(|name| headers.contains_key(name)).collect();
+        for (name, value) in told.headers.iter().filter(|(name, _)| !is_said.contains(name)) {
+            headers.append(name, value.clone());
         }
     }
 
@@ -249,6 +272,28 @@ impl Limits {
         if ietf_headers {
             rate_limit_headers::write_ietf(headers, &standings);
         }
+    }
+}
+
+/// Limits of a request that others are still asked about: what is decided is counted when that is over, however it ends.
+pub(super) struct Recording<'a> {
+    view: &'a View,
+    limits: &'a mut Limits,
+}
+
+impl<'a> Recording<'a> {
+    pub(super) fn of(view: &'a View, limits: &'a mut Limits) -> Self {
+        Self { view, limits }
+    }
+
+    pub(super) fn limits(&mut self) -> &mut Limits {
+        self.limits
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        self.limits.record(self.view);
     }
 }
 

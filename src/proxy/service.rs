@@ -116,11 +116,10 @@ async fn pass(
     limits: &mut Limits,
     (delay, headers): (Option<Duration>, &mut HeaderMap),
 ) -> Result<(), Refusal> {
-    if let Some(delay) = delay {
-        exchange.wait(delay).await;
-    }
     if limits.is_asking() {
-        asking::ask(view, exchange, limits, headers).await?;
+        asking::ask(view, exchange, limits, (delay, headers)).await?;
+    } else if let Some(delay) = delay {
+        exchange.wait(delay).await;
     }
     grpc::mind_deadline(exchange, headers);
     Ok(())

@@ -15,11 +15,10 @@ use super::forward::Failure;
 use super::limits::Limits;
 use crate::limiter::Limiter;
 use crate::limiter::reservation::{Reservation, Settled};
-use crate::limiter::terms::OnDenied;
 use crate::limiter::timestamp::Timestamp;
 use crate::policy::Policy;
 use crate::rules::RuleIndex;
-use crate::rules::rule::{Action, Limiting};
+use crate::rules::rule::Action;
 use crate::rules::tariff::{self, Due, Ending, Tariff};
 use crate::upstream::error::Error as UpstreamError;
 
@@ -76,10 +75,13 @@ impl Settlement {
         mut note: impl FnMut(usize, Settled),
     ) {
         self.ended = true;
+        if matches!(ending, Ending::Refused) {
+            // It is not served.
+            self.permits.drain(..).for_each(|permit| limiter.release(&permit));
+        }
         for open in &mut self.open {
-            let Some(limiting) = limiting(&self.policy, open.rule) else { continue };
-            let due = match limiting.tariff.due(ending) {
-                Due::Nothing if is_charged_when_denied(ending, limiting) => open.reservation.units(),
+            let Some(tariff) = tariff_of(&self.policy, open.rule) else { continue };
+            let due = match tariff.due(ending) {
                 Due::Nothing => 0,
                 Due::AsReserved => open.reservation.units(),
                 Due::Units(units) => units.saturating_mul(open.price.get()),
@@ -146,17 +148,9 @@ pub(super) fn ending_by(status: StatusCode, headers: &HeaderMap) -> Ending<'_> {
     Ending::Answered { status, headers }
 }
 
-fn is_charged_when_denied(ending: &Ending<'_>, limiting: &Limiting) -> bool {
-    matches!(ending, Ending::Refused) && limiting.on_denied == OnDenied::Charge
-}
-
 fn tariff_of(policy: &Policy, rule: RuleIndex) -> Option<&Tariff> {
-    limiting(policy, rule).map(|limiting| &limiting.tariff)
-}
-
-fn limiting(policy: &Policy, rule: RuleIndex) -> Option<&Limiting> {
     match &policy.rules.get(rule)?.action {
-        Action::Limit(limiting) => Some(limiting),
+        Action::Limit(limiting) => Some(&limiting.tariff),
         Action::Allow | Action::Deny => None,
     }
 }

@@ -25,7 +25,8 @@ use crate::limiter::timestamp::Timestamp;
 use crate::telemetry::metrics::{RemoteMetrics, RemoteOutcome};
 use crate::tls::client::{self, Client};
 
-/// Questions of one worker that may wait at once; further ones have no answer.
+/// Questions of one worker that may wait at once, and as many more that no request waits for; further ones have no
+/// answer.
 const MOST_WAITING: u32 = 1024;
 /// After so many failures in a row a service is left alone.
 const PATIENCE: u32 = 5;
@@ -54,6 +55,15 @@ pub struct Question {
     pub domain: String,
     /// At least one.
     pub descriptors: Vec<Descriptor>,
+}
+
+/// Whether a request waits for the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// It does.
+    Awaited,
+    /// The rule only looks on.
+    Aside,
 }
 
 /// Whom a request counts for, and how much.
@@ -102,7 +112,9 @@ pub enum Failure {
     Resting,
     /// It took too long.
     Late,
-    /// The call failed, or the service cannot decide.
+    /// There is no connection, or it broke.
+    Away(Code),
+    /// The service cannot decide this.
     Call(Code),
     /// The answer does not fit the question.
     Meaningless,
@@ -116,7 +128,8 @@ impl fmt::Display for Failure {
             Self::Crowded => f.write_str("too many questions wait"),
             Self::Resting => f.write_str("left alone after failures"),
             Self::Late => f.write_str("no answer in time"),
-            Self::Call(code) => write!(f, "call failed: {code:?}"),
+            Self::Away(code) => write!(f, "no connection: {code:?}"),
+            Self::Call(code) => write!(f, "it answered: {code:?}"),
             Self::Meaningless => f.write_str("the answer does not fit the question"),
             Self::Unusable => f.write_str("cannot be connected to"),
         }
@@ -130,6 +143,7 @@ pub struct Service {
     /// `None` if there can be no connection.
     channel: Option<Channel>,
     waiting: Cell<u32>,
+    waiting_aside: Cell<u32>,
     failures: Cell<u32>,
     rests_until: Cell<Timestamp>,
     clock: Arc<Clock>,
@@ -147,6 +161,7 @@ impl Service {
             settings,
             channel: opened.ok(),
             waiting: Cell::default(),
+            waiting_aside: Cell::default(),
             failures: Cell::default(),
             rests_until: Cell::default(),
             clock,
@@ -174,24 +189,32 @@ impl Service {
     ///
     /// # Errors
     /// Why there is no answer.
-    pub async fn ask(&self, question: Question) -> Result<Answer, Failure> {
+    pub async fn ask(&self, question: Question, urgency: Urgency) -> Result<Answer, Failure> {
         let began = self.clock.now();
-        let asked = match self.begin(began) {
+        let mut asking = Asking { service: self, began, has_ended: false };
+        let asked = match self.begin(began, urgency) {
             Ok((channel, _waiting)) => self.call(channel, question).await,
             Err(failure) => Err(failure),
         };
-        let took = self.clock.now().since(began);
-        self.note(asked.as_ref().map(|answer| answer.is_over).map_err(|failure| *failure), began, took);
+        asking.end(asked.as_ref().map(|answer| answer.is_over).map_err(|failure| *failure));
         asked
     }
 
     /// A place among those that wait.
-    fn begin(&self, now: Timestamp) -> Result<(Channel, Waiting<'_>), Failure> {
+    fn begin(&self, now: Timestamp, urgency: Urgency) -> Result<(Channel, Waiting<'_>), Failure> {
         let channel = self.channel.clone().ok_or(Failure::Unusable)?;
-        if now < self.rests_until.get() {
+        // After a rest one question finds out for all.
+        let is_tried = self.failures.get() >= PATIENCE && self.waiting.get() > 0;
+        if now < self.rests_until.get() || is_tried {
             return Err(Failure::Resting);
         }
-        Waiting::begin(&self.waiting).map(|waiting| (channel, waiting)).ok_or(Failure::Crowded)
+        let waiting = match urgency {
+            Urgency::Awaited => &self.waiting,
+            // Nobody is to find out on the side, where it would be nobody's time.
+            Urgency::Aside if self.failures.get() >= PATIENCE => return Err(Failure::Resting),
+            Urgency::Aside => &self.waiting_aside,
+        };
+        Waiting::begin(waiting).map(|waiting| (channel, waiting)).ok_or(Failure::Crowded)
     }
 
     async fn call(&self, channel: Channel, question: Question) -> Result<Answer, Failure> {
@@ -205,6 +228,10 @@ impl Service {
             Ok(Err(status)) if matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded) => {
                 Err(Failure::Late)
             }
+            // What has a cause has gone wrong on this side of the connection.
+            Ok(Err(status)) if status.code() == Code::Unavailable || status.source().is_some() => {
+                Err(Failure::Away(status.code()))
+            }
             Ok(Err(status)) => Err(Failure::Call(status.code())),
             Ok(Ok(response)) => wire::answer(response.into_inner(), descriptors).ok_or(Failure::Meaningless),
         }
@@ -215,15 +242,18 @@ impl Service {
             Ok(false) => RemoteOutcome::Ok,
             Ok(true) => RemoteOutcome::OverLimit,
             Err(Failure::Late) => RemoteOutcome::Late,
-            Err(Failure::Resting | Failure::Crowded) => RemoteOutcome::Skipped,
-            Err(Failure::Call(_) | Failure::Meaningless | Failure::Unusable) => RemoteOutcome::Failed,
+            Err(Failure::Resting | Failure::Crowded | Failure::Unusable) => RemoteOutcome::Skipped,
+            Err(Failure::Away(_) | Failure::Call(_) | Failure::Meaningless) => RemoteOutcome::Failed,
         };
-        let is_asked = outcome != RemoteOutcome::Skipped;
-        self.metrics.asked(outcome, is_asked.then_some(took));
+        self.metrics.asked(outcome, (outcome != RemoteOutcome::Skipped).then_some(took));
         match asked {
             Ok(_) => self.recovered(),
-            Err(failure) if is_asked => self.failed(failure, now.saturating_add(took)),
-            Err(_) => {}
+            Err(failure @ (Failure::Late | Failure::Away(_))) => {
+                self.failed(failure, now.saturating_add(took))
+            }
+            // It is there: what it makes of one question says nothing about the next.
+            Err(Failure::Call(_) | Failure::Meaningless) => {}
+            Err(Failure::Resting | Failure::Crowded | Failure::Unusable) => {}
         }
     }
 
@@ -241,6 +271,29 @@ impl Service {
         }
         if failures == PATIENCE {
             tracing::warn!(service = %self.settings.place, %failure, "the rate limit service does not answer");
+        }
+    }
+}
+
+/// A question under way. One that is dropped before its end belonged to a request whose client has left.
+struct Asking<'s> {
+    service: &'s Service,
+    began: Timestamp,
+    has_ended: bool,
+}
+
+impl Asking<'_> {
+    fn end(&mut self, asked: Result<bool, Failure>) {
+        let took = self.service.clock.now().since(self.began);
+        self.service.note(asked, self.began, took);
+        self.has_ended = true;
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.service.metrics.asked(RemoteOutcome::Abandoned, None);
         }
     }
 }

@@ -12,15 +12,16 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf;
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::service::{Answer, Descriptor, Question, Status};
 
 /// Fields about the message or the connection: who writes those decides where a message ends.
-const NOT_TO_BE_ADDED: [HeaderName; 9] = [
+const NOT_TO_BE_ADDED: [HeaderName; 10] = [
     CONNECTION,
     CONTENT_LENGTH,
+    EXPECT,
     HOST,
     TE,
     TRAILER,
@@ -32,15 +33,20 @@ const NOT_TO_BE_ADDED: [HeaderName; 9] = [
 
 const DAY: u64 = 24 * 60 * 60;
 
-/// What is asked. Hits are said for each descriptor, and for all of them where they agree: not every service reads
-/// both.
+/// Fields that an answer may add for one side, and their octets: a head has to go somewhere.
+const MOST_ADDED: usize = 64;
+const MOST_OCTETS: usize = 16 * 1024;
+
+/// What is asked. Hits are said for each descriptor where they differ, and for all of them as well: a service that reads
+/// those alone counts rather too much than too little.
 pub(super) fn request(question: Question) -> RateLimitRequest {
-    let first = question.descriptors.first().map_or(0, |descriptor| descriptor.hits);
-    let agree = question.descriptors.iter().all(|descriptor| descriptor.hits == first);
+    let hits = || question.descriptors.iter().map(|descriptor| descriptor.hits);
+    let most = hits().max().unwrap_or(0);
+    let agree = hits().all(|hits| hits == most);
     RateLimitRequest {
         domain: question.domain,
         descriptors: question.descriptors.into_iter().map(|one| descriptor(one, agree)).collect(),
-        hits_addend: if agree { first } else { 0 },
+        hits_addend: most,
     }
 }
 
@@ -67,8 +73,8 @@ pub(super) fn answer(wire: RateLimitResponse, descriptors: usize) -> Option<Answ
     Some(Answer {
         is_over,
         statuses: wire.statuses.iter().map(status).collect(),
-        request_headers: headers(&wire.request_headers_to_add),
-        response_headers: headers(&wire.response_headers_to_add),
+        request_headers: headers(&wire.request_headers_to_add)?,
+        response_headers: headers(&wire.response_headers_to_add)?,
         body: Bytes::from(wire.raw_body),
     })
 }
@@ -103,18 +109,22 @@ fn duration(wire: protobuf::Duration) -> Duration {
     u64::try_from(wire.seconds).map_or(Duration::ZERO, |seconds| Duration::new(seconds, nanos))
 }
 
-/// Those that may be added.
-fn headers(wire: &[WireHeader]) -> HeaderMap {
+/// Those that may be added; `None` if they are more than anybody needs.
+fn headers(wire: &[WireHeader]) -> Option<HeaderMap> {
     let read = |header: &WireHeader| {
         let name = HeaderName::try_from(&header.key).ok().filter(|name| !NOT_TO_BE_ADDED.contains(name))?;
         let octets = if header.raw_value.is_empty() { header.value.as_bytes() } else { &header.raw_value };
         Some((name, HeaderValue::from_bytes(octets).ok()?))
     };
-    let mut headers = HeaderMap::new();
+    let (mut headers, mut octets) = (HeaderMap::new(), 0_usize);
     for (name, value) in wire.iter().filter_map(read) {
+        octets = octets.saturating_add(name.as_str().len()).saturating_add(value.len());
         headers.append(name, value);
+        if headers.len() > MOST_ADDED || octets > MOST_OCTETS {
+            return None;
+        }
     }
-    headers
+    Some(headers)
 }
 
 #[cfg(test)]
@@ -138,10 +148,10 @@ mod tests {
     }
 
     #[test]
-    fn hits_that_differ_are_said_for_each() {
+    fn hits_that_differ_are_said_for_each_and_the_most_for_all() {
         let wire = request(question([1, 3]));
         let hits: Vec<_> = wire.descriptors.iter().map(|one| one.hits_addend.unwrap().value).collect();
-        assert_eq!((wire.hits_addend, hits), (0, vec![1, 3]));
+        assert_eq!((wire.hits_addend, hits), (3, vec![1, 3]));
     }
 
     #[test]
@@ -157,7 +167,18 @@ mod tests {
         let given =
             [("x-tier", "gold"), ("Content-Length", "0"), ("transfer-encoding", "chunked"), ("x bad", "1")];
         let added = headers(&given.map(|(key, value)| header(key, value)));
-        assert_eq!(added, HeaderMap::from_iter([("x-tier".parse().unwrap(), "gold".parse().unwrap())]));
+        let tier = HeaderMap::from_iter([("x-tier".parse().unwrap(), "gold".parse().unwrap())]);
+        assert_eq!(added, Some(tier));
+    }
+
+    #[test]
+    fn an_answer_with_more_fields_than_anybody_needs_is_none() {
+        let many =
+            |count: usize| (0..count).map(|index| header(&format!("x-{index}"), "")).collect::<Vec<_>>();
+        assert_eq!(headers(&many(MOST_ADDED)).map(|headers| headers.len()), Some(MOST_ADDED));
+        assert_eq!(headers(&many(MOST_ADDED + 1)), None);
+        assert_eq!(headers(&many(30_000)), None, "more than a map of fields can have");
+        assert_eq!(headers(&[header("x-large", &"x".repeat(MOST_OCTETS))]), None);
     }
 
     #[test]

@@ -8,14 +8,17 @@ pub mod directory;
 pub mod xds;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use self::directory::{Directory, Listing};
 use super::desk::Desk;
-use super::document::LoadError;
+use super::document::{Document, LoadError};
 use super::rules::Rules;
 use crate::watch::{Waker, Watch, Woken};
 
@@ -24,6 +27,9 @@ const QUIET: Duration = Duration::from_millis(100);
 
 /// How often is looked without a reason.
 const POLL: Duration = Duration::from_secs(2);
+
+/// Bytes from which on it is worth it to read on several threads.
+const MUCH: usize = 1 << 20;
 
 /// Files that change while they are read are left alone until the next look.
 const MOST_READS: usize = 10;
@@ -72,12 +78,36 @@ pub fn load(directory: &Directory) -> Result<Loaded, Error> {
     let listing = directory.list();
     let texts = listing.and_then(|listing| listing.read()).map_err(Error::Unreadable)?;
     let mark = Mark { content: Ok(hash(&texts)), merged: directory.merge_domains };
-    Ok(Loaded { rules: Arc::new(parse(&texts, directory)?), mark })
+    let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    Ok(Loaded { rules: Arc::new(parse(&texts, directory.merge_domains, threads)?), mark })
 }
 
-fn parse(texts: &[(String, String)], directory: &Directory) -> Result<Rules, LoadError> {
-    let texts = texts.iter().map(|(name, text)| (name.as_str(), text.as_str()));
-    Rules::from_yaml(texts, directory.merge_domains)
+/// The rules of these files, read on so many threads: to read YAML is what takes time.
+fn parse(texts: &[(String, String)], merge_domains: bool, threads: NonZeroUsize) -> Result<Rules, LoadError> {
+    let mut files: Vec<_> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    // Where wildcards of several files meet in a domain, the order must not be left to chance.
+    files.sort_by_key(|(name, _)| *name);
+    let documents = documents(&files, threads)?;
+    Rules::load(files.iter().map(|(name, _)| *name).zip(documents), merge_domains)
+}
+
+fn documents(files: &[(&str, &str)], threads: NonZeroUsize) -> Result<Vec<Document>, LoadError> {
+    let read = |part: &[(&str, &str)]| -> Result<Vec<_>, LoadError> {
+        part.iter().map(|(name, text)| Document::from_yaml(name, text)).collect()
+    };
+    let bytes: usize = files.iter().map(|(_, text)| text.len()).sum();
+    if threads == NonZeroUsize::MIN || bytes < MUCH {
+        return read(files);
+    }
+    thread::scope(|scope| {
+        let parts = files.chunks(files.len().div_ceil(threads.get()));
+        let reading: Vec<_> = parts.map(|part| scope.spawn(move || read(part))).collect();
+        let mut documents = Vec::with_capacity(files.len());
+        for part in reading {
+            documents.extend(part.join().unwrap_or_else(|panic| resume_unwind(panic))?);
+        }
+        Ok(documents)
+    })
 }
 
 /// The same wherever the same files say the same. Whoever writes them could as well write anything else.
@@ -170,7 +200,10 @@ impl Follower {
         }
         let parsed = texts
             .map_err(Error::Unreadable)
-            .and_then(|texts| parse(&texts, directory).map_err(Error::Invalid));
+            // On this thread alone: there is traffic now.
+            .and_then(|texts| {
+                parse(&texts, directory.merge_domains, NonZeroUsize::MIN).map_err(Error::Invalid)
+            });
         self.seen = Some(mark);
         self.desk.stats().loaded(parsed.is_ok());
         let path = directory.path.display();

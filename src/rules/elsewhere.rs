@@ -17,6 +17,8 @@ use crate::identify::{Attributes, client_ip};
 pub struct Remote {
     /// Position of the service among those of the configuration.
     pub service: usize,
+    /// Where that is, for people.
+    pub place: Box<str>,
     /// The domain under which it is asked.
     pub domain: Box<str>,
     /// The descriptor; at least one entry.

@@ -27,8 +27,11 @@ pub(super) fn compile(
     let own = at.key("scope");
     check(raw, elsewhere, throttle, at, report);
     let domain = elsewhere.domain.as_deref()?;
-    if domain.trim().is_empty() {
-        report.value(own.key("domain"), format!("expected the name of a domain, got {}", quoted(domain)));
+    if domain.is_empty() {
+        report.value(own.key("domain"), "empty, expected the name of a domain");
+    } else if domain.trim() != domain {
+        let fault = Fault::new(format!("spaces around the name of a domain, got {}", quoted(domain)));
+        report.value(own.key("domain"), fault.hint("it is sent letter by letter"));
     }
     let entries = match &elsewhere.descriptor {
         Some(given) => entries(given, key, own.key("descriptor"), report),
@@ -38,8 +41,10 @@ pub(super) fn compile(
         grpc::place(("rls", elsewhere.rls.as_ref()?), elsewhere.tls.as_deref(), own, scope.files, report)?;
     let timeout = timeout(elsewhere.timeout.as_ref(), own.key("timeout"), report);
     let settings = Settings { place, tls, timeout: timeout.unwrap_or(defaults::REMOTE_TIMEOUT) };
+    let place = settings.place.to_string().into();
     Some(Remote {
         service: scope.service(settings),
+        place,
         domain: domain.into(),
         entries: entries.into(),
         ipv6_prefix: scope.ipv6_prefix,
@@ -87,6 +92,9 @@ fn entries(
                 report.value(at, fault.hint("a list has an entry for each"));
                 return None;
             };
+            if key.is_empty() {
+                report.key(at, "an empty name, expected the key of an entry");
+            }
             Some(Entry::Fixed { key: key.as_str().into(), value: value.as_str().into() })
         }
     });
@@ -119,11 +127,16 @@ fn check(
         (at.key("count"), "count", raw.count.is_some()),
         (at.key("refund_on"), "refund_on", raw.refund_on.is_some()),
         (at.key("on_denied"), "on_denied", raw.on_denied.is_some()),
-        (at.key("domain"), "domain", raw.domain.is_some()),
     ];
     for (at, name, _) in given.into_iter().filter(|(.., is_given)| *is_given) {
         let fault = Fault::new(format!("`{name}` has no meaning with `scope: {{rls: …}}`: {keeps}"));
         report.key(at, fault.hint("make it a rule of its own, without `scope`"));
+    }
+    if raw.domain.is_some() {
+        let fault = Fault::new(
+            "`domain` has no meaning with `scope: {rls: …}`: who asks us would have to wait for others",
+        );
+        report.key(at.key("domain"), fault.hint("`scope.domain` is the one that is asked"));
     }
     if told_later {
         let fault = Fault::new(format!("has no meaning with `scope: {{rls: …}}`: {keeps}"));

@@ -26,8 +26,9 @@ use crate::tls::identity::Identity;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Calls that a connection may have under way. An Envoy has one connection per worker for all that it asks.
 const MOST_STREAMS: u32 = 10_000;
-/// Streams opened and reset again that may wait to be noticed; more end the connection (CVE-2023-44487).
-const MOST_RESETS_PENDING: usize = 100;
+/// Streams opened and reset again that may wait to be noticed; more end the connection (CVE-2023-44487). As many as there
+/// may be streams: who has waited too long for all of his answers resets them all at once.
+const MOST_RESETS_PENDING: usize = MOST_STREAMS as usize;
 /// Whoever has said nothing for so long is asked whether it is still there: a machine may have been switched off. Pings
 /// of HTTP/2 would say the same, but have every frame of every call noted.
 const SILENCE: Duration = Duration::from_secs(60);

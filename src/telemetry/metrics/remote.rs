@@ -24,11 +24,13 @@ pub enum RemoteOutcome {
     Failed,
     /// It was not asked: the service does not answer, or too many questions wait.
     Skipped,
+    /// The client has left before the answer came.
+    Abandoned,
 }
 
 impl RemoteOutcome {
     /// The label values, in the order of their declaration.
-    const LABELS: [&'static str; 5] = ["ok", "over_limit", "timed_out", "failed", "skipped"];
+    const LABELS: [&'static str; 6] = ["ok", "over_limit", "timed_out", "failed", "skipped", "abandoned"];
 }
 
 /// The numbers of one service.
@@ -39,7 +41,7 @@ pub struct RemoteMetrics {
 }
 
 impl RemoteMetrics {
-    /// A question ended, after so long if it was asked.
+    /// A question ended, after so long if it was asked to the end.
     pub fn asked(&self, outcome: RemoteOutcome, took: Option<Duration>) {
         bump(&self.ended[outcome as usize]);
         if let Some(took) = took {

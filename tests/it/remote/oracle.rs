@@ -20,7 +20,7 @@ type Saying = dyn Fn(&RateLimitRequest) -> Option<Result<RateLimitResponse, Stat
 pub(super) struct Oracle {
     pub(super) address: SocketAddr,
     state: Arc<State>,
-    _server: Server,
+    server: Server,
 }
 
 struct State {
@@ -52,7 +52,12 @@ impl Oracle {
     ) -> Self {
         let state = Arc::new(State { asked: Mutex::default(), saying: Box::new(saying) });
         let server = Server::start(RateLimitServiceServer::new(Answering(Arc::clone(&state))));
-        Self { address: server.address, state, _server: server }
+        Self { address: server.address, state, server }
+    }
+
+    /// Connections so far.
+    pub(super) fn connections(&self) -> usize {
+        self.server.connections()
     }
 
     /// What it was asked so far.

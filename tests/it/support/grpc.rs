@@ -2,6 +2,8 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hyper::body::Incoming;
 use hyper::server::conn::http2::Builder;
@@ -15,6 +17,7 @@ use tonic::codegen::Service;
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
+    accepted: Arc<AtomicUsize>,
     _end: oneshot::Sender<()>,
 }
 
@@ -30,12 +33,15 @@ impl Server {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
+        let accepted = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&accepted);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 let serving = async {
                     while let Ok((stream, _)) = listener.accept().await {
+                        count.fetch_add(1, Ordering::SeqCst);
                         let service = service.clone();
                         let answer = service_fn(move |request| service.clone().call(request));
                         let io = TokioIo::new(stream);
@@ -48,6 +54,11 @@ impl Server {
                 }
             });
         });
-        Self { address, _end: end }
+        Self { address, accepted, _end: end }
+    }
+
+    /// Connections so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
     }
 }
