@@ -209,6 +209,28 @@ rules:
 }
 
 #[test]
+fn check_tells_where_limits_go_that_others_keep() {
+    let directory = tempfile::tempdir().unwrap();
+    let rule = |name: &str, port: u16, more: &str| {
+        format!("  - {{ name: {name}, scope: {{ rls: '127.0.0.1:{port}', domain: d{more} }} }}\n")
+    };
+    let place = |name: &str, rules: &[String]| {
+        file(&directory, name, &config("echo", &format!("rules:\n{}", rules.concat())))
+    };
+    let changes = |next: &[String]| {
+        let running = place("running.yaml", &[rule("a", 1, ""), rule("b", 2, ""), rule("c", 1, "")]);
+        text(&run(["check", "--against", &running, &place("next.yaml", next)]).stdout)
+    };
+    assert_eq!(changes(&[rule("a", 1, ""), rule("b", 2, ""), rule("c", 2, "")]), "rule c: scope changed\n");
+    let order = "rules: another order, which decides between equal waits\n";
+    assert_eq!(changes(&[rule("b", 2, ""), rule("a", 1, ""), rule("c", 1, "")]), order);
+    let slower = changes(&[rule("a", 1, ""), rule("b", 2, ", timeout: 1s"), rule("c", 1, "")]);
+    assert_eq!(slower, "services of rules: changed\n");
+    let added = changes(&[rule("a", 1, ""), rule("b", 2, ""), rule("c", 1, ""), rule("d", 1, "")]);
+    assert_eq!(added, "rule d: added, what 127.0.0.1:1 says of d by []\n");
+}
+
+#[test]
 fn check_compares_only_what_is_valid() {
     let directory = tempfile::tempdir().unwrap();
     let good = file(&directory, "good.yaml", &config("echo", ""));
