@@ -2,6 +2,8 @@
 //!
 //! The exchange that led to it lasts as long as the tunnel, and with it what its limits hold.
 
+mod counted;
+
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
@@ -15,6 +17,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::task::JoinHandle;
 
+use self::counted::Account;
 use super::activity::{Activity, Overdue};
 use super::connection::Connection;
 use super::exchange::Exchange;
@@ -59,11 +62,12 @@ pub(super) fn begin(connection: &Connection, stream: OnUpgrade, switched: Switch
 /// idle timeout.
 async fn carry(
     switched: Switched,
-    mut downstream: impl AsyncRead + AsyncWrite + Unpin,
+    downstream: impl AsyncRead + AsyncWrite + Unpin,
     mut reply: Option<Reply>,
 ) {
-    let Switched { mut upstream, mut exchange } = switched;
+    let Switched { mut upstream, exchange } = switched;
     let activity = Rc::clone(exchange.activity());
+    let (mut account, mut downstream) = Account::open(exchange, downstream);
     let carried = {
         let mut copying = pin!(copy_bidirectional(&mut downstream, &mut upstream));
         poll_fn(|cx| {
@@ -82,7 +86,7 @@ async fn carry(
         .await
     };
     match &carried {
-        Some(Ok((received, sent))) => exchange.note_tunnelled(*received, *sent),
+        Some(Ok(_)) => {}
         Some(Err(error)) => tracing::debug!(%error, "tunnel broke off"),
         None => tracing::debug!("tunnel stood still"),
     }
@@ -90,7 +94,7 @@ async fn carry(
         // What broke off must not look whole: without it the stream is reset (RFC 8441 section 5).
         reply.task.abort();
     }
-    exchange.note_whole();
+    account.exchange().note_whole();
 }
 
 /// What goes to the client by a stream of HTTP/2. The server ends it where its own end is dropped, and tells a stream that the

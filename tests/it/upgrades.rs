@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tungstenite::{Message, WebSocket};
 
 use crate::support::wire::Framing;
@@ -71,6 +72,19 @@ fn a_tunnel_is_a_request_like_any_other_to_its_limits() {
     assert_eq!(connect(weir.address()).unwrap_err(), 429, "the permit is held as long as the tunnel");
     drop(socket);
     wait::until("the permit", || connect(weir.address()).ok());
+}
+
+#[test]
+fn what_went_through_a_tunnel_that_breaks_off_has_its_price() {
+    let rules = "rules:\n- { name: octets, limit: 100000/d, cost: { response_bytes: 1B } }\n";
+    let weir = Weir::start(&config(echo_server(), rules));
+    let mut socket = connect(weir.address()).unwrap();
+    says(&mut socket, &"x".repeat(200 << 10));
+    // Its connection is reset, and not closed.
+    SockRef::from(socket.get_ref()).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(socket);
+    // The answers in between are far too short to use the limit up.
+    wait::until_true("the charge", || get(weir.address(), "/").status == 429);
 }
 
 #[test]
