@@ -4,6 +4,7 @@ mod connection;
 mod health;
 mod quota;
 mod ratelimit;
+mod shaking;
 mod wire;
 
 use std::rc::Rc;
@@ -20,6 +21,7 @@ use tonic_health::pb::health_server::HealthServer;
 use self::health::Health;
 use self::quota::{Quota, Streams};
 use self::ratelimit::RateLimit;
+use self::shaking::Shaking;
 use super::desk::Desk;
 use crate::drain::Phase;
 use crate::listener::socket::Socket;
@@ -101,11 +103,13 @@ impl Port {
 pub async fn run(port: Arc<Port>, socket: Socket) -> Result<(), Unfinished> {
     let drain = Arc::clone(port.desk.drain());
     let services = port.services();
+    let shaking = Rc::<Shaking>::default();
     let connections = Rc::new(std::cell::RefCell::new(JoinSet::new()));
     let handle = |accepted: Accepted| {
         // Over the bound it is closed: what balances in front of us comes back elsewhere.
         let Ok(place) = port.overload.connect() else { return };
-        let serving = connection::serve(Arc::clone(&port), services.clone(), accepted, place);
+        let entrance = (Arc::clone(&port), Rc::clone(&shaking));
+        let serving = connection::serve(entrance, services.clone(), accepted, place);
         let mut connections = connections.borrow_mut();
         while connections.try_join_next().is_some() {}
         connections.spawn_local(serving);

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::time::{sleep, timeout};
 use tonic::body::Body;
 use tonic::codegen::Service as _;
 
+use super::shaking::Shaking;
 use super::{Port, Services};
 use crate::drain::Phase;
 use crate::listener::Accepted;
@@ -22,7 +24,7 @@ use crate::listener::transport::Transport;
 use crate::overload::Place;
 use crate::tls::identity::Identity;
 
-/// For a TLS handshake.
+/// For a TLS handshake, and what it has to wait for others.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Calls that a connection may have under way. An Envoy has one connection per worker for all that it asks.
 const MOST_STREAMS: u32 = 10_000;
@@ -36,10 +38,15 @@ const SILENCE: Duration = Duration::from_secs(60);
 const MOST_FIELDS: u32 = 16 * 1024;
 
 /// Serves a connection to its end.
-pub(super) async fn serve(port: Arc<Port>, services: Services, accepted: Accepted, place: Place) {
+pub(super) async fn serve(
+    (port, shaking): (Arc<Port>, Rc<Shaking>),
+    services: Services,
+    accepted: Accepted,
+    place: Place,
+) {
     accepted.stream.set_nodelay();
     accepted.stream.keep_alive(SILENCE);
-    let Some(stream) = secured(&port, accepted.stream).await else { return };
+    let Some(stream) = secured(&port, &shaking, accepted.stream).await else { return };
     let services = Arc::new(services);
     let answer = service_fn(move |request| answer(Arc::clone(&services), request));
     let serving = http2::Builder::new(OnThisThread)
@@ -64,10 +71,14 @@ pub(super) async fn serve(port: Arc<Port>, services: Services, accepted: Accepte
 }
 
 /// The connection with TLS, if the port has it; `None` if that failed.
-async fn secured(port: &Port, stream: Transport) -> Option<Transport> {
+async fn secured(port: &Port, shaking: &Shaking, stream: Transport) -> Option<Transport> {
     let security = port.security();
     let Some(tls) = &security.tls else { return Some(stream) };
-    match timeout(HANDSHAKE, Box::pin(tls.accept(stream))).await {
+    let shaken = Box::pin(async {
+        let _place = shaking.take(tls.settings().handshakes).await;
+        tls.accept(stream).await
+    });
+    match timeout(HANDSHAKE, shaken).await {
         Ok(Ok((stream, session))) => is_welcome(session.identity.as_ref(), &security.client_names)
             .then(|| Transport::Tls(Box::new(stream))),
         Ok(Err(failure)) => {

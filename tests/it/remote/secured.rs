@@ -1,6 +1,8 @@
 //! Asked over TLS, by who has a certificate with the right name.
 
+use std::net::TcpStream;
 use std::path::Path;
+use std::time::Duration;
 
 use super::RULES;
 use crate::support::pki::Authority;
@@ -30,11 +32,16 @@ impl Pki {
 
     /// A service that wants a certificate of one of `names`.
     fn service(&self, names: &str) -> Weir {
+        self.service_with(names, "")
+    }
+
+    /// The same with more to say of TLS.
+    fn service_with(&self, names: &str, tls: &str) -> Weir {
         let at = self.at().display();
         Weir::start(&format!(
             "admin: {{ address: 127.0.0.1:0 }}\nworkers: 1\nrls:\n  address: 127.0.0.1:0\n  \
              config: {{ directory: '{at}', prefix: edge }}\n  \
-             tls: {{ certificate: '{at}/server.crt', key: '{at}/server.key', client_ca: '{at}/ca.crt' }}\n  \
+             tls: {{ certificate: '{at}/server.crt', key: '{at}/server.key', client_ca: '{at}/ca.crt'{tls} }}\n  \
              client_names: [{names}]\n"
         ))
     }
@@ -82,5 +89,20 @@ fn a_renewed_certificate_is_shown_from_then_on() {
     wait::until_true("the old name again", || {
         let [first, ..] = statuses(&pki.proxy(&service, Some("asker")));
         first != 503
+    });
+}
+
+#[test]
+fn a_handshake_waits_for_others_where_there_are_as_many_as_may_be() {
+    let pki = Pki::new();
+    let service = pki.service_with("asker.example", ", handshakes: 1");
+    // Says nothing, and has the only place.
+    let silent = TcpStream::connect(service.door("grpc")).unwrap();
+    let proxy = pki.proxy(&service, Some("asker"));
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| get(proxy.address(), "/").status);
+        wait::throughout(Duration::from_millis(300), || assert!(!asking.is_finished(), "it has not waited"));
+        drop(silent);
+        assert_eq!(asking.join().unwrap(), 200);
     });
 }
