@@ -20,10 +20,14 @@ const SECRET: [&str; 9] = [
     "api_key",
 ];
 
+/// Maps of which every value is a secret.
+const CREDENTIALS: [&[&str]; 2] = [&["tracing", "headers"], &["rls", "config", "xds", "headers"]];
+
 /// The document without its secrets; a remark in its place where it cannot be read.
 pub(super) fn yaml(text: &str) -> String {
     let shown = serde_yaml::from_str(text)
         .map(without_members)
+        .map(without_credentials)
         .map(redacted)
         .and_then(|value| serde_yaml::to_string(&value));
     // Not with the reason: it might quote the very line that holds a secret.
@@ -37,6 +41,17 @@ fn without_members(mut value: Value) -> Value {
         members.retain(|name, _| name.as_str() == Some("file"));
         if written > 0 {
             members.insert(HIDDEN.into(), format!("{written} members").into());
+        }
+    }
+    value
+}
+
+/// Headers that we send to others say who we are, whatever they are called.
+fn without_credentials(mut value: Value) -> Value {
+    for path in CREDENTIALS {
+        let found = path.iter().try_fold(&mut value, |value, name| value.get_mut(*name));
+        if let Some(found) = found {
+            *found = hidden(std::mem::take(found));
         }
     }
     value

@@ -64,7 +64,7 @@ pub(super) fn compile(
     let mut addresses = addresses::compile(raw, files, report);
     let rls = rate_limits::compile(raw.rls.as_ref(), root.key("rls"), &mut addresses.taken, files, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
-    let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), report);
+    let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
     let overload = clients::compile(raw.overload.as_ref(), root.key("overload"), report);
     let mut identify = identify(raw, files, report);

@@ -16,6 +16,8 @@ mod tls;
 mod upstreams;
 mod values;
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -288,9 +290,13 @@ pub enum Signal {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tracing {
-    /// Who takes them by OTLP over HTTP: `http://host:port`, and perhaps what comes before `/v1/traces`.
+    /// Who takes them by OTLP over HTTP: `http://host:port` or `https://host`, and perhaps what comes before `/v1/traces`.
     #[schemars(required)]
     pub otlp: Option<CollectorAddress>,
+    /// TLS, where its address begins with `https://`.
+    pub tls: Option<Box<UpstreamTls>>,
+    /// Headers sent along, such as a key that the collector asks for.
+    pub headers: Option<BTreeMap<String, String>>,
     /// The share of requests that get a span, where the request does not say whether it wants one.
     #[schemars(extend("default" = defaults::SAMPLE))]
     pub sample: Option<Percentage>,

@@ -1,4 +1,5 @@
-//! Spans of requests for whoever follows them through several services: OpenTelemetry, sent by OTLP over HTTP.
+//! Spans of requests for whoever follows them through several services: OpenTelemetry, sent by OTLP over HTTP, with TLS or
+//! without.
 //!
 //! Off unless configured, and then nothing here is called. A span is made of what the access log would say, when the
 //! request has ended, and handed to a thread of its own through a bounded queue: where that is full, or the
@@ -22,6 +23,7 @@ pub use self::exporter::Guard;
 pub use self::otlp::{Decision, Notes};
 use super::access_log::Entry;
 use crate::limiter::percent::Percent;
+use crate::tls::client;
 
 /// Spans that may wait to be sent. With the longest texts that are kept that is 16 MB; with usual ones, 2 MB.
 const QUEUED_SPANS: usize = 2048;
@@ -31,6 +33,10 @@ const QUEUED_SPANS: usize = 2048;
 pub struct Settings {
     /// Who takes them.
     pub collector: Collector,
+    /// TLS towards the collector, where its address says so.
+    pub tls: Option<client::Settings>,
+    /// Fields sent along with every batch: most often who we are to the collector.
+    pub headers: HeaderMap,
     /// The share of requests that have a span, of those for which nobody before us has decided that.
     pub sample: Percent,
     /// Under which name.
@@ -40,11 +46,13 @@ pub struct Settings {
 impl Settings {
     /// Whether the other differs in nothing but what can change while we run.
     pub fn is_same_but_for_sample(&self, other: &Self) -> bool {
-        (&self.collector, &self.service_name) == (&other.collector, &other.service_name)
+        let Self { collector, tls, headers, service_name, sample: _ } = self;
+        (collector, tls, headers, service_name)
+            == (&other.collector, &other.tls, &other.headers, &other.service_name)
     }
 }
 
-/// Whoever takes spans by OTLP over plain HTTP/1.1.
+/// Whoever takes spans by OTLP over HTTP/1.1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collector {
     /// A name or an address, the latter without brackets.
@@ -53,6 +61,8 @@ pub struct Collector {
     pub port: u16,
     /// The path of requests, `/v1/traces` at its end.
     pub path: Box<str>,
+    /// Whether it speaks TLS.
+    pub is_secure: bool,
 }
 
 /// Begins spans and takes those that have ended.

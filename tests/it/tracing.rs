@@ -13,6 +13,8 @@ use prost::Message as _;
 use crate::support::h2::H2;
 use crate::support::h2_origin::H2Origin;
 use crate::support::origin::refusing;
+use crate::support::pki::Authority;
+use crate::support::tls_front::TlsFront;
 use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, ask, config, config_with, wait};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -311,4 +313,35 @@ fn spans_that_a_collector_refuses_are_counted() {
     ask(weir.address(), &Request::get("/"));
     wait::until_true("the count", || weir.metric("weir_spans_dropped_total", &[]) == 1.0);
     assert_eq!(collector.origin.seen().len(), 1, "what is refused for good is not sent again");
+}
+
+#[test]
+fn a_collector_may_speak_tls_and_want_to_know_who_we_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let (authority, collector) = (Authority::new("authority"), Collector::start());
+    let ca = authority.write(&directory.path().join("ca.crt"));
+    let front = TlsFront::start(
+        authority.server("collector.example", &["http/1.1"], false),
+        collector.origin.address(),
+    );
+    let setting = |name: &str| {
+        let tls = format!("{{ ca: '{}', server_name: {name} }}", ca.display());
+        let headers = "{ x-tenant: acme, authorization: 'Bearer secret' }";
+        format!("tracing: {{ otlp: 'https://127.0.0.1:{}', tls: {tls}, headers: {headers} }}\n", front.port())
+    };
+    let weir = Weir::start(&config("echo", &setting("collector.example")));
+    assert_eq!(ask(weir.address(), &Request::get("/told")).status, 200);
+    assert_eq!(collector.spans(1).len(), 1);
+    let seen = collector.origin.last();
+    assert_eq!(
+        (seen.head.get("x-tenant"), seen.head.get("authorization")),
+        (Some("acme"), Some("Bearer secret"))
+    );
+    let shown = weir.admin_get("/config_dump").body.text();
+    assert!(shown.contains("x-tenant") && !shown.contains("acme") && !shown.contains("Bearer"), "{shown}");
+
+    let another = Weir::start(&config("echo", &setting("another.example")));
+    assert_eq!(ask(another.address(), &Request::get("/untold")).status, 200);
+    wait::until_true("the spans to be lost", || another.metric("weir_spans_dropped_total", &[]) == 1.0);
+    assert_eq!(collector.spans(1).len(), 1, "who is not the one that is meant is told nothing");
 }

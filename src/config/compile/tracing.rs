@@ -1,14 +1,33 @@
 //! Where spans go.
 
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::upstream_tls;
 use crate::config::at::At;
+use crate::config::files::Files;
+use crate::config::parse::UpstreamPlace;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::{defaults, parse, raw};
 use crate::limiter::percent::Percent;
-use crate::telemetry::spans::Settings;
+use crate::telemetry::spans::{Collector, Settings};
+use crate::upstream::Address;
 
-pub(super) fn compile(raw: Option<&raw::Tracing>, at: At<'_>, report: &mut Report<'_>) -> Option<Settings> {
+/// Fields that a batch has already, or that say where it ends.
+const OURS: [HeaderName; 6] = [CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT];
+
+pub(super) fn compile(
+    raw: Option<&raw::Tracing>,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Option<Settings> {
     let raw = raw?;
     let collector = raw.otlp.as_ref().and_then(|otlp| report.take(at.key("otlp"), parse::collector(&otlp.0)));
+    let place = collector.as_ref().map(place);
+    let tls = place.and_then(|place| {
+        upstream_tls::client(raw.tls.as_deref(), &[place], (at, at.key("otlp")), files, report)
+    });
     let sample = match &raw.sample {
         Some(share) => report.take(at.key("sample"), parse::share(&share.0)),
         None => Some(Percent::WHOLE),
@@ -18,5 +37,32 @@ pub(super) fn compile(raw: Option<&raw::Tracing>, at: At<'_>, report: &mut Repor
         let fault = Fault::new(format!("expected a name, got {}", quoted(name)));
         report.value(at.key("service_name"), fault);
     }
-    Some(Settings { collector: collector?, sample: sample?, service_name: name.into() })
+    let headers = headers(raw, at.key("headers"), report);
+    Some(Settings { collector: collector?, tls, headers, sample: sample?, service_name: name.into() })
+}
+
+fn place(collector: &Collector) -> UpstreamPlace {
+    let Collector { host, port, is_secure, .. } = collector;
+    UpstreamPlace { address: Address::Tcp { host: host.clone(), port: *port }, is_secure: *is_secure }
+}
+
+fn headers(raw: &raw::Tracing, at: At<'_>, report: &mut Report<'_>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in raw.headers.iter().flatten() {
+        match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            (Ok(name), _) if OURS.contains(&name) => {
+                report.key(at.key(name.as_str()), format!("`{name}` is not for a configuration to say"));
+            }
+            (Ok(name), Ok(mut value)) => {
+                value.set_sensitive(true);
+                headers.insert(name, value);
+            }
+            (Err(_), _) => {
+                report.key(at.key(name), format!("not the name of a header, got {}", quoted(name)))
+            }
+            // What it says may be a secret.
+            (_, Err(_)) => report.value(at.key(name), "not the value of a header"),
+        }
+    }
+    headers
 }

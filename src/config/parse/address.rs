@@ -102,32 +102,31 @@ pub fn upstream_address(text: &str) -> Result<UpstreamPlace, Fault> {
     }
 }
 
-/// Reads where a collector of spans is: `http://host[:port][/path]`, to which `/v1/traces` is added unless it is there.
+/// Reads where a collector of spans is: `http://host[:port][/path]` or the same with `https`, to which `/v1/traces` is
+/// added unless it is there.
 ///
 /// # Errors
 /// A [`Fault`] where that is no such address.
 pub fn collector(text: &str) -> Result<Collector, Fault> {
-    let refused = || Fault::new(format!("expected `http://`, a host and a port, got {}", quoted(text)));
-    let Some(rest) = text.strip_prefix("http://") else {
-        let hint = if text.starts_with("https://") {
-            "a collector beside us can speak TLS with one that is further away"
-        } else {
-            "as in `http://127.0.0.1:4318`"
-        };
-        return Err(refused().hint(hint));
+    let refused =
+        || Fault::new(format!("expected `http://` or `https://`, a host and a port, got {}", quoted(text)));
+    let secured = text.strip_prefix("https://");
+    let Some(rest) = secured.or_else(|| text.strip_prefix("http://")) else {
+        return Err(refused().hint("as in `http://127.0.0.1:4318`"));
     };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     if text.contains(['?', '#', '@']) || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(refused().hint("nothing but a path may follow the port"));
     }
-    let with_port = format!("{authority}:{OTLP}");
+    let usual = if secured.is_some() { HTTPS } else { OTLP };
+    let with_port = format!("{authority}:{usual}");
     let authority = if has_no_port(authority) { &with_port } else { authority };
     let Address::Tcp { host, port } = upstream_address(authority)?.address else {
         return Err(refused());
     };
     let path = path.trim_end_matches('/');
     let path = if path.ends_with(TRACES) { path.into() } else { format!("{path}{TRACES}").into() };
-    Ok(Collector { host, port, path })
+    Ok(Collector { host, port, path, is_secure: secured.is_some() })
 }
 
 /// `https` has a port of its own (RFC 9110 section 4.2.2).

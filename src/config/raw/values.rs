@@ -116,7 +116,7 @@ pub struct UpstreamAddress(pub String);
 /// Where a collector of spans is: `http://host:port`, and perhaps a path.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
-#[schemars(extend("title" = "collector", "examples" = ["http://127.0.0.1:4318"]))]
+#[schemars(extend("title" = "collector", "examples" = ["http://127.0.0.1:4318", "https://collector.example"]))]
 pub struct CollectorAddress(pub String);
 
 /// An address or a network.

@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use http::header::{CONTENT_TYPE, HOST, USER_AGENT};
-use http::{Request, StatusCode};
+use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message as _;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
@@ -24,6 +25,8 @@ use tokio::time::{sleep, timeout};
 
 use super::{Collector, Counts, Settings, otlp};
 use crate::telemetry::metrics::VERSION;
+use crate::tls::Protocol;
+use crate::tls::client::Client;
 
 /// Spans sent at once.
 const BATCH: usize = 512;
@@ -64,8 +67,11 @@ pub(super) fn start(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (end, ending) = oneshot::channel();
     let (done, ended) = sync_channel(1);
+    let tls = settings.tls.clone().map(Client::new).transpose().map_err(io::Error::other)?;
     let mut exporter = Exporter {
         collector: settings.collector.clone(),
+        tls,
+        headers: settings.headers.clone(),
         service_name: settings.service_name.clone(),
         counts,
         connection: None,
@@ -82,6 +88,8 @@ pub(super) fn start(
 
 struct Exporter {
     collector: Collector,
+    tls: Option<Client>,
+    headers: HeaderMap,
     service_name: Box<str>,
     counts: Arc<Counts>,
     connection: Option<SendRequest<Full<Bytes>>>,
@@ -182,12 +190,13 @@ impl Exporter {
             None => self.connect().await?,
         };
         connection.ready().await.map_err(Refused::passing)?;
-        let request = Request::post(&*self.collector.path)
+        let mut request = Request::post(&*self.collector.path)
             .header(HOST, self.collector.authority())
             .header(CONTENT_TYPE, "application/x-protobuf")
             .header(USER_AGENT, format!("weir/{VERSION}"))
             .body(Full::new(body))
             .map_err(|error| Refused { why: error.to_string(), may_pass: false })?;
+        request.headers_mut().extend(self.headers.clone());
         let (head, body) = connection.send_request(request).await.map_err(Refused::passing)?.into_parts();
         let body = Limited::new(body, LARGEST_ANSWER).collect().await.map_err(Refused::passing)?.to_bytes();
         self.connection = Some(connection);
@@ -208,10 +217,22 @@ impl Exporter {
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Refused> {
         let Collector { host, port, .. } = &self.collector;
         let stream = TcpStream::connect((&**host, *port)).await.map_err(Refused::passing)?;
-        let (connection, driver) = handshake(TokioIo::new(stream)).await.map_err(Refused::passing)?;
-        drop(tokio::spawn(driver));
-        Ok(connection)
+        match &self.tls {
+            None => begin(stream).await,
+            Some(tls) => {
+                let secured = tls.connect(stream, host, Protocol::Http1).await;
+                begin(secured.map_err(Refused::passing)?.0).await
+            }
+        }
     }
+}
+
+async fn begin(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<SendRequest<Full<Bytes>>, Refused> {
+    let (connection, driver) = handshake(TokioIo::new(stream)).await.map_err(Refused::passing)?;
+    drop(tokio::spawn(driver));
+    Ok(connection)
 }
 
 /// Waits for a first span, and then for a while for more.
@@ -246,6 +267,7 @@ impl Collector {
 
 impl fmt::Display for Collector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority(), self.path)
+        let scheme = if self.is_secure { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.path)
     }
 }
