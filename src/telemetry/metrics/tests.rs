@@ -72,6 +72,8 @@ fn busy() -> Arc<Metrics> {
     metrics.rule("per-ip").record(DecisionOutcome::Allowed);
     metrics.rule("per-ip").record(DecisionOutcome::Limited);
     metrics.rule("per-ip").record(DecisionOutcome::Shadow);
+    metrics.remote("limits:8081").asked(RemoteOutcome::OverLimit, Some(Duration::from_millis(2)));
+    metrics.remote("limits:8081").asked(RemoteOutcome::Skipped, None);
     metrics
 }
 
@@ -107,6 +109,10 @@ fn all_workers_add_up() {
         (r#"weir_upstream_responses_total{upstream="upstream",code_class="2xx"}"#, 1.0),
         (r#"weir_upstream_request_duration_seconds_bucket{upstream="upstream",le="+Inf"}"#, 1.0),
         (r#"weir_upstream_connections{upstream="upstream"}"#, 1.0),
+        (r#"weir_remote_requests_total{service="limits:8081",outcome="over_limit"}"#, 1.0),
+        (r#"weir_remote_requests_total{service="limits:8081",outcome="skipped"}"#, 1.0),
+        (r#"weir_remote_requests_total{service="limits:8081",outcome="ok"}"#, 0.0),
+        (r#"weir_remote_request_duration_seconds_count{service="limits:8081"}"#, 1.0),
         (r#"weir_tls_handshakes_total{listener="inbound",outcome="resumed"}"#, 1.0),
         (r#"weir_tls_handshakes_in_flight{listener="inbound"}"#, 1.0),
         (r#"weir_tls_handshakes_waiting{listener="inbound"}"#, 0.0),
