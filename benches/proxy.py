@@ -107,8 +107,8 @@ def measure(process, port, options):
     return {
         "cpu_us": (after - before) / requests * 1e6,
         "rps": requests / options.seconds,
-        "p50_ms": milliseconds(re.search(r"50%\s+(\S+)", report)[1]),
-        "p99_ms": milliseconds(re.search(r"99%\s+(\S+)", report)[1]),
+        "p50_ms": milliseconds(re.search(r"^ +50% +(\S+)", report, re.MULTILINE)[1]),
+        "p99_ms": milliseconds(re.search(r"^ +99% +(\S+)", report, re.MULTILINE)[1]),
         "rss_mib": resident,
         "refused": int(others[1]) / requests if others else 0.0,
     }
