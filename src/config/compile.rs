@@ -5,6 +5,7 @@
 
 mod addresses;
 mod clients;
+mod credentials;
 mod descriptors;
 mod domain;
 mod elsewhere;

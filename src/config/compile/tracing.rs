@@ -3,7 +3,7 @@
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::upstream_tls;
+use super::{credentials, upstream_tls};
 use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::parse::UpstreamPlace;
@@ -47,22 +47,15 @@ fn place(collector: &Collector) -> UpstreamPlace {
 }
 
 fn headers(raw: &raw::Tracing, at: At<'_>, report: &mut Report<'_>) -> HeaderMap {
+    let name = |name: &String| HeaderName::try_from(name).ok();
+    let value = |value: &String| HeaderValue::try_from(value).ok();
     let mut headers = HeaderMap::new();
-    for (name, value) in raw.headers.iter().flatten() {
-        match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
-            (Ok(name), _) if OURS.contains(&name) => {
-                report.key(at.key(name.as_str()), format!("`{name}` is not for a configuration to say"));
-            }
-            (Ok(name), Ok(mut value)) => {
-                value.set_sensitive(true);
-                headers.insert(name, value);
-            }
-            (Err(_), _) => {
-                report.key(at.key(name), format!("not the name of a header, got {}", quoted(name)))
-            }
-            // What it says may be a secret.
-            (_, Err(_)) => report.value(at.key(name), "not the value of a header"),
-        }
+    for (name, mut value) in credentials::headers(raw.headers.as_ref(), (name, value), at, report) {
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    for ours in OURS.iter().filter(|ours| headers.contains_key(*ours)) {
+        report.key(at.key(ours.as_str()), format!("`{ours}` is not for a configuration to say"));
     }
     headers
 }

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
-
 use crate::config::at::At;
-use crate::config::compile::{grpc, retries};
+use crate::config::compile::{credentials, grpc, retries};
 use crate::config::files::Files;
-use crate::config::problem::{Fault, Report, quoted};
+use crate::config::problem::{Fault, Report};
 use crate::config::{defaults, parse, raw};
 use crate::rls::options::Xds;
 
@@ -49,34 +47,15 @@ fn settings(
     let backoff = backoff.and_then(|raw| report.take(at.key("backoff"), retries::backoff(&raw.0)));
     let largest = raw.largest.as_ref().and_then(|raw| report.take(at.key("largest"), parse::size(&raw.0)));
     let largest = largest.unwrap_or(defaults::XDS_LARGEST);
+    let read = (|name: &String| name.parse().ok(), |value: &String| value.parse().ok());
     Some(Xds {
         place,
         tls,
         node: raw.node.as_deref().unwrap_or(defaults::XDS_NODE).into(),
         metadata: raw.metadata.clone().unwrap_or_default(),
-        headers: headers(raw, at.key("headers"), report),
+        headers: credentials::headers(raw.headers.as_ref(), read, at.key("headers"), report),
         backoff: backoff.unwrap_or(defaults::XDS_BACKOFF),
         largest: usize::try_from(largest).unwrap_or(usize::MAX),
         merge_domains,
     })
-}
-
-fn headers(
-    raw: &raw::RlsXds,
-    at: At<'_>,
-    report: &mut Report<'_>,
-) -> Vec<(AsciiMetadataKey, AsciiMetadataValue)> {
-    let mut read = |(name, value): (&String, &String)| match (name.parse(), value.parse()) {
-        (Ok(name), Ok(value)) => Some((name, value)),
-        (Err(_), _) => {
-            report.key(at.key(name), format!("not the name of a header, got {}", quoted(name)));
-            None
-        }
-        // What it says may be a secret.
-        (_, Err(_)) => {
-            report.value(at.key(name), "not the value of a header");
-            None
-        }
-    };
-    raw.headers.iter().flatten().filter_map(&mut read).collect()
 }

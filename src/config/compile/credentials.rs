@@ -1,0 +1,27 @@
+//! Headers that are sent to somebody we ask: most often who we are to him, so their values are never shown.
+
+use std::collections::BTreeMap;
+
+use crate::config::at::At;
+use crate::config::problem::{Report, quoted};
+
+/// The headers of the map at `at`, as `name` and `value` read them.
+pub(super) fn headers<N, V>(
+    raw: Option<&BTreeMap<String, String>>,
+    (name, value): (impl Fn(&String) -> Option<N>, impl Fn(&String) -> Option<V>),
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Vec<(N, V)> {
+    let mut headers = Vec::new();
+    for (given_name, given_value) in raw.into_iter().flatten() {
+        match (name(given_name), value(given_value)) {
+            (Some(name), Some(value)) => headers.push((name, value)),
+            (None, _) => {
+                let problem = format!("not the name of a header, got {}", quoted(given_name));
+                report.key(at.key(given_name), problem);
+            }
+            (_, None) => report.value(at.key(given_name), "not the value of a header"),
+        }
+    }
+    headers
+}
