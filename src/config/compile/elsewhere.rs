@@ -4,7 +4,7 @@
 //! by a counter that is looked at here, would do something else than it says.
 
 use super::scope::Scope;
-use super::{each, grpc, timeout};
+use super::{each, grpc, limits, timeout};
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw::List as _;
@@ -172,16 +172,8 @@ fn has_several_networks(raw: &raw::Rule) -> bool {
 
 /// Limits are the other service's, unless it does not answer.
 fn check_limits(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) {
-    let given = [
-        ("limit", raw.limit.is_some()),
-        ("limits", raw.limits.is_some()),
-        ("burst", raw.burst.is_some()),
-        ("algorithm", raw.algorithm.is_some()),
-        ("timezone", raw.timezone.is_some()),
-        ("precision", raw.precision.is_some()),
-        ("on_change", raw.on_change.is_some()),
-    ];
-    for (name, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+    let given = [("limit", raw.limit.is_some()), ("limits", raw.limits.is_some())];
+    for (name, _) in given.into_iter().chain(limits::particulars(raw)).filter(|(_, is_given)| *is_given) {
         let fault = Fault::new(format!("`{name}` has no meaning here: the limit is the other service's"));
         report.key(at.key(name), fault.hint("with `on_error: local` it holds where that does not answer"));
     }

@@ -145,11 +145,6 @@ fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Repo
         ("on_missing", raw.on_missing.is_some()),
         ("limit", raw.limit.is_some()),
         ("limits", raw.limits.is_some()),
-        ("burst", raw.burst.is_some()),
-        ("algorithm", raw.algorithm.is_some()),
-        ("timezone", raw.timezone.is_some()),
-        ("precision", raw.precision.is_some()),
-        ("on_change", raw.on_change.is_some()),
         ("cost", raw.cost.is_some()),
         ("count", raw.count.is_some()),
         ("refund_on", raw.refund_on.is_some()),
@@ -160,7 +155,7 @@ fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Repo
         ("on_denied", raw.on_denied.is_some()),
         ("on_limit", raw.on_limit.is_some()),
     ];
-    for (key, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+    for (key, _) in given.into_iter().chain(limits::particulars(raw)).filter(|(_, is_given)| *is_given) {
         report.key(at.key(key), format!("`{key}` has no meaning with `action: {action}`"));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use super::limits;
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report};
 use crate::config::{defaults, parse, raw};
@@ -159,18 +160,13 @@ pub(super) fn without_limit(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>
         raw::Throttle::Map(_) => true,
     });
     let given = [
-        ("burst", raw.burst.is_some()),
-        ("algorithm", raw.algorithm.is_some()),
-        ("timezone", raw.timezone.is_some()),
-        ("precision", raw.precision.is_some()),
-        ("on_change", raw.on_change.is_some()),
         ("cost", raw.cost.is_some()),
         ("count", raw.count.is_some()),
         ("refund_on", raw.refund_on.is_some()),
         ("on_denied", raw.on_denied.is_some()),
         ("throttle", words),
     ];
-    for (key, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+    for (key, _) in given.into_iter().chain(limits::particulars(raw)).filter(|(_, is_given)| *is_given) {
         report.key(at.key(key), format!("`{key}` has no meaning without `limit`"));
     }
 }
