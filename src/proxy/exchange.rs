@@ -232,9 +232,8 @@ impl Exchange {
     /// Holds the request back, however long its bodies may stand still otherwise.
     pub(super) async fn wait(&mut self, delay: Duration) {
         let waiting = Waiting::begin(self);
-        tokio::time::sleep(delay).await;
+        self.hold(tokio::time::sleep(delay)).await;
         drop(waiting);
-        self.forwarded = self.connection.worker.shared.clock.now();
     }
 
     /// Holds the request back until `done` is, however long its bodies may stand still otherwise.
@@ -411,14 +410,13 @@ impl Drop for Held {
 struct Waiting {
     connection: Rc<Connection>,
     since: Timestamp,
-    _held: Held,
 }
 
 impl Waiting {
     fn begin(exchange: &Exchange) -> Self {
-        let Exchange { connection, activity, started, .. } = exchange;
+        let Exchange { connection, started, .. } = exchange;
         connection.worker.metrics.delay_started();
-        Self { connection: Rc::clone(connection), since: *started, _held: Held::begin(activity) }
+        Self { connection: Rc::clone(connection), since: *started }
     }
 }
 

@@ -16,6 +16,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSF
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::service::{Answer, Descriptor, Question, Status};
+use crate::limiter::quota::{self, Period};
 
 /// Fields about the message or the connection: who writes those decides where a message ends.
 const NOT_TO_BE_ADDED: [HeaderName; 10] = [
@@ -30,8 +31,6 @@ const NOT_TO_BE_ADDED: [HeaderName; 10] = [
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
 ];
-
-const DAY: u64 = 24 * 60 * 60;
 
 /// Fields that an answer may add for one side, and their octets: a head has to go somewhere.
 const MOST_ADDED: usize = 64;
@@ -90,17 +89,17 @@ fn status(wire: &DescriptorStatus) -> Status {
 
 /// Its count and the length of its window.
 fn limit(wire: &RateLimit) -> Option<(u32, Duration)> {
-    let seconds = match wire.unit() {
+    let unit = match wire.unit() {
         Unit::Unknown => return None,
-        Unit::Second => 1,
-        Unit::Minute => 60,
-        Unit::Hour => 60 * 60,
-        Unit::Day => DAY,
-        Unit::Week => 7 * DAY,
-        Unit::Month => 30 * DAY,
-        Unit::Year => 365 * DAY,
+        Unit::Second => quota::Unit::Second,
+        Unit::Minute => quota::Unit::Minute,
+        Unit::Hour => quota::Unit::Hour,
+        Unit::Day => quota::Unit::Day,
+        Unit::Week => quota::Unit::Week,
+        Unit::Month => quota::Unit::Month,
+        Unit::Year => quota::Unit::Year,
     };
-    Some((wire.requests_per_unit, Duration::from_secs(seconds)))
+    Some((wire.requests_per_unit, Period::one(unit).duration()))
 }
 
 /// What is negative is nothing.

@@ -82,17 +82,14 @@ pub fn load(directory: &Directory) -> Result<Loaded, Error> {
     Ok(Loaded { rules: Arc::new(parse(&texts, directory.merge_domains, threads)?), mark })
 }
 
-/// The rules of these files, read on so many threads: to read YAML is what takes time.
+/// The rules of these files, which a listing has sorted, read on so many threads: to read YAML is what takes time.
 fn parse(texts: &[(String, String)], merge_domains: bool, threads: NonZeroUsize) -> Result<Rules, LoadError> {
-    let mut files: Vec<_> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-    // Where wildcards of several files meet in a domain, the order must not be left to chance.
-    files.sort_by_key(|(name, _)| *name);
-    let documents = documents(&files, threads)?;
-    Rules::load(files.iter().map(|(name, _)| *name).zip(documents), merge_domains)
+    let documents = documents(texts, threads)?;
+    Rules::load(texts.iter().map(|(name, _)| name.as_str()).zip(documents), merge_domains)
 }
 
-fn documents(files: &[(&str, &str)], threads: NonZeroUsize) -> Result<Vec<Document>, LoadError> {
-    let read = |part: &[(&str, &str)]| -> Result<Vec<_>, LoadError> {
+fn documents(files: &[(String, String)], threads: NonZeroUsize) -> Result<Vec<Document>, LoadError> {
+    let read = |part: &[(String, String)]| -> Result<Vec<_>, LoadError> {
         part.iter().map(|(name, text)| Document::from_yaml(name, text)).collect()
     };
     let bytes: usize = files.iter().map(|(_, text)| text.len()).sum();

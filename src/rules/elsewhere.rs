@@ -118,12 +118,12 @@ impl KeyPart {
     pub fn entry_key(&self) -> String {
         match self {
             Self::ClientIp | Self::ClientNetwork { .. } => "remote_address".to_owned(),
-            Self::Plan(_) => "plan".to_owned(),
             Self::Header(name) => name.as_str().to_owned(),
             Self::Cookie(name) | Self::Query(name) | Self::Descriptor(name) => name.to_string(),
             Self::Jwt(claim) => claim.to_string(),
             Self::Certificate(name) => name.to_string(),
-            Self::Country
+            Self::Plan(_)
+            | Self::Country
             | Self::Continent
             | Self::System
             | Self::Route
