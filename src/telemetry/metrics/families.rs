@@ -210,7 +210,6 @@ pub(super) static PROCESS_FDS: Family = gauge("process_open_fds", "Open file des
 pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
-/// Every metric.
 pub(super) static REMOTE_REQUESTS: Family = counter(
     "weir_remote_requests_total",
     "Questions to other rate limit services, by how they ended; those that were skipped have not been asked.",
@@ -219,9 +218,9 @@ pub(super) static REMOTE_DURATION: Family = histogram(
     "weir_remote_request_duration_seconds",
     "Time that questions to other rate limit services took.",
 );
+
+/// Every metric.
 pub(super) static ALL: [&Family; 59] = [
-    &REMOTE_REQUESTS,
-    &REMOTE_DURATION,
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -252,6 +251,8 @@ pub(super) static ALL: [&Family; 59] = [
     &UPSTREAM_EJECTIONS,
     &UPSTREAM_FAILED_CHECKS,
     &UPSTREAM_OVERFLOWS,
+    &REMOTE_REQUESTS,
+    &REMOTE_DURATION,
     &UPSTREAM_HANDSHAKES,
     &DECISIONS,
     &LIMITER_KEYS,
