@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 27] = [
+const TABLE: [(&str, &[&str]); 28] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -75,6 +75,7 @@ const TABLE: [(&str, &[&str]); 27] = [
     (
         "proxy",
         &[
+            "http1",
             "remote",
             "policy",
             "identify",
@@ -118,7 +119,8 @@ const TABLE: [(&str, &[&str]); 27] = [
     ("remote", &["limiter", "tls", "telemetry", "clock"]),
     ("worker", &["listener", "drain"]),
     ("listener", &["tls", "telemetry", "drain"]),
-    ("upstream", &["tls", "telemetry"]),
+    ("upstream", &["http1", "tls", "telemetry"]),
+    ("http1", &[]),
     ("snapshot", &["limiter"]),
     ("telemetry", &["tls", "policy", "response", "throttle", "rules", "identify", "limiter"]),
     ("clock", &["limiter"]),

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::http1;
+
 /// What went wrong between us and the upstream.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -51,34 +53,10 @@ impl<B> From<Error> for Unanswered<B> {
 /// What is wrong with an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// The grammar of a status line or a field is broken.
-    #[error("not a head of HTTP/1: {0}")]
-    Head(httparse::Error),
-    /// A status that is none.
-    #[error("status below 100")]
-    Status,
-    /// The head or the trailers are longer than we take.
-    #[error("fields over the limit")]
-    TooLong,
-    /// The connection ended in the middle of the head.
-    #[error("head cut off")]
-    CutOff,
-    /// `Content-Length` is no number, or several.
-    #[error("content-length is not one number")]
-    Length,
-    /// The body is coded in a way that we cannot follow.
-    #[error("transfer-encoding is not chunked")]
-    Coding,
-    /// The grammar of a chunk is broken.
-    #[error("not a chunk")]
-    Chunk,
+    /// It is not HTTP/1.1.
+    #[error(transparent)]
+    Http1(#[from] http1::malformed::Malformed),
     /// What came is not HTTP/2, for this reason (RFC 9113 section 7).
     #[error("not HTTP/2: {0}")]
     Http2(h2::Reason),
-}
-
-impl From<Malformed> for io::Error {
-    fn from(malformed: Malformed) -> Self {
-        Self::new(io::ErrorKind::InvalidData, malformed)
-    }
 }

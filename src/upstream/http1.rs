@@ -9,12 +9,8 @@ pub(super) mod connection;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 pub(super) mod head;
-pub(super) mod length;
 pub(super) mod streaming;
 pub(super) mod upload;
 
-mod chunked;
 mod duplex;
 mod encode;
-mod inbox;
-mod outbox;

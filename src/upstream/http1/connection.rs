@@ -9,11 +9,13 @@ use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::head::{Head, Reader};
-use super::inbox::Inbox;
-use super::length::{self, Piece};
-use super::upload::{Failure, Upload};
+use super::upload::Upload;
+use crate::http1::inbox::Inbox;
+use crate::http1::length::{self, Piece};
+use crate::http1::malformed::Malformed;
+use crate::http1::sending::Failure;
 use crate::telemetry::metrics::EndpointMetrics;
-use crate::upstream::error::{Error, Malformed};
+use crate::upstream::error::Error;
 use crate::upstream::transport::Transport;
 
 /// An open connection. Dropped, it is closed. It is handed on with every request, so it lives in a box.
@@ -92,9 +94,9 @@ impl Connection {
                 Ok(1..) => match waiting.reader.decode(&mut self.inbox.bytes) {
                     Ok(None) => continue,
                     Ok(Some(head)) => return Poll::Ready(Ok(answered(head, upload, waiting))),
-                    Err(malformed) => Error::Malformed(malformed),
+                    Err(malformed) => Error::Malformed(malformed.into()),
                 },
-                Ok(0) if !self.inbox.is_empty() => Error::Malformed(Malformed::CutOff),
+                Ok(0) if !self.inbox.is_empty() => Error::Malformed(Malformed::CutOff.into()),
                 Ok(0) => {
                     Error::Reset(waiting.unsent.take().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()))
                 }

@@ -15,8 +15,8 @@ use tokio::io::AsyncWrite as _;
 use tokio::task::JoinHandle;
 
 use super::connection::{Connection, Open};
-use super::inbox::Inbox;
 use super::upload::Upload;
+use crate::http1::inbox::Inbox;
 use crate::upstream::pool::Pool;
 use crate::upstream::transport::Half;
 

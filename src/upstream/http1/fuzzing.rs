@@ -3,10 +3,10 @@
 use bytes::BytesMut;
 use http::HeaderMap;
 
-use super::chunked::Chunked;
 use super::head::{Head, Reader};
-use super::length::{Length, Piece};
-use crate::upstream::error::Malformed;
+use crate::http1::chunked::Chunked;
+use crate::http1::length::{Length, Piece};
+use crate::http1::malformed::Malformed;
 
 /// How an answer was read.
 #[derive(Debug, PartialEq)]

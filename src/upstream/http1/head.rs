@@ -1,16 +1,15 @@
 //! The head of an answer, decoded.
 
 use std::mem::MaybeUninit;
-use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use smallvec::SmallVec;
 
-use super::chunked::Chunked;
-use super::length::Length;
-use crate::upstream::error::Malformed;
+use crate::http1::chunked::Chunked;
+use crate::http1::head::{Place, Places, may_end, number_of};
+use crate::http1::length::Length;
+use crate::http1::malformed::Malformed;
 
 /// A head may take this much.
 const LARGEST: usize = 128 * 1024;
@@ -41,16 +40,6 @@ pub(super) struct Reader {
     looked: usize,
 }
 
-/// Where a field stands.
-#[derive(Clone, Copy)]
-struct Place {
-    name: [u32; 2],
-    value: [u32; 2],
-}
-
-/// Where the fields of most heads stand fits here.
-type Places = SmallVec<[Place; 16]>;
-
 /// What a head begins with.
 struct Start {
     status: StatusCode,
@@ -70,7 +59,6 @@ impl Reader {
     /// # Errors
     /// For what is not a head, or one over the limits.
     pub(super) fn decode(&mut self, read: &mut BytesMut) -> Result<Option<Head>, Malformed> {
-        // A head that comes byte by byte is not to be read from its beginning for each.
         while self.looked == 0 || may_end(read, self.looked) {
             let mut places = Places::new();
             let Some(start) = parse(read, &mut places)? else { break };
@@ -93,10 +81,7 @@ impl Reader {
         let mut headers = HeaderMap::with_capacity(places.len() + ADDED);
         let mut framing = Framing::default();
         for place in places {
-            let name = HeaderName::from_bytes(&head[range(place.name)]);
-            let name = name.map_err(|_| Malformed::Head(httparse::Error::HeaderName))?;
-            let value = HeaderValue::from_maybe_shared(head.slice(range(place.value)));
-            let value = value.map_err(|_| Malformed::Head(httparse::Error::HeaderValue))?;
+            let (name, value) = place.field(head)?;
             if framing.note(&name, &value)? == Concerns::Everybody {
                 headers.append(name, value);
             }
@@ -198,44 +183,8 @@ fn parse(read: &[u8], places: &mut Places) -> Result<Option<Start>, Malformed> {
         return Err(Malformed::TooLong);
     }
     let status = response.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(Malformed::Status)?;
-    places.extend(
-        response
-            .headers
-            .iter()
-            .map(|field| Place { name: place(read, field.name.as_bytes()), value: place(read, field.value) }),
-    );
+    places.extend(response.headers.iter().map(|field| Place::of(read, field)));
     Ok(Some(Start { status, is_1_1: response.version == Some(1), end }))
-}
-
-/// Where `part` stands in `whole`, of which it is a part unless it is empty. No head is too long for it.
-fn place(whole: &[u8], part: &[u8]) -> [u32; 2] {
-    if part.is_empty() {
-        return [0, 0];
-    }
-    let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
-    [start, start + part.len()].map(|place| u32::try_from(place).unwrap_or(u32::MAX))
-}
-
-fn range([start, end]: [u32; 2]) -> Range<usize> {
-    start as usize..end as usize
-}
-
-/// Whether an empty line, which ends a head, ends after the first `looked` bytes.
-fn may_end(read: &[u8], looked: usize) -> bool {
-    let rest = &read[looked.saturating_sub(3).min(read.len())..];
-    let mut lines = rest.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
-    lines.any(|(end, _)| rest[end + 1..].starts_with(b"\n") || rest[end + 1..].starts_with(b"\r\n"))
-}
-
-/// Digits and nothing else.
-fn number_of(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    digits.iter().try_fold(0_u64, |number, digit| {
-        let digit = char::from(*digit).to_digit(10)?;
-        number.checked_mul(10)?.checked_add(u64::from(digit))
-    })
 }
 
 #[cfg(test)]

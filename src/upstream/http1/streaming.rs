@@ -9,8 +9,8 @@ use hyper::body::{Body, Frame};
 
 use super::connection::Connection;
 use super::duplex::{self, Beside, Reading};
-use super::length::{Length, Piece};
 use super::upload::Upload;
+use crate::http1::length::{Length, Piece};
 use crate::upstream::pool::Pool;
 
 /// A body that is still to be read, and the connection it comes by.

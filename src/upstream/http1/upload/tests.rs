@@ -1,4 +1,6 @@
 use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
 use std::task::Waker;
 
 use http::Request;

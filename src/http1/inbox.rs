@@ -19,8 +19,9 @@ const GROWTH: usize = 4;
 /// A connection's read buffer. Decoded parts are split off it, not copied; its memory is used again once
 /// they are gone.
 #[derive(Debug)]
-pub(in crate::upstream) struct Inbox {
-    pub(super) bytes: BytesMut,
+pub struct Inbox {
+    /// What is there to be decoded.
+    pub bytes: BytesMut,
     room: usize,
 }
 
@@ -32,7 +33,7 @@ impl Default for Inbox {
 
 impl Inbox {
     /// Reads once; answers how much came, 0 at the end of the connection.
-    pub(super) fn poll_read(
+    pub fn poll_read(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
         cx: &mut Context<'_>,
@@ -53,17 +54,17 @@ impl Inbox {
     }
 
     /// So many octets of a body are still to come.
-    pub(super) fn expect(&mut self, octets: u64) {
+    pub fn expect(&mut self, octets: u64) {
         self.room = usize::try_from(octets).unwrap_or(usize::MAX).clamp(ROOM, MOST_ROOM);
     }
 
     /// Whether nothing is left.
-    pub(in crate::upstream) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
     /// An answer has ended: memory that was right for a large one is given back.
-    pub(super) fn settle(&mut self) {
+    pub fn settle(&mut self) {
         if self.room > ROOM || self.bytes.capacity() > 2 * ROOM {
             *self = Self::default();
         }

@@ -1,4 +1,5 @@
 use bytes::Bytes;
+use http::HeaderMap;
 use proptest::prelude::*;
 
 use super::*;

@@ -4,11 +4,11 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 
 use super::chunked::Chunked;
-use crate::upstream::error::Malformed;
+use super::malformed::Malformed;
 
 /// How the end of an answer's body is told (RFC 9112 section 6.3), and how far it has come.
 #[derive(Debug, PartialEq)]
-pub(in crate::upstream) enum Length {
+pub enum Length {
     /// So many octets are still to come.
     Octets(u64),
     /// By the last chunk.
@@ -19,7 +19,7 @@ pub(in crate::upstream) enum Length {
 
 /// What comes next of a body.
 #[derive(Debug, PartialEq)]
-pub(super) enum Piece {
+pub enum Piece {
     /// Content, never empty.
     Data(Bytes),
     /// The fields after the last chunk, and the end.
@@ -35,7 +35,7 @@ impl Length {
     ///
     /// # Errors
     /// Where the grammar of chunks is broken.
-    pub(super) fn decode(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
+    pub fn decode(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
         match self {
             Self::Octets(0) => Ok(Piece::End),
             Self::Octets(left) => Ok(take(read, left)),
@@ -48,12 +48,12 @@ impl Length {
     }
 
     /// Whether the end of the connection is the end of the body.
-    pub(super) fn ends_with_connection(&self) -> bool {
+    pub fn ends_with_connection(&self) -> bool {
         matches!(self, Self::Close)
     }
 
     /// Whether it has come to its end.
-    pub(in crate::upstream) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         match self {
             Self::Octets(left) => *left == 0,
             Self::Chunked(chunked) => chunked.is_over(),
@@ -62,7 +62,7 @@ impl Length {
     }
 
     /// The octets still to come, if that is known.
-    pub(in crate::upstream) fn left(&self) -> Option<u64> {
+    pub fn left(&self) -> Option<u64> {
         match self {
             Self::Octets(left) => Some(*left),
             Self::Chunked(_) | Self::Close => None,
@@ -71,7 +71,7 @@ impl Length {
 }
 
 /// All that is there, but no more than `left`.
-pub(super) fn take(read: &mut BytesMut, left: &mut u64) -> Piece {
+pub fn take(read: &mut BytesMut, left: &mut u64) -> Piece {
     let octets = usize::try_from(*left).unwrap_or(usize::MAX).min(read.len());
     if octets == 0 {
         return Piece::More;

@@ -16,7 +16,7 @@ const KEPT: usize = 16 * 1024;
 
 /// A connection's write buffer: copied bytes, then at most one large piece, then copied bytes behind that.
 #[derive(Debug, Default)]
-pub(in crate::upstream) struct Outbox {
+pub struct Outbox {
     copied: Vec<u8>,
     written: usize,
     large: Bytes,
@@ -29,24 +29,24 @@ pub(in crate::upstream) struct Outbox {
 
 impl Outbox {
     /// Nothing to be written yet, in the memory of `buffer`.
-    pub(super) fn new(mut buffer: Vec<u8>) -> Self {
+    pub fn new(mut buffer: Vec<u8>) -> Self {
         buffer.clear();
         Self { copied: buffer, ..Self::default() }
     }
 
     /// The memory, to be used again.
-    pub(super) fn into_buffer(self) -> Vec<u8> {
+    pub fn into_buffer(self) -> Vec<u8> {
         if self.copied.capacity() > KEPT { Vec::new() } else { self.copied }
     }
 
     /// All is to be written once more. Only for what is here from its beginning.
-    pub(super) fn rewind(&mut self) {
+    pub fn rewind(&mut self) {
         self.written = 0;
         self.begun = false;
     }
 
     /// Where small things are added.
-    pub(super) fn end(&mut self) -> &mut Vec<u8> {
+    pub fn end(&mut self) -> &mut Vec<u8> {
         if !self.large.is_empty() {
             return &mut self.behind;
         }
@@ -58,7 +58,7 @@ impl Outbox {
     }
 
     /// Adds a piece. There must be room.
-    pub(super) fn push(&mut self, piece: Bytes) {
+    pub fn push(&mut self, piece: Bytes) {
         if piece.len() <= COPIED {
             self.end().extend_from_slice(&piece);
         } else {
@@ -67,22 +67,22 @@ impl Outbox {
     }
 
     /// Whether another piece may be added.
-    pub(super) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.large.is_empty() && self.copied.len() - self.written < FULL
     }
 
     /// Whether all is written and on its way.
-    pub(super) fn is_out(&self) -> bool {
+    pub fn is_out(&self) -> bool {
         self.is_empty() && !self.lies
     }
 
     /// Whether a byte is out.
-    pub(super) fn has_begun(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         self.begun
     }
 
     /// Writes all there is.
-    pub(super) fn poll_write(
+    pub fn poll_write(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,

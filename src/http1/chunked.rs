@@ -4,10 +4,10 @@
 //! size is hexadecimal digits and nothing else, and it must fit 64 bits.
 
 use bytes::{Buf as _, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::head::map;
 use super::length::{Piece, take};
-use crate::upstream::error::Malformed;
+use super::malformed::Malformed;
 
 /// A line with a chunk's size, its extensions included, may take this much.
 const LONGEST_LINE: usize = 4096;
@@ -18,7 +18,7 @@ const MOST_TRAILERS: usize = 64;
 
 /// A reader of chunks, at some point of the body.
 #[derive(Debug, Default, PartialEq)]
-pub(in crate::upstream) struct Chunked {
+pub struct Chunked {
     state: State,
     /// Octets of the line with the size so far.
     line: usize,
@@ -47,7 +47,7 @@ impl Chunked {
     ///
     /// # Errors
     /// Where the grammar is broken or a limit passed.
-    pub(super) fn decode(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
+    pub fn decode(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
         loop {
             match &mut self.state {
                 State::Data(left) => {
@@ -75,7 +75,7 @@ impl Chunked {
     }
 
     /// Whether the end has been read.
-    pub(super) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.state == State::Over
     }
 
@@ -151,17 +151,6 @@ fn trailers(read: &mut BytesMut, looked: &mut usize) -> Result<Piece, Malformed>
         // It ended before what we took for its end, in bare line feeds.
         _ => Err(Malformed::Chunk),
     }
-}
-
-fn map(fields: &[httparse::Header<'_>]) -> Result<HeaderMap, Malformed> {
-    let mut map = HeaderMap::with_capacity(fields.len());
-    for field in fields {
-        let name = HeaderName::from_bytes(field.name.as_bytes());
-        let name = name.map_err(|_| Malformed::Head(httparse::Error::HeaderName))?;
-        let value = HeaderValue::from_bytes(field.value);
-        map.append(name, value.map_err(|_| Malformed::Head(httparse::Error::HeaderValue))?);
-    }
-    Ok(map)
 }
 
 #[cfg(test)]

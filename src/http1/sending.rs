@@ -1,0 +1,159 @@
+//! A message on its way out: its head is written already, its body comes as it comes.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use hyper::body::Body;
+use tokio::io::AsyncWrite;
+
+use super::coding::{self, Coding, LAST_CHUNK};
+use super::outbox::Outbox;
+
+/// A message as far as it is still to be sent.
+#[derive(Debug)]
+pub struct Sending<B> {
+    outbox: Outbox,
+    /// `None` once it is all in the outbox; one that is empty stays.
+    body: Option<B>,
+    /// There is more of it.
+    is_open: bool,
+    /// Nothing of it has been read.
+    untouched: bool,
+    coding: Coding,
+}
+
+/// Why a message cannot be sent to its end.
+#[derive(Debug)]
+pub enum Failure {
+    /// The other side takes no more of it.
+    Connection(io::Error),
+    /// The body broke off, or was not of the length that was promised.
+    Body(io::Error),
+}
+
+impl<B> Sending<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    /// A message of which nothing is out yet. Its head is in `outbox`, and says that its body is coded like this.
+    pub fn new(outbox: Outbox, coding: Coding, body: B) -> Self {
+        let is_open = !body.is_end_stream();
+        Self { outbox, body: Some(body), is_open, untouched: true, coding }
+    }
+
+    /// Sends as much as can be sent now; ready when all of it is.
+    pub fn poll(
+        &mut self,
+        stream: &mut (impl AsyncWrite + Unpin),
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Failure>> {
+        loop {
+            let filled = self.poll_fill(cx).map_err(Failure::Body)?;
+            ready!(self.outbox.poll_write(stream, cx)).map_err(Failure::Connection)?;
+            match filled {
+                Poll::Ready(()) if !self.is_open => return Poll::Ready(Ok(())),
+                Poll::Ready(()) => {}
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Moves the body into the outbox until that is full or the body has ended.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(body) = self.body.as_mut().filter(|_| self.is_open && self.outbox.has_room()) {
+            self.untouched = false;
+            let ended = match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+                None => true,
+                Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => {
+                        let ended = body.is_end_stream();
+                        self.push(data)?;
+                        ended
+                    }
+                    Err(frame) => {
+                        self.end(frame.trailers_ref())?;
+                        return Poll::Ready(Ok(()));
+                    }
+                },
+            };
+            if ended {
+                self.end(None)?;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn push(&mut self, data: Bytes) -> io::Result<()> {
+        match &mut self.coding {
+            _ if data.is_empty() => {}
+            Coding::Octets(left) => {
+                *left = left.checked_sub(data.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
+                self.outbox.push(data);
+            }
+            Coding::Chunked(_) => {
+                coding::chunk_size(&data, self.outbox.end());
+                self.outbox.push(data);
+                self.outbox.end().extend_from_slice(b"\r\n");
+            }
+            Coding::Close => self.outbox.push(data),
+        }
+        Ok(())
+    }
+}
+
+impl<B> Sending<B> {
+    /// The body has ended: what ends it goes out.
+    fn end(&mut self, trailers: Option<&HeaderMap>) -> io::Result<()> {
+        (self.body, self.is_open) = (None, false);
+        match (&self.coding, trailers) {
+            (Coding::Octets(0) | Coding::Close, _) => {}
+            (Coding::Octets(_), _) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            (Coding::Chunked(announced), Some(fields)) => {
+                coding::trailers(fields, announced, self.outbox.end());
+            }
+            (Coding::Chunked(_), None) => self.outbox.end().extend_from_slice(LAST_CHUNK),
+        }
+        Ok(())
+    }
+
+    /// Whether all of it is out.
+    pub fn is_over(&self) -> bool {
+        !self.is_open && self.outbox.is_out()
+    }
+
+    /// Whether a byte is out.
+    pub fn has_begun(&self) -> bool {
+        self.outbox.has_begun()
+    }
+
+    /// The rest of the body goes nowhere, and is let go.
+    pub fn without_body(&mut self) {
+        (self.body, self.is_open) = (None, false);
+    }
+
+    /// Nobody takes it any more.
+    pub fn abandon(&mut self) {
+        self.without_body();
+        self.outbox = Outbox::default();
+    }
+
+    /// All is to be sent once more. Only for what has no body.
+    pub fn rewind(&mut self) {
+        self.outbox.rewind();
+    }
+
+    /// The body, where nothing of it has been read.
+    pub fn into_body(self) -> Option<B> {
+        self.body.filter(|_| self.untouched)
+    }
+
+    /// The memory it was sent from.
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.outbox.into_buffer()
+    }
+}
