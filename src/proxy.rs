@@ -13,6 +13,7 @@ mod answers;
 mod asking;
 mod body;
 mod connection;
+mod date;
 mod exchange;
 mod forward;
 mod grpc;
@@ -38,6 +39,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use self::activity::{Patience, SlowClock, TICK};
 use self::connection::{Entrance, Handshakes};
+use self::date::Date;
 use self::elastic::{Elastic, Load};
 use self::fallback::Fallbacks;
 use self::headers::{Given, Hop};
@@ -117,6 +119,7 @@ pub struct Generation {
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     slow_clock: Rc<SlowClock>,
+    date: Date,
     metrics: Rc<WorkerMetrics>,
     generation: RefCell<Cache<Arc<ArcSwap<Generation>>, Arc<Generation>>>,
     view: RefCell<Rc<View>>,
@@ -216,6 +219,7 @@ async fn keep_time(worker: Rc<Worker>) {
     for tick in 0_u32.. {
         interval.tick().await;
         worker.slow_clock.tick();
+        worker.date.renew(worker.shared.clock.now());
         worker.handshakes.iter().for_each(Handshakes::tick);
         worker.view().upstreams.iter().for_each(|upstream| upstream.tick());
         if tick % TICKS_PER_SECOND == 0 {
@@ -232,6 +236,7 @@ impl Worker {
         let view = View::new(now, None, &shared);
         Self {
             slow_clock: Rc::default(),
+            date: Date::new(shared.clock.now()),
             metrics,
             generation: RefCell::new(generation),
             view: RefCell::new(Rc::new(view)),

@@ -63,10 +63,11 @@ impl Inbox {
         self.bytes.is_empty()
     }
 
-    /// An answer has ended: memory that was right for a large one is given back.
+    /// A message has ended: memory that was right for a large one is given back, unless the next one is in it.
     pub fn settle(&mut self) {
-        if self.room > ROOM || self.bytes.capacity() > 2 * ROOM {
-            *self = Self::default();
+        self.room = ROOM;
+        if self.bytes.is_empty() && self.bytes.capacity() > 2 * ROOM {
+            self.bytes = BytesMut::new();
         }
     }
 }

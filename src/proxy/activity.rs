@@ -163,6 +163,13 @@ impl Activity {
         }
     }
 
+    /// A part of a request is here, and was when the one before had ended.
+    pub fn begun(&self) {
+        if self.doing.get() == Doing::Idle {
+            self.turn_to(Doing::ReadingHead);
+        }
+    }
+
     /// Something was written to the client.
     pub fn wrote(&self) {
         if self.doing.get() == Doing::Exchanging {

@@ -11,11 +11,11 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 
 use super::View;
 use super::asking::{self, Recalled};
-use super::body::{RequestBody, ResponseBody};
+use super::body::{Incoming, RequestBody, ResponseBody};
 use super::exchange::{Exchange, Flag};
 use super::forward::Failure;
 use super::grpc;

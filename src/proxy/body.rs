@@ -1,5 +1,6 @@
 //! Bodies on their way through: streamed frame by frame, never gathered.
 
+mod incoming;
 mod replay;
 
 use std::cell::{Cell, RefCell};
@@ -9,8 +10,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 
+pub(super) use self::incoming::{Incoming, Interrupted};
 pub(super) use self::replay::Replay;
 use self::replay::Replayed;
 use super::activity::Uploading;
@@ -69,7 +71,7 @@ impl RequestBody {
 }
 
 impl Upload {
-    fn note(&self, polled: &Poll<Option<Result<Frame<Bytes>, hyper::Error>>>, ended: bool) {
+    fn note(&self, polled: &Poll<Option<Result<Frame<Bytes>, Interrupted>>>, ended: bool) {
         match polled {
             Poll::Ready(Some(Ok(frame))) => {
                 let octets = frame.data_ref().map_or(0, |data| data.len() as u64);
@@ -88,12 +90,12 @@ impl Upload {
 
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Interrupted;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Interrupted>>> {
         match &mut *self {
             Self::None => Poll::Ready(None),
             Self::Incoming(streamed) => {

@@ -2,7 +2,7 @@
 
 mod arrival;
 mod handshakes;
-mod http1;
+pub(super) mod http1;
 mod http2;
 mod opening;
 
@@ -134,6 +134,11 @@ impl Connection {
         self.switched.replace(Some(switched));
     }
 
+    /// Whether it was.
+    fn has_switched(&self) -> bool {
+        self.switched.borrow().is_some()
+    }
+
     /// A stream leaves HTTP with the answer under way; answers where the task that it gets will be found.
     pub(super) fn leave_http(&self) -> Sending {
         let sending = Sending::default();
@@ -163,7 +168,7 @@ pub(super) async fn serve(
     let connection = Rc::new(connection);
     let mut stream = Downstream::new(transport, Rc::clone(&activity));
     match opening::read(&mut stream, &activity).await {
-        Opening::Http1 => http1::serve(connection, TokioIo::new(stream)).await,
+        Opening::Http1 => http1::serve(connection, stream).await,
         Opening::Http2 => http2::serve(connection, TokioIo::new(stream)).await,
         Opening::TimedOut => http1::time_out(&connection, &mut stream),
         Opening::Unused => {}

@@ -6,13 +6,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{HeaderMap, Request, Response};
-use hyper::body::Incoming;
+use http::{HeaderMap, Response, request};
 
 use super::View;
 use super::answers::{self, Unread};
 use super::asking::{self, Recalled, Refusal};
-use super::body::{RequestBody, ResponseBody};
+use super::body::{Incoming, RequestBody, ResponseBody};
 use super::connection::Connection;
 use super::exchange::Exchange;
 use super::forward::forward;
@@ -32,13 +31,12 @@ use crate::upstream::Upstream;
 /// own: the server moves what it gets, and a refusal should not move the size of a forwarding.
 pub(super) fn handle(
     connection: &Rc<Connection>,
-    request: Request<Incoming>,
+    (mut head, body): (request::Parts, Incoming),
 ) -> Handling<impl Future<Output = Response<ResponseBody>> + use<>> {
     let worker = &connection.worker;
     let view = worker.view();
     let policy = &view.policy;
     let now = worker.shared.clock.now();
-    let (mut head, body) = request.into_parts();
     let mut exchange = Exchange::begin(connection, &mut head, now, view.stall);
     if let Err(refusal) = exchange.take_place() {
         let unread = Unread::new(Expectation::of(&head.headers), body);

@@ -64,6 +64,11 @@ impl Downstream {
         let _ = Pin::new(&mut self.transport).poll_flush(&mut cx);
     }
 
+    /// Some of a request is here.
+    pub(super) fn begun(&self) {
+        self.activity.begun();
+    }
+
     fn note_read(&self, moved: usize) {
         if moved > 0 {
             self.activity.read();

@@ -35,6 +35,20 @@ fn a_head_has_its_time_however_it_drips() {
 }
 
 #[test]
+fn a_head_that_came_with_the_request_before_has_its_time_too() {
+    let (clock, connection) = clock_and_connection();
+    connection.begin_exchange(Duration::from_millis(500));
+    connection.end_exchange();
+    connection.flushed();
+    connection.begun();
+    pass(&clock, Duration::from_secs(1));
+    assert_eq!(connection.overdue(), None);
+    connection.begun();
+    clock.tick();
+    assert_eq!(connection.overdue(), Some(Overdue::Head));
+}
+
+#[test]
 fn a_body_may_take_long_as_long_as_it_moves() {
     let (clock, connection) = clock_and_connection();
     connection.begin_exchange(Duration::from_millis(500));

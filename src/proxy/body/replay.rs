@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use hyper::body::{Body as _, Frame, SizeHint};
 
-use super::RequestBody;
+use super::{Interrupted, RequestBody};
 
 /// So many octets are kept for another attempt; a request with a longer body has one.
 const MOST_KEPT: usize = 64 * 1024;
@@ -61,7 +61,7 @@ impl Replayed {
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Interrupted>>> {
         let replay = &mut *self.replay.borrow_mut();
         if let Some(data) = replay.kept.get(self.next) {
             self.next += 1;

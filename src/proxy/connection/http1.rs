@@ -1,73 +1,59 @@
 //! HTTP/1.1 towards a client (RFC 9112): one exchange after the other.
+//!
+//! A connection is one future that reads a head, has it answered, and writes the answer; nothing stands between them and
+//! nothing is passed through a channel. Only a request's body may be in somebody else's hands meanwhile (see [`wire`]).
 
+mod answer;
+mod head;
+mod wire;
+
+use std::cell::RefCell;
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use http::{HeaderMap, Response};
+use tokio::io::AsyncWrite as _;
 
+use self::answer::Course;
+use self::head::{Asked, Head, Reader};
+pub(in crate::proxy) use self::wire::Arriving;
+use self::wire::{Broken, Wire, Writing};
 use super::Connection;
+use crate::http1::malformed::Malformed;
+use crate::http1::outbox::Outbox;
+use crate::http1::sending::{Failure, Sending};
 use crate::proxy::activity::Overdue;
+use crate::proxy::body::{Incoming, ResponseBody};
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
 use crate::proxy::tunnel;
 
-/// What a connection may buffer of what it reads and of what it writes.
-const BUFFER: usize = 64 * 1024;
-/// Beside a head of the largest size.
-const SPARE: usize = 4 * 1024;
-/// As many fields as hyper has room for without asking for memory.
-const USUAL_FIELDS: usize = 100;
+/// A map with room for more fields is not kept for the next request.
+const MOST_KEPT_FIELDS: usize = 64;
 
 /// The answer to a head that never ended (RFC 9110 section 15.5.9).
 const TIMED_OUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
 /// Serves a connection to its end.
-pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream>) {
-    let activity = Rc::clone(&connection.activity);
-    let asked = Rc::clone(&connection);
-    let handler = service_fn(move |request| service::handle(&asked, request));
-    let (size, fields) = (connection.limits.header_size as usize, connection.limits.headers as usize);
-    let mut builder = http1::Builder::new();
-    builder.max_header_size(size).max_buf_size(BUFFER.max(size + SPARE));
-    if fields != USUAL_FIELDS {
-        builder.max_headers(fields);
-    }
-    let mut serving = builder.serve_connection(stream, handler);
-    let ended = poll_fn(|cx| {
-        activity.wake_by(cx.waker());
-        match activity.overdue() {
-            // Finishes writing what is under way, then closes.
-            Some(Overdue::Idle) => Pin::new(&mut serving).graceful_shutdown(),
-            Some(Overdue::Head) => return Poll::Ready(Ended::HeadTimeout),
-            Some(Overdue::Stalled) if !activity.is_unanswered() => return Poll::Ready(Ended::Stalled),
-            // The service answers for these, and the stream for lingering.
-            Some(Overdue::Stalled | Overdue::Answer | Overdue::Linger) | None => {}
-        }
-        Pin::new(&mut serving).poll(cx).map(Ended::Served)
-    });
-    let ended = ended.await;
+pub(super) async fn serve(connection: Rc<Connection>, stream: Downstream) {
+    let wire = Rc::new(RefCell::new(Wire::new(stream)));
+    let ended = see_through(&connection, &wire).await;
     // Taken in any case: it knows the connection that holds it.
     let switched = connection.switched.take();
     match ended {
         Ended::Served(Ok(())) => {
-            if let Some(switched) = switched {
-                let parts = serving.into_parts();
+            // Nobody else has it: a request that has a body cannot leave HTTP.
+            if let (Some(switched), Some(wire)) = (switched, Rc::into_inner(wire)) {
+                let (stream, read) = wire.into_inner().into_parts();
                 // A tunnel is rare and its future large.
-                Box::pin(tunnel::take_over(switched, parts.io.into_inner(), parts.read_buf)).await;
+                Box::pin(tunnel::take_over(switched, stream, read)).await;
             }
         }
         Ended::Stalled => {}
-        Ended::Served(Err(error)) => {
-            if error.is_parse() || error.is_parse_too_large() {
-                connection.worker.metrics.malformed_request();
-            }
-            tracing::debug!(%error, "connection ended");
-        }
-        Ended::HeadTimeout => time_out(&connection, serving.into_parts().io.inner_mut()),
+        Ended::Served(Err(error)) => tracing::debug!(%error, "connection ended"),
+        Ended::HeadTimeout => time_out(&connection, &mut wire.borrow_mut().stream),
     }
 }
 
@@ -78,7 +64,117 @@ pub(super) fn time_out(connection: &Connection, stream: &mut Downstream) {
 }
 
 enum Ended {
-    Served(hyper::Result<()>),
+    Served(Result<(), Broken>),
     HeadTimeout,
     Stalled,
+}
+
+/// Serves a connection until it ends by itself or something takes too long.
+async fn see_through(connection: &Rc<Connection>, wire: &Rc<RefCell<Wire>>) -> Ended {
+    let activity = &connection.activity;
+    let mut serving = pin!(converse(connection, wire));
+    poll_fn(|cx| {
+        activity.wake_by(cx.waker());
+        match activity.overdue() {
+            Some(Overdue::Idle) => wire.borrow_mut().close(),
+            Some(Overdue::Head) => return Poll::Ready(Ended::HeadTimeout),
+            Some(Overdue::Stalled) if !activity.is_unanswered() => return Poll::Ready(Ended::Stalled),
+            // The service answers for these, and the stream for lingering.
+            Some(Overdue::Stalled | Overdue::Answer | Overdue::Linger) | None => {}
+        }
+        serving.as_mut().poll(cx).map(Ended::Served)
+    })
+    .await
+}
+
+/// One exchange after the other, until either side has had enough.
+async fn converse(connection: &Rc<Connection>, wire: &Rc<RefCell<Wire>>) -> Result<(), Broken> {
+    let mut reader = Reader::new(connection.limits);
+    let mut buffer = Vec::new();
+    loop {
+        let read = poll_fn(|cx| wire.borrow_mut().poll_head(&mut reader, cx)).await;
+        let Head { parts, length, expects, asked } = match read {
+            Ok(Some(head)) => head,
+            Ok(None) => break,
+            Err(Broken::Malformed(malformed)) => return refuse(connection, wire, malformed).await,
+            Err(broken) => return Err(broken),
+        };
+        let body = if length.is_over() {
+            Incoming::None
+        } else {
+            wire.borrow_mut().expect(length, expects);
+            Incoming::Http1(Arriving::new(wire))
+        };
+        let mut handling = service::handle(connection, (parts, body));
+        let response = poll_fn(|cx| match Pin::new(&mut handling).poll(cx) {
+            Poll::Ready(Ok(response)) => Poll::Ready(Ok(response)),
+            Poll::Pending => wire.borrow_mut().poll_gone(cx).map(Err),
+        });
+        let (mut sending, spare, keeps) = begin(connection, wire, asked, response.await?, buffer);
+        reader.reuse(spare);
+        poll_fn(|cx| match sending.poll(&mut Writing(wire), cx) {
+            Poll::Ready(sent) => Poll::Ready(sent.map_err(Broken::from)),
+            Poll::Pending => wire.borrow_mut().poll_gone(cx).map(Err),
+        })
+        .await?;
+        buffer = sending.into_buffer();
+        if connection.has_switched() {
+            return Ok(());
+        }
+        let is_whole = poll_fn(|cx| wire.borrow_mut().poll_rest(cx)).await;
+        if !is_whole || !keeps {
+            break;
+        }
+    }
+    shut_down(wire).await
+}
+
+/// Writes an answer's head; gives what is to be sent then, an empty map, and whether another request may follow.
+fn begin(
+    connection: &Connection,
+    wire: &RefCell<Wire>,
+    mut asked: Asked,
+    response: Response<ResponseBody>,
+    buffer: Vec<u8>,
+) -> (Sending<ResponseBody>, HeaderMap, bool) {
+    let (mut parts, body) = response.into_parts();
+    let mut outbox = Outbox::new(buffer);
+    let mut wire = wire.borrow_mut();
+    outbox.end().extend_from_slice(wire.begin_answer());
+    asked.keeps &= !wire.is_closing();
+    drop(wire);
+    let Course { coding, has_body, keeps } =
+        answer::head(asked, &parts, &body, &connection.worker.date, outbox.end());
+    let mut sending = Sending::new(outbox, coding, body);
+    if !has_body {
+        sending.without_body();
+    }
+    let mut spare = std::mem::take(&mut parts.headers);
+    if spare.capacity() > MOST_KEPT_FIELDS {
+        spare = HeaderMap::new();
+    }
+    spare.clear();
+    (sending, spare, keeps)
+}
+
+/// Answers what is no request, and closes.
+async fn refuse(connection: &Connection, wire: &RefCell<Wire>, malformed: Malformed) -> Result<(), Broken> {
+    connection.worker.metrics.malformed_request();
+    let mut outbox = Outbox::default();
+    answer::malformed(malformed, &connection.worker.date, outbox.end());
+    poll_fn(|cx| outbox.poll_write(&mut Writing(wire), cx)).await?;
+    shut_down(wire).await?;
+    Err(malformed.into())
+}
+
+async fn shut_down(wire: &RefCell<Wire>) -> Result<(), Broken> {
+    poll_fn(|cx| Pin::new(&mut Writing(wire)).poll_shutdown(cx)).await?;
+    Ok(())
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        let (Failure::Connection(error) | Failure::Body(error)) = failure;
+        Self::Connection(error)
+    }
 }

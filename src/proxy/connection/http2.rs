@@ -9,6 +9,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
+use http::Request;
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -16,6 +17,7 @@ use hyper_util::rt::TokioIo;
 
 use super::Connection;
 use crate::proxy::activity::{Activity, Overdue};
+use crate::proxy::body::Incoming;
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
 
@@ -34,7 +36,10 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
     let activity = Rc::clone(&connection.activity);
     activity.multiplex();
     let asked = Rc::clone(&connection);
-    let handler = service_fn(move |request| service::handle(&asked, request));
+    let handler = service_fn(move |request| {
+        let (head, body) = Request::into_parts(request);
+        service::handle(&asked, (head, Incoming::Http2(body)))
+    });
     let mut serving = http2::Builder::new(Streams(Rc::clone(&connection)))
         .max_concurrent_streams(connection.limits.streams)
         .max_pending_accept_reset_streams(MOST_RESETS_PENDING)

@@ -1,0 +1,283 @@
+//! A client's connection as HTTP/1.1 reads and writes it.
+//!
+//! Two have it in their hands at once: whoever serves the connection writes answers and reads heads, and a request's body,
+//! which may be asked for by another task, reads what is its own. Each leaves the other what is not its turn.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use tokio::io::AsyncWrite;
+
+use super::head::{Head, Reader};
+use crate::http1::inbox::Inbox;
+use crate::http1::length::{Length, Piece};
+use crate::http1::malformed::Malformed;
+use crate::proxy::stream::Downstream;
+
+/// What lets a client send its body that waits for it (RFC 9110 section 15.2.1).
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// A connection, and what of the request under way is still to be read.
+#[derive(Debug)]
+pub(super) struct Wire {
+    pub(super) stream: Downstream,
+    inbox: Inbox,
+    length: Length,
+    /// What of [`CONTINUE`] is still to be written before the body is read.
+    interim: &'static [u8],
+    /// Nobody asks for the rest of the body.
+    forsaken: bool,
+    /// No further request is waited for.
+    closing: bool,
+    /// Who waits for the body's end.
+    waiting: Option<Waker>,
+}
+
+/// What ends a connection before its time.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    /// By the client's fault.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// It failed, or the client has gone while a request was under way.
+    #[error(transparent)]
+    Connection(#[from] io::Error),
+}
+
+impl Wire {
+    pub(super) fn new(stream: Downstream) -> Self {
+        let (inbox, length) = (Inbox::default(), Length::Octets(0));
+        Self { stream, inbox, length, interim: &[], forsaken: false, closing: false, waiting: None }
+    }
+
+    /// No request is waited for from now on; one that is here already is the last.
+    pub(super) fn close(&mut self) {
+        self.closing = true;
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// The next request's head; `None` where there is none.
+    pub(super) fn poll_head(
+        &mut self,
+        reader: &mut Reader,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Head>, Broken>> {
+        loop {
+            if !self.inbox.is_empty() {
+                if let Some(head) = reader.decode(&mut self.inbox.bytes)? {
+                    return Poll::Ready(Ok(Some(head)));
+                }
+                self.stream.begun();
+            }
+            // Empty lines before a head are passed over.
+            let nothing = self.inbox.bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
+            match self.inbox.poll_read(&mut self.stream, cx) {
+                Poll::Ready(Ok(1..)) => {}
+                Poll::Ready(Ok(0)) if nothing => return Poll::Ready(Ok(None)),
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::Error::from(Malformed::CutOff).into())),
+                Poll::Ready(Err(_)) if nothing => return Poll::Ready(Ok(None)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                Poll::Pending if nothing && self.closing => return Poll::Ready(Ok(None)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// A request's body is to be read next; its client may wait to be told so.
+    pub(super) fn expect(&mut self, length: Length, expects: bool) {
+        if let Some(octets) = length.left() {
+            self.inbox.expect(octets.saturating_sub(self.inbox.bytes.len() as u64));
+        }
+        self.length = length;
+        self.interim = if expects { CONTINUE } else { &[] };
+        self.forsaken = false;
+    }
+
+    /// An answer begins: nobody is told to continue any more. Answers what is left of a word already begun.
+    pub(super) fn begin_answer(&mut self) -> &'static [u8] {
+        let rest = std::mem::take(&mut self.interim);
+        if rest.len() == CONTINUE.len() { &[] } else { rest }
+    }
+
+    /// Ready when the client has gone. What it sends before its turn is kept, but no more is read then.
+    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Broken> {
+        if !self.length.is_over() || !self.inbox.is_empty() {
+            return Poll::Pending;
+        }
+        match ready!(self.inbox.poll_read(&mut self.stream, cx)) {
+            Ok(1..) => Poll::Pending,
+            Ok(0) => Poll::Ready(io::Error::from(Malformed::CutOff).into()),
+            Err(error) => Poll::Ready(error.into()),
+        }
+    }
+
+    /// After an answer, what is left of its request: ready when that is read, and whether it is.
+    pub(super) fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if !self.length.is_over() {
+            if !self.forsaken {
+                self.waiting = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            if !self.skip(cx) {
+                return Poll::Ready(false);
+            }
+        }
+        self.inbox.settle();
+        Poll::Ready(true)
+    }
+
+    /// Whether all that is left of a body is here.
+    fn skip(&mut self, cx: &mut Context<'_>) -> bool {
+        for is_first in [true, false] {
+            loop {
+                match self.length.decode(&mut self.inbox.bytes) {
+                    Ok(Piece::Data(_)) => {}
+                    Ok(Piece::More) => break,
+                    Ok(Piece::End | Piece::Trailers(_)) => return true,
+                    Err(_) => return false,
+                }
+            }
+            if !is_first || !matches!(self.inbox.poll_read(&mut self.stream, cx), Poll::Ready(Ok(1..))) {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// What has been read of what comes after HTTP.
+    pub(super) fn into_parts(self) -> (Downstream, Bytes) {
+        (self.stream, self.inbox.bytes.freeze())
+    }
+
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
+        loop {
+            match self.length.decode(&mut self.inbox.bytes)? {
+                Piece::Data(data) => return Poll::Ready(Ok(Some(Frame::data(data)))),
+                Piece::Trailers(fields) => return Poll::Ready(Ok(Some(Frame::trailers(fields)))),
+                Piece::End => return Poll::Ready(Ok(None)),
+                Piece::More => {}
+            }
+            // What does not go out now does so when the body is asked for again, or with the answer.
+            if let Poll::Ready(written) = self.poll_interim(cx) {
+                written?;
+            }
+            if ready!(self.inbox.poll_read(&mut self.stream, cx))? == 0 {
+                return Poll::Ready(Err(Malformed::CutOff.into()));
+            }
+        }
+    }
+
+    fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.interim.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        while !self.interim.is_empty() {
+            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, self.interim))?;
+            self.interim = &self.interim[written..];
+        }
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    /// The body is read, or will not be.
+    fn let_go(&mut self) {
+        self.forsaken = true;
+        if let Some(waiting) = self.waiting.take() {
+            waiting.wake();
+        }
+    }
+}
+
+/// A request's body, read as it is asked for. Dropped before its end, the rest is not read, and the connection closed after
+/// the answer.
+#[derive(Debug)]
+pub(in crate::proxy) struct Arriving {
+    /// `None` once it has ended: the connection may be on to the next request.
+    wire: Option<Rc<RefCell<Wire>>>,
+}
+
+impl Arriving {
+    /// The body that is to be read from `wire` next.
+    pub(super) fn new(wire: &Rc<RefCell<Wire>>) -> Self {
+        Self { wire: Some(Rc::clone(wire)) }
+    }
+
+    /// The next frame.
+    ///
+    /// # Errors
+    /// If the connection fails or ends before the body, or the body's grammar is broken.
+    pub(in crate::proxy) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let Some(wire) = &self.wire else { return Poll::Ready(None) };
+        let mut borrowed = wire.borrow_mut();
+        let polled = ready!(borrowed.poll_body(cx));
+        let ended = borrowed.length.is_over() || !matches!(polled, Ok(Some(_)));
+        drop(borrowed);
+        if ended {
+            self.end();
+        }
+        Poll::Ready(polled.transpose())
+    }
+
+    /// Whether it has ended.
+    pub(in crate::proxy) fn is_over(&self) -> bool {
+        self.wire.is_none()
+    }
+
+    /// Octets still to come, as far as they are known.
+    pub(in crate::proxy) fn size_hint(&self) -> SizeHint {
+        let left = self.wire.as_ref().map_or(Some(0), |wire| wire.borrow().length.left());
+        left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+
+    fn end(&mut self) {
+        if let Some(wire) = self.wire.take() {
+            wire.borrow_mut().let_go();
+        }
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The connection as an answer is written to it. Whatever gives the answer may read the request meanwhile.
+#[derive(Debug)]
+pub(super) struct Writing<'a>(pub(super) &'a RefCell<Wire>);
+
+impl AsyncWrite for Writing<'_> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0.borrow_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0.borrow_mut().stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.borrow().stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.borrow_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.borrow_mut().stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,65 @@
+//! The time of day, as every answer says it.
+
+use std::cell::Cell;
+use std::time::{Duration, SystemTime};
+
+use crate::limiter::timestamp::Timestamp;
+
+/// `Sun, 06 Nov 1994 08:49:37 GMT`.
+const LENGTH: usize = 29;
+
+/// A worker's Date field (RFC 9110 section 6.6.1), written anew when its second is over.
+#[derive(Debug)]
+pub(super) struct Date {
+    second: Cell<u64>,
+    text: Cell<[u8; LENGTH]>,
+}
+
+impl Date {
+    pub(super) fn new(now: Timestamp) -> Self {
+        let date = Self { second: Cell::new(u64::MAX), text: Cell::new([b' '; LENGTH]) };
+        date.renew(now);
+        date
+    }
+
+    /// Time has passed.
+    pub(super) fn renew(&self, now: Timestamp) {
+        let second = now.as_secs();
+        if self.second.replace(second) == second {
+            return;
+        }
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+        if let Ok(text) = httpdate::fmt_http_date(time).as_bytes().try_into() {
+            self.text.set(text);
+        }
+    }
+
+    /// Writes the field.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"date: ");
+        out.extend_from_slice(&self.text.get());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(date: &Date) -> String {
+        let mut out = Vec::new();
+        date.write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_date_is_that_of_the_second() {
+        let at = |nanos| Timestamp::from_nanos(nanos);
+        let date = Date::new(at(784_111_777_999_999_999));
+        assert_eq!(written(&date), "date: Sun, 06 Nov 1994 08:49:37 GMT\r\n");
+        date.renew(at(784_111_778_000_000_000));
+        assert_eq!(written(&date), "date: Sun, 06 Nov 1994 08:49:38 GMT\r\n");
+        date.renew(at(u64::MAX));
+        assert_eq!(written(&date), "date: Sun, 21 Jul 2554 23:34:33 GMT\r\n");
+    }
+}
