@@ -5,20 +5,20 @@
 //! was read can be written and read again, what is cut into pieces means the same as the whole, one spelling stays
 //! one. `fuzz/` has the binaries, and bytes to begin with, which the tests play, too.
 
-mod answers;
 mod configuration;
 mod fields;
 mod keys;
+mod messages;
 mod paths;
 mod rate_limits;
 mod state;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-pub use self::answers::{answer, chunks, load_report};
 pub use self::configuration::{configuration, data_file, value};
 pub use self::fields::{cost, forwarded, host, proxy_protocol, steering, token, trace};
 pub use self::keys::keys;
+pub use self::messages::{answer, chunks, load_report, request};
 pub use self::paths::path;
 pub use self::rate_limits::rate_limits;
 pub use self::state::state;
@@ -27,7 +27,7 @@ pub use self::state::state;
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 17] = [
+pub const TARGETS: [(&str, Target); 18] = [
     ("answer", answer),
     ("chunks", chunks),
     ("configuration", configuration),
@@ -40,6 +40,7 @@ pub const TARGETS: [(&str, Target); 17] = [
     ("path", path),
     ("proxy_protocol", proxy_protocol),
     ("rate_limits", rate_limits),
+    ("request", request),
     ("state", state),
     ("steering", steering),
     ("token", token),

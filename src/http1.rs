@@ -8,6 +8,7 @@ pub mod coding;
 pub mod head;
 pub mod inbox;
 pub mod length;
+pub mod lines;
 pub mod malformed;
 pub mod outbox;
 pub mod sending;

@@ -19,6 +19,7 @@ mod forward;
 mod grpc;
 mod headers;
 mod limits;
+mod reply;
 mod retry;
 mod service;
 mod settle;

@@ -55,6 +55,8 @@ pub struct RuleSet {
     domains: HashMap<Box<str>, Index>,
     /// What each rule does, beside `rules`: looked at before the rule is.
     kinds: Box<[Kind]>,
+    /// None of them allows or denies.
+    all_limit: bool,
     /// The checks of each rule, beside `rules`.
     plans: Box<[Box<[Planned]>]>,
     elastic: bool,
@@ -89,6 +91,7 @@ impl RuleSet {
             index: Index::new(&rules, |rule| !rule.reads_descriptors()),
             domains: domains(&rules),
             kinds: rules.iter().map(kind).collect(),
+            all_limit: rules.iter().all(|rule| kind(rule) == Kind::Limit),
             plans: rules
                 .iter()
                 .enumerate()
@@ -136,19 +139,22 @@ impl RuleSet {
         self.select_among(&candidates.unwrap_or_default(), request, Headroom::NONE)
     }
 
+    /// Those of `candidates` that are of this kind.
+    fn of_kind(&self, candidates: &[u32], wanted: Kind) -> impl Iterator<Item = usize> {
+        let indices = candidates.iter().map(|candidate| *candidate as usize);
+        indices.filter(move |index| self.kinds[*index] == wanted)
+    }
+
     /// What the rules at `candidates` say, which are ascending.
     fn select_among(&self, candidates: &[u32], request: &Attributes<'_>, headroom: Headroom) -> Selection {
-        let of_kind = |wanted| {
-            let indices = candidates.iter().map(|candidate| *candidate as usize);
-            indices.filter(move |index| self.kinds[*index] == wanted)
-        };
-        for index in of_kind(Kind::Allow) {
+        let deciding = if self.all_limit { &[] } else { candidates };
+        for index in self.of_kind(deciding, Kind::Allow) {
             // Who may or may not be exempt is not.
             if let Match::Yes(_) = self.rules[index].applies_to(request) {
                 return Selection::Exempt(RuleIndex(index));
             }
         }
-        for index in of_kind(Kind::Deny) {
+        for index in self.of_kind(deciding, Kind::Deny) {
             match self.rules[index].applies_to(request) {
                 Match::No => {}
                 Match::Yes(_) => return Selection::Denied(RuleIndex(index), Denial::Forbidden),
@@ -158,7 +164,7 @@ impl RuleSet {
             }
         }
         let (mut selected, mut aside) = (SmallVec::new(), Aside::default());
-        for index in of_kind(Kind::Limit) {
+        for index in self.of_kind(candidates, Kind::Limit) {
             match self.select_limits(index, request, headroom, (&mut selected, &mut aside.asks)) {
                 None => {}
                 Some(Stop { is_enforced: true, denial }) => {

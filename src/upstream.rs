@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod endpoint;
 pub mod error;
 pub mod host;
+pub mod outgoing;
 pub mod settings;
 pub mod stream;
 pub mod tunnel;

@@ -11,6 +11,9 @@ use super::malformed::Malformed;
 
 /// A line with a chunk's size, its extensions included, may take this much.
 const LONGEST_LINE: usize = 4096;
+/// All extensions of a body together may take this much: who needs more than that wants to cost more than to say
+/// (CVE-2023-39326).
+const LARGEST_EXTENSIONS: usize = 16 * 1024;
 /// All trailers together may take this much.
 const LARGEST_TRAILERS: usize = 16 * 1024;
 /// So many trailers may come.
@@ -22,6 +25,8 @@ pub struct Chunked {
     state: State,
     /// Octets of the line with the size so far.
     line: usize,
+    /// Octets of extensions so far.
+    extensions: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -91,9 +96,13 @@ impl Chunked {
                     break;
                 }
                 State::Start => self.line = 0,
+                State::Extension(_) => {
+                    self.line += 1;
+                    self.extensions += 1;
+                }
                 _ => self.line += 1,
             }
-            if self.line > LONGEST_LINE {
+            if self.line > LONGEST_LINE || self.extensions > LARGEST_EXTENSIONS {
                 return Err(Malformed::Chunk);
             }
         }

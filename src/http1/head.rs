@@ -24,6 +24,11 @@ impl Place {
         Self { name: place(whole, field.name.as_bytes()), value: place(whole, field.value) }
     }
 
+    /// The name and the value that stand there in `head`.
+    pub fn bytes(self, head: &[u8]) -> (&[u8], &[u8]) {
+        (&head[range(self.name)], &head[range(self.value)])
+    }
+
     /// The field that stands there in `head`; its value shares the memory.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -16,6 +16,13 @@ const MOST_ROOM: usize = 256 * 1024;
 /// A body that fills the room gets so much more, up to that.
 const GROWTH: usize = 4;
 
+/// Where an [`Inbox`] reads.
+pub trait Source: AsyncRead + Unpin {
+    /// Ready when there may be something to be read, if only the end; whoever cannot tell is always ready. Where nothing has
+    /// come, asking is cheaper than trying.
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
 /// A connection's read buffer. Decoded parts are split off it, not copied; its memory is used again once
 /// they are gone.
 #[derive(Debug)]
@@ -23,27 +30,29 @@ pub struct Inbox {
     /// What is there to be decoded.
     pub bytes: BytesMut,
     room: usize,
+    /// The last read left nothing.
+    drained: bool,
 }
 
 impl Default for Inbox {
     fn default() -> Self {
-        Self { bytes: BytesMut::new(), room: ROOM }
+        Self { bytes: BytesMut::new(), room: ROOM, drained: false }
     }
 }
 
 impl Inbox {
     /// Reads once; answers how much came, 0 at the end of the connection.
-    pub fn poll_read(
-        &mut self,
-        stream: &mut (impl AsyncRead + Unpin),
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
+    pub fn poll_read(&mut self, stream: &mut impl Source, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.drained {
+            ready!(stream.poll_readable(cx));
+        }
         let least = if self.room > ROOM { self.room / 2 } else { LEAST_ROOM };
         if self.bytes.capacity() - self.bytes.len() < least {
             self.bytes.reserve(self.room);
         }
         let room = self.bytes.capacity() - self.bytes.len();
         let polled = pin!(stream.read_buf(&mut self.bytes)).poll(cx);
+        self.drained = !matches!(&polled, Poll::Ready(Ok(read)) if *read == room);
         match &polled {
             Poll::Ready(Ok(read)) if *read == room => self.room = (self.room * GROWTH).min(MOST_ROOM),
             // It comes slowly: what waits for its reader should not hold more memory than it needs.

@@ -50,6 +50,14 @@ impl Transport {
         }
     }
 
+    /// Ready when there may be something to be read, as far as that can be told without trying.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(cx).map(drop),
+            Self::Unix(_) | Self::Tls(_) | Self::Rewound(_) => Poll::Ready(()),
+        }
+    }
+
     /// Has small answers not wait for the client's acknowledgement of earlier ones.
     pub fn set_nodelay(&self) {
         if let Self::Tcp(stream) = self {

@@ -19,10 +19,13 @@ use super::body::{Incoming, RequestBody, ResponseBody};
 use super::exchange::{Exchange, Flag};
 use super::forward::Failure;
 use super::grpc;
+use super::headers::envoy::SERVICE_TIME;
 use super::headers::{self, Expectation, Unacceptable};
 use super::limits::Limits;
+use super::reply::Reply;
 use super::settle;
 use super::stream::MOST_DISCARDED;
+use crate::http1::lines::Lines;
 use crate::identify::lookup::Ambiguity;
 use crate::overload;
 use crate::response::fallback::Kept;
@@ -99,21 +102,30 @@ pub(super) fn denied(
     }
 }
 
-/// A request that the limit at position `by` refuses; answered with what is `kept` of an earlier answer, if anything is.
+/// A request that the limit at position `by` refuses; answered with what is `kept` of an earlier answer, if anything is. A
+/// `spare` map saves memory from being asked for.
 pub(super) fn limited(
     exchange: Box<Exchange>,
     view: &View,
     (limits, by, retry_after): (&Limits, usize, Duration),
-    kept: Option<Arc<Kept>>,
+    (kept, mut spare): (Option<Arc<Kept>>, HeaderMap),
     unread: Unread,
-) -> Response<ResponseBody> {
+) -> Reply {
+    let refusal = view.refusal(limits.rule(by));
+    if kept.is_none()
+        && exchange.is_alone()
+        && let Some(ours) = limits.refusal_lines(view, by, retry_after)
+    {
+        spare.clear();
+        let plain = limited_with(exchange, (refusal.status, &refusal.body), spare, unread);
+        return Reply::with(plain, ours);
+    }
     let mut headers = limits.refusal_headers(view, by, retry_after);
     if let Some(kept) = kept {
         kept.extend(&mut headers, limits.at());
-        return limited_with(exchange, (StatusCode::OK, kept.body()), headers, unread);
+        return limited_with(exchange, (StatusCode::OK, kept.body()), headers, unread).into();
     }
-    let refusal = view.refusal(limits.rule(by));
-    limited_with(exchange, (refusal.status, &refusal.body), headers, unread)
+    limited_with(exchange, (refusal.status, &refusal.body), headers, unread).into()
 }
 
 /// A request that does not go on for what another rate limit service says, or does not say.
@@ -123,11 +135,11 @@ pub(super) fn refused_elsewhere(
     (limits, refusal): (&Limits, asking::Refusal),
     recalled: Recalled,
     unread: Unread,
-) -> Response<ResponseBody> {
+) -> Reply {
     match refusal {
         asking::Refusal::Otherwise { by, retry_after } => {
             let kept = recalled.take(limits.rule(by));
-            limited(exchange, view, (limits, by, retry_after), kept, unread)
+            limited(exchange, view, (limits, by, retry_after), (kept, HeaderMap::new()), unread)
         }
         asking::Refusal::Told { by, retry_after, body } => {
             let mut headers = limits.told_headers(view, by, retry_after);
@@ -143,9 +155,9 @@ pub(super) fn refused_elsewhere(
                     (view.refusal(by).status, &body)
                 }
             };
-            limited_with(exchange, (status, body), headers, unread)
+            limited_with(exchange, (status, body), headers, unread).into()
         }
-        asking::Refusal::Undecided { .. } => undecided(exchange, unread),
+        asking::Refusal::Undecided { .. } => undecided(exchange, unread).into(),
     }
 }
 
@@ -172,17 +184,22 @@ pub(super) fn upstream(
     upstream: Option<&Upstream>,
     limits: &mut Limits,
     answered: Result<Response<Answer<RequestBody>>, Failure>,
-) -> Response<ResponseBody> {
-    match answered {
+) -> Reply {
+    let (took, apart) = (exchange.upstream_took(), exchange.is_alone());
+    let mut ours = Lines::default();
+    let response = match answered {
         Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             switching(exchange, limits, response)
         }
         Ok(response) => {
-            let (mut head, body) = response.into_parts();
+            let (mut head, mut body) = response.into_parts();
+            ours = body.take_fields();
             exchange.settle(&settle::ending_by(head.status, &head.headers), limits);
             headers::prepare_response(&mut head.headers);
             exchange.note_answer(head.status, &head.headers);
-            head.headers.reserve(ADDED);
+            if !apart {
+                head.headers.reserve(ADDED);
+            }
             head.version = Version::HTTP_11;
             head.extensions.clear();
             upstream.inspect(|upstream| upstream.note_success());
@@ -194,8 +211,12 @@ pub(super) fn upstream(
             let close = exchange.is_last();
             closing_if(close, Response::from_parts(head, ResponseBody::upstream(body, exchange)))
         }
-        Err(failure) => failed(exchange, upstream, limits, &failure),
-    }
+        Err(failure) => return Reply::new(failed(exchange, upstream, limits, &failure), apart),
+    };
+    let mut reply = Reply { response, ours, apart };
+    let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    reply.fields(|name| name == SERVICE_TIME).set_number(SERVICE_TIME, milliseconds);
+    reply
 }
 
 /// The upstream speaks from now on what the client would rather speak.

@@ -136,6 +136,16 @@ impl Exchange {
         self.grpc
     }
 
+    /// Whether somebody reads the fields of the answer.
+    pub(super) fn reads_answer(&self) -> bool {
+        self.settlement.is_some() || self.capture.is_some() || self.upgrade.is_some()
+    }
+
+    /// Whether somebody reads the request's fields as they go out.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.record.is_some()
+    }
+
     /// The request has a body; answers where its progress is to be noted.
     pub(super) fn begin_upload(&mut self) -> Rc<Progress> {
         Rc::clone(self.upload.get_or_insert_default())
@@ -165,7 +175,7 @@ impl Exchange {
     ) {
         if let Some(record) = &mut self.record {
             record.rule = Some(rule.into());
-            let _ = headers::prepare_request(head, given, hop, &[]);
+            let _ = headers::prepare_request(head, given, hop, &[], None);
             record.note_headers(&head.headers);
         }
     }

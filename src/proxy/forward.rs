@@ -22,6 +22,7 @@ use crate::upstream::answer::Answer;
 use crate::upstream::endpoint::{Endpoint, Line};
 use crate::upstream::error::{Error as UpstreamError, Unanswered};
 use crate::upstream::host::Host;
+use crate::upstream::outgoing::Outgoing;
 
 /// Why a request got no answer from the upstream.
 #[derive(Debug)]
@@ -56,7 +57,7 @@ pub(super) async fn forward(
     view: &View,
     upstream: Option<&Upstream>,
     exchange: &mut Exchange,
-    (head, body): (&mut request::Parts, RequestBody),
+    (request, body): (&mut Outgoing, RequestBody),
     controls: Option<&Controls>,
 ) -> Answered {
     let upstream = upstream.ok_or(Failure::NoRoute)?;
@@ -66,19 +67,17 @@ pub(super) async fn forward(
     let plan = Plan::of(upstream.settings(), controls);
     let expected = controls.and_then(|controls| controls.timeout);
     let expected = expected.map_or_else(|| upstream.expected_timeout().clone(), envoy::milliseconds);
-    head.headers.insert(envoy::EXPECTED_TIMEOUT, expected);
-    let mut answered = if plan.repeats(&head.method) {
-        Box::pin(retry::forward(upstream, exchange, (head, body), &plan)).await
+    request.ours.put(&envoy::EXPECTED_TIMEOUT, expected.as_bytes());
+    let answered = if plan.repeats(&request.head.method) {
+        Box::pin(retry::forward(upstream, exchange, (request, body), &plan)).await
     } else {
-        once(upstream, exchange, (head, body), &plan, &mut SmallVec::new()).await
+        once(upstream, exchange, (request, body), &plan, &mut SmallVec::new()).await
     };
     exchange.activity().answered();
-    if let Ok(response) = &mut answered {
-        let took = exchange.upstream_took();
-        if view.policy.rules.is_elastic() {
-            exchange.load().answered(took, response.status(), response.headers());
-        }
-        response.headers_mut().insert(envoy::SERVICE_TIME, envoy::milliseconds(took));
+    if let Ok(response) = &answered
+        && view.policy.rules.is_elastic()
+    {
+        exchange.load().answered(exchange.upstream_took(), response.status(), response.headers());
     }
     answered
 }
@@ -88,7 +87,7 @@ pub(super) async fn forward(
 pub(super) async fn once(
     upstream: &Upstream,
     exchange: &mut Exchange,
-    (head, mut body): (&mut request::Parts, RequestBody),
+    (request, mut body): (&mut Outgoing, RequestBody),
     plan: &Plan<'_>,
     tried: &mut Tried,
 ) -> Answered {
@@ -112,13 +111,13 @@ pub(super) async fn once(
             Err(error) => return Err(attempt.failed(Failure::Upstream(error), exchange)),
         };
         if exchange.wanted().is_some()
-            && let Err(failure) = Box::pin(mind_offer(exchange, head, &line)).await
+            && let Err(failure) = Box::pin(mind_offer(exchange, &mut request.head, &line)).await
         {
             return Err(attempt.failed(failure, exchange));
         }
         let answered = {
             // In place: what is passed on by value has its place in each future on the way.
-            let sending = pin!(attempt.endpoint.send(line, head, body));
+            let sending = pin!(attempt.endpoint.send(line, request, body));
             match plan.per_try_timeout {
                 None => or_overdue(exchange.activity(), sending).await,
                 Some(time) => {

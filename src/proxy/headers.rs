@@ -17,6 +17,7 @@ use self::envoy::Controls;
 use self::given::Once;
 pub(super) use self::given::{Given, validate};
 use super::connection::Secured;
+use crate::http1::lines::Lines;
 use crate::identify::client_ip::ClientAddress;
 use crate::identify::forwarded;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -196,12 +197,14 @@ pub(super) struct Wishes {
 }
 
 /// Turns a client's request into ours: its target in origin-form, its fields without those of the hop. It may go over
-/// to one of `upgrades`. Answers what the client asks of us.
+/// to one of `upgrades`. What it gets from us is put among its fields, or where they are given, to `apart` as far as no field
+/// of the same name is there. Answers what the client asks of us.
 pub(super) fn prepare_request(
     head: &mut request::Parts,
     given: Given,
     hop: &Hop<'_>,
     upgrades: &[Box<str>],
+    apart: Option<&mut Lines>,
 ) -> Wishes {
     if head.uri.authority().is_some() {
         to_origin_form(head);
@@ -230,28 +233,7 @@ pub(super) fn prepare_request(
     }
     let controls =
         if given.controls { envoy::take_controls(headers, hop.client.peer_is_trusted) } else { None };
-    headers.reserve(ADDED);
-    let forwarded_for = match given.forwarded_for {
-        true => forwarded::appended(headers, hop.peer),
-        false => hop.peer_text.clone(),
-    };
-    headers.insert(forwarded::X_FORWARDED_FOR, forwarded_for);
-    if !(hop.client.peer_is_trusted && given.forwarded_proto && headers.contains_key(X_FORWARDED_PROTO)) {
-        let scheme = if hop.secured.is_some() { "https" } else { "http" };
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(scheme));
-    }
-    match hop.secured.and_then(|secured| secured.forwarded.as_ref()) {
-        Some(certificate) => drop(headers.insert(X_FORWARDED_CLIENT_CERT, certificate.clone())),
-        None if given.client_cert && !hop.client.peer_is_trusted => {
-            headers.remove(X_FORWARDED_CLIENT_CERT);
-        }
-        None => {}
-    }
-    if !(hop.client.peer_is_trusted && given.request_id && headers.contains_key(X_REQUEST_ID)) {
-        headers.insert(X_REQUEST_ID, request_id(hop.random));
-    }
-    let external = if hop.client.ip == hop.peer { hop.peer_text.clone() } else { address(hop.client.ip) };
-    headers.insert(X_ENVOY_EXTERNAL_ADDRESS, external);
+    forward(headers, given, hop, apart);
     if let Some(upgrade) = &upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, upgrade.clone());
@@ -259,6 +241,45 @@ pub(super) fn prepare_request(
     head.version = Version::HTTP_11;
     head.extensions.clear();
     Wishes { upgrade, controls }
+}
+
+/// Says on whose behalf a request comes.
+fn forward(headers: &mut HeaderMap, given: Given, hop: &Hop<'_>, mut apart: Option<&mut Lines>) {
+    let mut set = |headers: &mut HeaderMap, is_given: bool, name: HeaderName, value: &[u8]| match &mut apart {
+        Some(lines) if !is_given => lines.put(&name, value),
+        _ => {
+            // Built from what is valid; cannot fail.
+            let value = HeaderValue::from_bytes(value).unwrap_or_else(|_| HeaderValue::from_static(""));
+            headers.insert(name, value);
+        }
+    };
+    let peer = hop.peer_text.as_bytes();
+    if given.forwarded_for {
+        let forwarded_for = forwarded::appended(headers, hop.peer);
+        headers.insert(forwarded::X_FORWARDED_FOR, forwarded_for);
+    } else {
+        set(headers, false, forwarded::X_FORWARDED_FOR, peer);
+    }
+    let trusts = hop.client.peer_is_trusted;
+    if !(trusts && given.forwarded_proto && headers.contains_key(X_FORWARDED_PROTO)) {
+        let scheme: &[u8] = if hop.secured.is_some() { b"https" } else { b"http" };
+        set(headers, given.forwarded_proto, X_FORWARDED_PROTO, scheme);
+    }
+    match hop.secured.and_then(|secured| secured.forwarded.as_ref()) {
+        Some(certificate) => drop(headers.insert(X_FORWARDED_CLIENT_CERT, certificate.clone())),
+        None if given.client_cert && !trusts => {
+            headers.remove(X_FORWARDED_CLIENT_CERT);
+        }
+        None => {}
+    }
+    if !(trusts && given.request_id && headers.contains_key(X_REQUEST_ID)) {
+        set(headers, given.request_id, X_REQUEST_ID, &request_id(hop.random));
+    }
+    if hop.client.ip == hop.peer {
+        set(headers, given.external, X_ENVOY_EXTERNAL_ADDRESS, peer);
+    } else {
+        set(headers, given.external, X_ENVOY_EXTERNAL_ADDRESS, address(hop.client.ip).as_bytes());
+    }
 }
 
 /// The protocol that a client asks for, if it is one of `upgrades`. Others, and `h2c` before all, would carry requests
@@ -280,9 +301,6 @@ fn wanted_protocol(
     let fits = version != Version::HTTP_10 && is_fit && asks && !has_body && others.is_none();
     (fits && upgrades.iter().any(|name| is(name))).then(|| protocol.clone())
 }
-
-/// How many fields a request gets from us.
-const ADDED: usize = 6;
 
 /// What is known of the hop a request came by.
 #[derive(Clone, Copy, Debug)]
@@ -318,6 +336,25 @@ fn to_origin_form(head: &mut request::Parts) {
 pub(super) fn prepare_response(headers: &mut HeaderMap) {
     if headers.keys().any(|name| is_of_the_hop(name.as_str())) {
         remove_hop_by_hop(headers);
+    }
+}
+
+/// Whether an answer's field of this name, in any case, goes on as it is, and we put none of the same name on it.
+pub(super) fn goes_through(name: &[u8]) -> bool {
+    let begins =
+        |with: &str| name.get(..with.len()).is_some_and(|part| part.eq_ignore_ascii_case(with.as_bytes()));
+    match name.first().map(u8::to_ascii_lowercase) {
+        // One at a time: most names begin with none of these letters, or are told apart soon.
+        Some(b'x') => !begins("x-ratelimit-") && !begins(envoy::SERVICE_TIME.as_str()),
+        Some(b'r') => !begins("ratelimit"),
+        // The names of trailers are for whoever writes them.
+        Some(b't') => !begins("trailer") && !begins("te") && !begins("transfer-encoding"),
+        Some(b'c') => !begins("connection"),
+        Some(b'u') => !begins("upgrade"),
+        Some(b'k') => !begins("keep-alive"),
+        Some(b'p') => !begins("proxy-"),
+        Some(b'h') => !begins("http2-settings"),
+        _ => true,
     }
 }
 
@@ -385,22 +422,30 @@ pub(super) fn address(ip: IpAddr) -> HeaderValue {
     HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// A UUID of version 4 (RFC 9562 section 5.4) from random bits.
-fn request_id(random: u128) -> HeaderValue {
+/// Both digits of each octet.
+static HEXADECIMAL: [[u8; 2]; 256] = {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut table = [[0; 2]; 256];
+    let mut octet = 0;
+    while octet < 256 {
+        table[octet] = [DIGITS[octet >> 4], DIGITS[octet & 15]];
+        octet += 1;
+    }
+    table
+};
+
+/// A UUID of version 4 (RFC 9562 section 5.4) from random bits.
+fn request_id(random: u128) -> [u8; 36] {
+    /// Where the digits of each octet stand: the dashes are before the octets 4, 6, 8 and 10.
+    const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
     let mut octets = random.to_be_bytes();
     octets[6] = octets[6] & 0x0f | 0x40;
     octets[8] = octets[8] & 0x3f | 0x80;
     let mut text = [b'-'; 36];
-    // The dashes stand before the octets 4, 6, 8 and 10.
-    let mut place = 0;
-    for (index, octet) in octets.into_iter().enumerate() {
-        place += usize::from(matches!(index, 4 | 6 | 8 | 10));
-        text[place] = DIGITS[usize::from(octet >> 4)];
-        text[place + 1] = DIGITS[usize::from(octet & 15)];
-        place += 2;
+    for (place, octet) in PLACES.into_iter().zip(octets) {
+        text[place..place + 2].copy_from_slice(&HEXADECIMAL[usize::from(octet)]);
     }
-    HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
+    text
 }
 
 #[cfg(test)]

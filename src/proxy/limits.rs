@@ -7,15 +7,18 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use super::View;
+use super::reply::Reply;
+use crate::http1::lines::Lines;
 use crate::limiter::Limiter;
 use crate::limiter::algorithm::Usage;
 use crate::limiter::decision::{Decision, Enforcement, Verdict};
 use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
 use crate::response::rate_limit_headers::{
-    self, Notation, Standing, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, X_WEIR_OVER_LIMIT,
+    self, Fields, Notation, Standing, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
+    X_WEIR_OVER_LIMIT,
 };
-use crate::response::refusal::X_ENVOY_RATELIMITED;
+use crate::response::refusal::{Prepared, X_ENVOY_RATELIMITED};
 use crate::response::{Settings, Visibility};
 use crate::rules::RuleIndex;
 use crate::rules::elsewhere::Ask;
@@ -68,8 +71,14 @@ impl Limits {
         aside: Aside,
         now: Timestamp,
     ) -> Self {
-        let checks: SmallVec<[_; 2]> = selected.iter().map(|selected| selected.check).collect();
-        let decision = limiter.check(&checks, now);
+        let decision = match &*selected {
+            // Nearly always; a list of one would only be filled to be read once.
+            [only] => limiter.check(std::slice::from_ref(&only.check), now),
+            several => {
+                let checks: SmallVec<[_; 2]> = several.iter().map(|selected| selected.check).collect();
+                limiter.check(&checks, now)
+            }
+        };
         Self { selected, aside, decision, at: now, told: None }
     }
 
@@ -187,14 +196,27 @@ impl Limits {
 
     /// The headers of the refusal by the check at `position`.
     pub(super) fn refusal_headers(&self, view: &View, position: usize, retry_after: Duration) -> HeaderMap {
-        let rule = self.rule(position);
-        if self.told.is_none()
-            && let (Some(prepared), [verdict]) = (view.prepared(rule), self.decision.verdicts())
-            && let Some(usage) = verdict.usage(self.at)
-        {
-            return prepared.fill(retry_after, &usage);
+        match self.prepared(view, position) {
+            Some((prepared, usage)) => prepared.fill(retry_after, &usage),
+            None => self.told_headers(view, self.rule(position), retry_after),
         }
-        self.told_headers(view, rule, retry_after)
+    }
+
+    /// The same as HTTP/1.1 writes them, where they can be had ready.
+    pub(super) fn refusal_lines(&self, view: &View, position: usize, retry_after: Duration) -> Option<Lines> {
+        let (prepared, usage) = self.prepared(view, position)?;
+        let mut lines = Lines::default();
+        for (name, number) in Prepared::numbers(retry_after, &usage) {
+            lines.number(&name, number);
+        }
+        lines.written(prepared.lines());
+        Some(lines)
+    }
+
+    fn prepared<'a>(&self, view: &'a View, position: usize) -> Option<(&'a Prepared, Usage)> {
+        let [verdict] = self.decision.verdicts() else { return None };
+        let prepared = view.prepared(self.rule(position)).filter(|_| self.told.is_none())?;
+        Some((prepared, verdict.usage(self.at)?))
     }
 
     /// The headers of a refusal for `rule`, with what other services have said.
@@ -224,8 +246,14 @@ impl Limits {
     }
 
     /// All that the client is told with the upstream's answer.
-    pub(super) fn write_all(&self, headers: &mut HeaderMap, view: &View) {
-        self.write_headers(headers, view);
+    pub(super) fn write_all(&self, reply: &mut Reply, view: &View) {
+        if self.told.is_some() {
+            self.write_headers(reply.response.headers_mut(), view);
+        } else {
+            let is_such = |name: &str| name.starts_with("x-ratelimit-") || name.starts_with("ratelimit");
+            self.write_headers(reply.fields(is_such), view);
+        }
+        let headers = reply.response.headers_mut();
         self.write_marks(headers, view);
         self.write_told(headers);
     }
@@ -240,7 +268,7 @@ impl Limits {
     }
 
     /// Tells the client how it stands, as far as the configuration wants it told.
-    pub(super) fn write_headers(&self, headers: &mut HeaderMap, view: &View) {
+    pub(super) fn write_headers(&self, fields: &mut dyn Fields, view: &View) {
         let Settings { ratelimit_headers, ietf_headers } = view.policy.response;
         if self.selected.is_empty() && self.told.is_none() {
             return;
@@ -267,10 +295,10 @@ impl Limits {
             .chain(told)
             .collect();
         if visible {
-            rate_limit_headers::write_envoy(headers, &standings);
+            rate_limit_headers::write_envoy(fields, &standings);
         }
         if ietf_headers {
-            rate_limit_headers::write_ietf(headers, &standings);
+            rate_limit_headers::write_ietf(fields, &standings);
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use http::{HeaderValue, Method, Response, request};
+use http::{HeaderValue, Method, Response};
 use smallvec::SmallVec;
 
 use super::body::{Replay, RequestBody};
@@ -18,6 +18,7 @@ use super::headers::envoy::{ATTEMPT_COUNT, Controls};
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
+use crate::upstream::outgoing::Outgoing;
 use crate::upstream::settings::{RetryOn, Settings};
 
 /// Doublings of the back-off that change anything.
@@ -95,7 +96,7 @@ impl<'a> Plan<'a> {
 pub(super) async fn forward(
     upstream: &Upstream,
     exchange: &mut Exchange,
-    (head, body): (&request::Parts, RequestBody),
+    (request, body): (&Outgoing, RequestBody),
     plan: &Plan<'_>,
 ) -> Result<Response<Answer<RequestBody>>, Failure> {
     let settings = &upstream.settings().retries;
@@ -105,13 +106,13 @@ pub(super) async fn forward(
     let mut _place = None;
     let mut retries = 0;
     loop {
-        let mut again = head.clone();
+        let mut again = request.clone();
         if settings.attempt_count {
-            again.headers.insert(ATTEMPT_COUNT, HeaderValue::from(retries + 1));
+            again.head.headers.insert(ATTEMPT_COUNT, HeaderValue::from(retries + 1));
         }
-        let request = (&mut again, RequestBody::replayed(&replay));
-        let answered = once(upstream, exchange, request, plan, &mut tried).await;
-        if !plan.wants(&head.method, &answered, upstream.has_other(&tried)) {
+        let attempt = (&mut again, RequestBody::replayed(&replay));
+        let answered = once(upstream, exchange, attempt, plan, &mut tried).await;
+        if !plan.wants(&request.head.method, &answered, upstream.has_other(&tried)) {
             return answered;
         }
         // Where no connection could be made that was an attempt too.

@@ -1,29 +1,31 @@
 //! The request path, read top to bottom.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{HeaderMap, Response, request};
+use http::{HeaderMap, request};
 
 use super::View;
 use super::answers::{self, Unread};
 use super::asking::{self, Recalled, Refusal};
-use super::body::{Incoming, RequestBody, ResponseBody};
+use super::body::{Incoming, RequestBody};
 use super::connection::Connection;
 use super::exchange::Exchange;
 use super::forward::forward;
 use super::grpc;
 use super::headers::envoy::Controls;
-use super::headers::{self, Expectation, Unacceptable};
+use super::headers::{self, Expectation, Given, Hop, Unacceptable};
 use super::limits::Limits;
+use super::reply::Reply;
+use crate::http1::lines::Lines;
 use crate::identify::identify;
 use crate::rules::selection::Selection;
 use crate::telemetry::metrics::DecisionOutcome;
 use crate::throttle::{self, Action};
 use crate::upstream::Upstream;
+use crate::upstream::outgoing::{LetsThrough, Outgoing};
 
 /// Answers one request: identifies it, asks the rules and the limiter, and refuses or forwards it.
 ///
@@ -32,7 +34,7 @@ use crate::upstream::Upstream;
 pub(super) fn handle(
     connection: &Rc<Connection>,
     (mut head, body): (request::Parts, Incoming),
-) -> Handling<impl Future<Output = Response<ResponseBody>> + use<>> {
+) -> Handling<impl Future<Output = Reply> + use<>> {
     let worker = &connection.worker;
     let view = worker.view();
     let policy = &view.policy;
@@ -76,11 +78,8 @@ pub(super) fn handle(
         Action::Forward => None,
         Action::Delay(delay) => Some(delay),
         Action::Refuse { by, retry_after } => {
-            // Looked for before the log has the head made into what the upstream would have seen.
-            let kept = view.fallbacks.recall(limits.rule(by), &head, now);
-            exchange.note_refused(view.rule_name(limits.rule(by)), (&mut head, given), &hop);
-            let unread = Unread::new(given.expectation(), body);
-            return answered(answers::limited(exchange, &view, (&limits, by, retry_after), kept, unread));
+            let refusal = (&limits, by, retry_after);
+            return answered(refuse(exchange, &view, refusal, (head, given, &hop), body));
         }
     };
 
@@ -89,22 +88,37 @@ pub(super) fn handle(
     exchange.reserve(&limits, policy);
     let recalled = Recalled::of(&limits, &view, &head, now);
     exchange.listen(view.fallbacks.listen(limits.rules(), &head, attributes.certificate.is_some(), now));
-    let wishes = headers::prepare_request(&mut head, given, &hop, upgrades(upstream.as_deref()));
-    let controls = exchange.note_wishes(wishes);
-    limits.write_marks(&mut head.headers, &view);
-    exchange.note_headers(&mut head.headers);
+    let (mut request, controls) =
+        outgoing((head, given), &hop, &mut exchange, &limits, (&view, upstream.as_deref()));
     Handling::Forwarding(Box::pin(async move {
-        if let Err(refusal) = pass(&view, &mut exchange, &mut limits, (delay, &mut head.headers)).await {
+        let headers = &mut request.head.headers;
+        if let Err(refusal) = pass(&view, &mut exchange, &mut limits, (delay, headers)).await {
             let unread = Unread::new(given.expectation(), body);
             return answers::refused_elsewhere(exchange, &view, (&limits, refusal), recalled, unread);
         }
         let upstream = upstream.as_deref();
         let body = RequestBody::new(body, &mut exchange, timeout(upstream, controls.as_deref()));
-        let answer = forward(&view, upstream, &mut exchange, (&mut head, body), controls.as_deref()).await;
-        let mut response = answers::upstream(exchange, upstream, &mut limits, answer);
-        limits.write_all(response.headers_mut(), &view);
-        response
+        let answer = forward(&view, upstream, &mut exchange, (&mut request, body), controls.as_deref()).await;
+        let mut reply = answers::upstream(exchange, upstream, &mut limits, answer);
+        limits.write_all(&mut reply, &view);
+        reply
     }))
+}
+
+/// The answer to a request that the limit at position `by` refuses.
+fn refuse(
+    mut exchange: Box<Exchange>,
+    view: &View,
+    (limits, by, retry_after): (&Limits, usize, Duration),
+    (mut head, given, hop): (request::Parts, Given, &Hop<'_>),
+    body: Incoming,
+) -> Reply {
+    let rule = limits.rule(by);
+    // Looked for before the log has the head made into what the upstream would have seen.
+    let kept = view.fallbacks.recall(rule, &head, limits.at());
+    exchange.note_refused(view.rule_name(rule), (&mut head, given), hop);
+    let unread = Unread::new(given.expectation(), body);
+    answers::limited(exchange, view, (limits, by, retry_after), (kept, head.headers), unread)
 }
 
 /// Waits until the request may go on, and asks whoever else may have it refused.
@@ -123,6 +137,31 @@ async fn pass(
     Ok(())
 }
 
+/// The request as it goes on, and what somebody inside asks for it.
+fn outgoing(
+    (mut head, given): (request::Parts, Given),
+    hop: &Hop<'_>,
+    exchange: &mut Exchange,
+    limits: &Limits,
+    (view, upstream): (&View, Option<&Upstream>),
+) -> (Outgoing, Option<Box<Controls>>) {
+    let mut ours = Lines::default();
+    let apart = writes_apart(exchange, limits, upstream).then_some(&mut ours);
+    let wishes = headers::prepare_request(&mut head, given, hop, upgrades(upstream), apart);
+    let controls = exchange.note_wishes(wishes);
+    limits.write_marks(&mut head.headers, view);
+    exchange.note_headers(&mut head.headers);
+    let is_read = exchange.reads_answer() || limits.is_asking() || view.policy.rules.is_elastic();
+    let lets_through = (exchange.is_alone() && !is_read).then_some(headers::goes_through as LetsThrough);
+    (Outgoing { head, ours, lets_through }, controls)
+}
+
+/// Whether what the request gets from us may be written at once as it goes out: nobody else is to read it.
+fn writes_apart(exchange: &Exchange, limits: &Limits, upstream: Option<&Upstream>) -> bool {
+    let by_http1 = upstream.is_some_and(|upstream| !upstream.settings().http2 && !exchange.is_grpc());
+    by_http1 && !exchange.is_recorded() && !limits.is_asking()
+}
+
 /// What a request may go over to.
 fn upgrades(upstream: Option<&Upstream>) -> &[Box<str>] {
     upstream.map_or(&[], |upstream| &*upstream.settings().upgrades)
@@ -134,28 +173,27 @@ fn timeout(upstream: Option<&Upstream>, controls: Option<&Controls>) -> Duration
     controls.and_then(|controls| controls.timeout).unwrap_or_else(own)
 }
 
-fn answered<F>(response: Response<ResponseBody>) -> Handling<F> {
-    Handling::Answered(Some(response))
+fn answered<F>(reply: impl Into<Reply>) -> Handling<F> {
+    Handling::Answered(Some(reply.into()))
 }
 
 /// A request being answered.
+#[expect(clippy::large_enum_variant, reason = "an answer had at once needs no memory of its own")]
 pub(super) enum Handling<F> {
     /// Done already; taken when asked for.
-    Answered(Option<Response<ResponseBody>>),
+    Answered(Option<Reply>),
     /// Waiting for the upstream.
     Forwarding(Pin<Box<F>>),
 }
 
-impl<F: Future<Output = Response<ResponseBody>>> Future for Handling<F> {
-    type Output = Result<Response<ResponseBody>, Infallible>;
+impl<F: Future<Output = Reply>> Future for Handling<F> {
+    type Output = Reply;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
             // A future that is asked again after its answer may wait for ever.
-            Self::Answered(response) => {
-                response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)))
-            }
-            Self::Forwarding(forwarding) => forwarding.as_mut().poll(cx).map(Ok),
+            Self::Answered(reply) => reply.take().map_or(Poll::Pending, Poll::Ready),
+            Self::Forwarding(forwarding) => forwarding.as_mut().poll(cx),
         }
     }
 }

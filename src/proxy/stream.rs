@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::activity::{Activity, Overdue};
+use crate::http1::inbox::Source;
 use crate::listener::transport::Transport;
 use crate::upstream::stream::poll_write_together;
 
@@ -92,6 +93,12 @@ impl Downstream {
             }
         }
         Poll::Ready(())
+    }
+}
+
+impl Source for Downstream {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.opening.is_empty() { self.transport.poll_readable(cx) } else { Poll::Ready(()) }
     }
 }
 

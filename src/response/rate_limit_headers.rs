@@ -72,6 +72,34 @@ impl Notation {
     }
 }
 
+/// Where the fields of an answer are put.
+pub trait Fields {
+    /// Sets a field.
+    fn set(&mut self, name: HeaderName, value: &HeaderValue);
+
+    /// Sets a field to a number.
+    fn set_number(&mut self, name: HeaderName, number: u64);
+
+    /// Sets a field to a text, which must be a value.
+    fn set_text(&mut self, name: HeaderName, text: Vec<u8>);
+}
+
+impl Fields for HeaderMap {
+    fn set(&mut self, name: HeaderName, value: &HeaderValue) {
+        self.insert(name, value.clone());
+    }
+
+    fn set_number(&mut self, name: HeaderName, number: u64) {
+        self.insert(name, self::number(number));
+    }
+
+    fn set_text(&mut self, name: HeaderName, text: Vec<u8>) {
+        if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(text)) {
+            self.insert(name, value);
+        }
+    }
+}
+
 /// One limit as it stands after a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing<'a> {
@@ -90,12 +118,12 @@ impl Standing<'_> {
 }
 
 /// Sets Envoy's three headers; does nothing where no limit applies.
-pub fn write_envoy(headers: &mut HeaderMap, standings: &[Standing<'_>]) {
+pub fn write_envoy(fields: &mut dyn Fields, standings: &[Standing<'_>]) {
     // The first of those with the least left: `min_by_key` answers the first of equals.
     let Some(least) = standings.iter().min_by_key(|standing| standing.usage.remaining) else { return };
     match standings {
         [only] if only.grown.is_none() => {
-            headers.insert(X_RATELIMIT_LIMIT, only.notation.alone.clone());
+            fields.set(X_RATELIMIT_LIMIT, &only.notation.alone);
         }
         standings => {
             let mut text = Vec::with_capacity(32 * standings.len());
@@ -103,15 +131,15 @@ pub fn write_envoy(headers: &mut HeaderMap, standings: &[Standing<'_>]) {
             for standing in standings {
                 standing.notation.push_policy(standing.count(), &mut text);
             }
-            insert(headers, X_RATELIMIT_LIMIT, text);
+            fields.set_text(X_RATELIMIT_LIMIT, text);
         }
     }
-    headers.insert(X_RATELIMIT_REMAINING, number(least.usage.remaining.into()));
-    headers.insert(X_RATELIMIT_RESET, number(whole_seconds(least.usage.reset)));
+    fields.set_number(X_RATELIMIT_REMAINING, least.usage.remaining.into());
+    fields.set_number(X_RATELIMIT_RESET, whole_seconds(least.usage.reset));
 }
 
 /// Sets the IETF draft's two headers; does nothing where no limit applies.
-pub fn write_ietf(headers: &mut HeaderMap, standings: &[Standing<'_>]) {
+pub fn write_ietf(fields: &mut dyn Fields, standings: &[Standing<'_>]) {
     let (mut state, mut policy) = (Vec::new(), Vec::new());
     for standing in standings {
         for text in [&mut state, &mut policy] {
@@ -132,8 +160,8 @@ pub fn write_ietf(headers: &mut HeaderMap, standings: &[Standing<'_>]) {
         push_number(&mut policy, standing.notation.window);
     }
     if !state.is_empty() {
-        insert(headers, RATELIMIT, state);
-        insert(headers, RATELIMIT_POLICY, policy);
+        fields.set_text(RATELIMIT, state);
+        fields.set_text(RATELIMIT_POLICY, policy);
     }
 }
 
@@ -151,13 +179,6 @@ pub fn number(number: u64) -> HeaderValue {
 
 fn push_number(text: &mut Vec<u8>, number: u64) {
     text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-}
-
-/// Rule names are visible ASCII without quotes (the configuration sees to it), so the value is valid.
-fn insert(headers: &mut HeaderMap, name: HeaderName, text: Vec<u8>) {
-    if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(text)) {
-        headers.insert(name, value);
-    }
 }
 
 #[cfg(test)]

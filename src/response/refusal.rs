@@ -17,6 +17,8 @@ pub const X_ENVOY_RATELIMITED: HeaderName = HeaderName::from_static("x-envoy-rat
 
 /// Headers that a refusal gets beside its own: five here, the rest by the server.
 const ROOM: usize = 8;
+/// So many of those prepared are numbers.
+const NUMBERS: usize = 3;
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// What a rule answers when it refuses (`on_limit`), compiled once.
@@ -53,7 +55,7 @@ impl Refusal {
     /// The headers of a refusal by a limit: wait this long, at least a second.
     pub fn limited_headers(&self, retry_after: Duration) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(self.headers.len() + ROOM);
-        headers.insert(RETRY_AFTER, seconds_to_wait(retry_after));
+        headers.insert(RETRY_AFTER, number(seconds_to_wait(retry_after)));
         headers.insert(X_ENVOY_RATELIMITED, HeaderValue::from_static("true"));
         headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
         headers
@@ -63,7 +65,11 @@ impl Refusal {
 /// The headers of a rule's refusals, ready but for three numbers: those come first, so that filling them in
 /// needs no look-up. Under attack this is the answer that is given most.
 #[derive(Clone, Debug)]
-pub struct Prepared(HeaderMap);
+pub struct Prepared {
+    headers: HeaderMap,
+    /// All but the numbers, as HTTP/1.1 writes them.
+    lines: Box<[u8]>,
+}
 
 impl Prepared {
     /// For a rule with the one limit that `notation` writes, whose clients see `x-ratelimit-*`.
@@ -76,27 +82,40 @@ impl Prepared {
         headers.insert(X_RATELIMIT_LIMIT, notation.alone().clone());
         headers.insert(X_ENVOY_RATELIMITED, HeaderValue::from_static("true"));
         headers.extend(refusal.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
-        Self(headers)
+        let mut lines = Vec::new();
+        for (name, value) in headers.iter().skip(NUMBERS) {
+            lines.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+        }
+        Self { headers, lines: lines.into() }
     }
 
     /// The headers of one refusal.
     pub fn fill(&self, retry_after: Duration, usage: &Usage) -> HeaderMap {
-        let mut headers = self.0.clone();
-        let numbers = [
-            seconds_to_wait(retry_after),
-            number(usage.remaining.into()),
-            number(whole_seconds(usage.reset)),
-        ];
-        for (value, number) in headers.values_mut().zip(numbers) {
-            *value = number;
+        let mut headers = self.headers.clone();
+        for (value, (_, number)) in headers.values_mut().zip(Self::numbers(retry_after, usage)) {
+            *value = self::number(number);
         }
         headers
+    }
+
+    /// The headers of one refusal that are numbers.
+    pub fn numbers(retry_after: Duration, usage: &Usage) -> [(HeaderName, u64); NUMBERS] {
+        [
+            (RETRY_AFTER, seconds_to_wait(retry_after)),
+            (X_RATELIMIT_REMAINING, usage.remaining.into()),
+            (X_RATELIMIT_RESET, whole_seconds(usage.reset)),
+        ]
+    }
+
+    /// The other headers as HTTP/1.1 writes them, each with its end of line.
+    pub fn lines(&self) -> &[u8] {
+        &self.lines
     }
 }
 
 /// RFC 9110 section 10.2.3 allows zero; a client that is told so comes back at once.
-fn seconds_to_wait(retry_after: Duration) -> HeaderValue {
-    number(whole_seconds(retry_after).max(1))
+fn seconds_to_wait(retry_after: Duration) -> u64 {
+    whole_seconds(retry_after).max(1)
 }
 
 #[cfg(test)]
@@ -120,7 +139,19 @@ mod tests {
             let usage = Usage { used: 0, remaining, reset };
             let mut written = refusal.limited_headers(wait);
             write_envoy(&mut written, &[Standing { notation: &notation, grown: None, usage }]);
-            assert_eq!(Prepared::new(&refusal, &notation).fill(wait, &usage), written);
+            let prepared = Prepared::new(&refusal, &notation);
+            assert_eq!(prepared.fill(wait, &usage), written);
+            let mut lines = String::from_utf8(prepared.lines().to_vec()).unwrap();
+            for (name, number) in Prepared::numbers(wait, &usage) {
+                lines.push_str(&format!("{name}: {number}\r\n"));
+            }
+            let as_map = lines.split_terminator("\r\n").filter_map(|line| line.split_once(": "));
+            let as_map: HeaderMap = as_map
+                .map(|(name, value)| {
+                    (name.parse::<HeaderName>().unwrap(), value.parse::<HeaderValue>().unwrap())
+                })
+                .collect();
+            assert_eq!(as_map, written);
         }
     }
 

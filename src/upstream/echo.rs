@@ -2,18 +2,20 @@
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response, request};
+use http::{HeaderValue, Response};
 use hyper::body::Body;
 
 use super::answer::Answer;
+use super::outgoing::Outgoing;
 
 /// The request's head as text, then its body as it comes.
 pub(super) fn answer<B: Body<Data = Bytes> + Unpin + 'static>(
-    head: &request::Parts,
+    request: &Outgoing,
     body: B,
 ) -> Response<Answer<B>> {
+    let head = &request.head;
     let mut text = format!("{} {} {:?}\n", head.method, head.uri, head.version).into_bytes();
-    for (name, value) in &head.headers {
+    for (name, value) in &request.headers() {
         text.extend_from_slice(name.as_str().as_bytes());
         text.extend_from_slice(b": ");
         text.extend_from_slice(value.as_bytes());

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::Scheme;
-use http::{Method, Response, StatusCode, request};
+use http::{Method, Response, StatusCode};
 use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -27,6 +27,7 @@ use super::http1::head::Head;
 use super::http1::streaming::Streaming;
 use super::http1::upload::Upload;
 use super::http2::{self, lines::Lines};
+use super::outgoing::Outgoing;
 use super::pool::{Pool, Room};
 use super::secured;
 use super::settings::Balance;
@@ -146,7 +147,7 @@ impl Endpoint {
     pub async fn send<B>(
         &self,
         line: Line,
-        head: &request::Parts,
+        request: &Outgoing,
         body: B,
     ) -> Result<Response<Answer<B>>, Unanswered<B>>
     where
@@ -155,12 +156,12 @@ impl Endpoint {
     {
         let Line { under_way, kind } = line;
         let mut response = match kind {
-            Kind::Echo => echo::answer(head, body),
+            Kind::Echo => echo::answer(request, body),
             Kind::Http1 { connection, is_kept } => {
-                self.send_by_http1(connection, is_kept, head, body).await?
+                self.send_by_http1(connection, is_kept, request, body).await?
             }
             // Its future is large: it does not burden the requests of HTTP/1.1.
-            Kind::Http2(taken) => Box::pin(self.send_by_http2(taken, head, body)).await?,
+            Kind::Http2(taken) => Box::pin(self.send_by_http2(taken, request, body)).await?,
         };
         response.body_mut().hold(under_way);
         Ok(response)
@@ -169,7 +170,7 @@ impl Endpoint {
     async fn send_by_http2<B>(
         &self,
         taken: http2::lines::Taken,
-        head: &request::Parts,
+        request: &Outgoing,
         body: B,
     ) -> Result<Response<Answer<B>>, Unanswered<B>>
     where
@@ -177,7 +178,7 @@ impl Endpoint {
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let scheme = if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
-        let head = || http2::head::for_http2(head, scheme.clone(), &self.host.name);
+        let head = || http2::head::for_http2(request, scheme.clone(), &self.host.name);
         http2::send(taken, &self.lines, async || self.open_shared().await, head, body).await
     }
 
@@ -185,15 +186,16 @@ impl Endpoint {
         &self,
         mut connection: Box<Connection>,
         is_kept: bool,
-        head: &request::Parts,
+        request: &Outgoing,
         body: B,
     ) -> Result<Response<Answer<B>>, Unanswered<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let mut upload = Upload::new(head, body, std::mem::take(&mut connection.buffer));
-        let mut waiting = Waiting::new(head.method == Method::HEAD);
+        let mut upload = Upload::new(request, body, std::mem::take(&mut connection.buffer));
+        let to_head = request.head.method == Method::HEAD;
+        let mut waiting = Waiting::new(to_head, request.lets_through);
         let head = match poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await {
             // The upstream had closed it already, or was about to.
             Err(Error::Reset(_)) if is_kept && upload.may_repeat() => {
@@ -217,8 +219,8 @@ impl Endpoint {
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let Head { status, headers, length, keeps } = head;
-        let answer = match length {
+        let Head { status, headers, lines, length, keeps } = head;
+        let mut answer = match length {
             _ if status == StatusCode::SWITCHING_PROTOCOLS => Answer::switched(connection.into()),
             Length::Octets(octets) if connection.has_read(octets) && upload.is_over() => {
                 let content = connection.take(octets);
@@ -230,6 +232,7 @@ impl Endpoint {
             }
             length => Answer::streaming(Streaming::new(connection, upload, (length, keeps), &self.pool)),
         };
+        answer.come_with(lines);
         let mut response = Response::new(answer);
         *response.status_mut() = status;
         *response.headers_mut() = headers;

@@ -11,6 +11,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::host::Target;
 use super::secured::Secured;
+use crate::http1::inbox::Source;
 
 /// A stream of bytes to an endpoint.
 #[derive(Debug)]
@@ -54,6 +55,15 @@ impl Transport {
     pub(super) fn split(self) -> (Half, Half) {
         let shared = Rc::new(RefCell::new(self));
         (Half(Rc::clone(&shared)), Half(shared))
+    }
+}
+
+impl Source for Transport {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(cx).map(drop),
+            Self::Unix(_) | Self::Tls(_) => Poll::Ready(()),
+        }
     }
 }
 
@@ -118,6 +128,12 @@ impl Half {
     pub(super) fn reunite(self, other: Self) -> Option<Transport> {
         drop(other);
         Rc::into_inner(self.0).map(RefCell::into_inner)
+    }
+}
+
+impl Source for Half {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.borrow().poll_readable(cx)
     }
 }
 

@@ -147,3 +147,11 @@ proptest! {
         prop_assert_eq!(in_pieces(&bytes, &cuts), wanted);
     }
 }
+
+#[test]
+fn all_extensions_together_have_a_limit() {
+    let chunk = |octets: usize| format!("1;{}\r\nx\r\n", "e".repeat(octets - 1));
+    let (within, over) = (chunk(1024).repeat(16), chunk(1024).repeat(17));
+    assert_eq!(read(&format!("{within}0\r\n\r\n")).0.len(), 16);
+    assert_broken(&format!("{over}0\r\n\r\n"));
+}

@@ -4,6 +4,8 @@
 //! nothing is passed through a channel. Only a request's body may be in somebody else's hands meanwhile (see [`wire`]).
 
 mod answer;
+#[cfg(any(test, fuzzing))]
+pub(in crate::proxy) mod fuzzing;
 mod head;
 mod wire;
 
@@ -13,7 +15,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
-use http::{HeaderMap, Response};
+use http::HeaderMap;
 use tokio::io::AsyncWrite as _;
 
 use self::answer::Course;
@@ -26,6 +28,7 @@ use crate::http1::outbox::Outbox;
 use crate::http1::sending::{Failure, Sending};
 use crate::proxy::activity::Overdue;
 use crate::proxy::body::{Incoming, ResponseBody};
+use crate::proxy::reply::Reply;
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
 use crate::proxy::tunnel;
@@ -106,11 +109,11 @@ async fn converse(connection: &Rc<Connection>, wire: &Rc<RefCell<Wire>>) -> Resu
             Incoming::Http1(Arriving::new(wire))
         };
         let mut handling = service::handle(connection, (parts, body));
-        let response = poll_fn(|cx| match Pin::new(&mut handling).poll(cx) {
-            Poll::Ready(Ok(response)) => Poll::Ready(Ok(response)),
+        let reply = poll_fn(|cx| match Pin::new(&mut handling).poll(cx) {
+            Poll::Ready(reply) => Poll::Ready(Ok(reply)),
             Poll::Pending => wire.borrow_mut().poll_gone(cx).map(Err),
         });
-        let (mut sending, spare, keeps) = begin(connection, wire, asked, response.await?, buffer);
+        let (mut sending, spare, keeps) = begin(connection, wire, asked, reply.await?, buffer);
         reader.reuse(spare);
         poll_fn(|cx| match sending.poll(&mut Writing(wire), cx) {
             Poll::Ready(sent) => Poll::Ready(sent.map_err(Broken::from)),
@@ -134,7 +137,7 @@ fn begin(
     connection: &Connection,
     wire: &RefCell<Wire>,
     mut asked: Asked,
-    response: Response<ResponseBody>,
+    Reply { response, ours, .. }: Reply,
     buffer: Vec<u8>,
 ) -> (Sending<ResponseBody>, HeaderMap, bool) {
     let (mut parts, body) = response.into_parts();
@@ -144,7 +147,7 @@ fn begin(
     asked.keeps &= !wire.is_closing();
     drop(wire);
     let Course { coding, has_body, keeps } =
-        answer::head(asked, &parts, &body, &connection.worker.date, outbox.end());
+        answer::head(asked, (&parts, &ours), &body, &connection.worker.date, outbox.end());
     let mut sending = Sending::new(outbox, coding, body);
     if !has_body {
         sending.without_body();

@@ -4,6 +4,7 @@
 //! A drain tells the client twice to go (RFC 9113 section 6.8): at once, with room for what is on its way, and
 //! again once that must have come.
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -38,7 +39,8 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
     let asked = Rc::clone(&connection);
     let handler = service_fn(move |request| {
         let (head, body) = Request::into_parts(request);
-        service::handle(&asked, (head, Incoming::Http2(body)))
+        let handling = service::handle(&asked, (head, Incoming::Http2(body)));
+        async move { Ok::<_, Infallible>(handling.await.into_response()) }
     });
     let mut serving = http2::Builder::new(Streams(Rc::clone(&connection)))
         .max_concurrent_streams(connection.limits.streams)

@@ -20,6 +20,7 @@ pub(in crate::proxy) struct Given {
     pub(in crate::proxy) forwarded_for: bool,
     pub(super) forwarded_proto: bool,
     pub(super) request_id: bool,
+    pub(super) external: bool,
     pub(super) client_cert: bool,
     pub(super) controls: bool,
     /// What only looks like one of ours.
@@ -59,6 +60,7 @@ pub(in crate::proxy) fn validate(head: &request::Parts, most_fields: u32) -> Res
             "x-envoy-internal" | "x-weir-over-limit" => given.of_the_hop = true,
             "x-forwarded-proto" => given.forwarded_proto = true,
             "x-request-id" => given.request_id = true,
+            "x-envoy-external-address" => given.external = true,
             "x-forwarded-client-cert" => given.client_cert = true,
             name if is_of_the_hop(name) => given.of_the_hop = true,
             name if name == forwarded::X_FORWARDED_FOR.as_str() => given.forwarded_for = true,

@@ -16,6 +16,7 @@ use crate::http1::malformed::Malformed;
 use crate::http1::sending::Failure;
 use crate::telemetry::metrics::EndpointMetrics;
 use crate::upstream::error::Error;
+use crate::upstream::outgoing::LetsThrough;
 use crate::upstream::transport::Transport;
 
 /// An open connection. Dropped, it is closed. It is handed on with every request, so it lives in a box.
@@ -47,9 +48,9 @@ pub(in crate::upstream) struct Waiting {
 }
 
 impl Waiting {
-    /// For the answer to HEAD or to another method.
-    pub(in crate::upstream) fn new(to_head: bool) -> Self {
-        Self { reader: Reader::new(to_head), unsent: None }
+    /// For the answer to HEAD or to another method, of whose fields some may stay as they come.
+    pub(in crate::upstream) fn new(to_head: bool, lets_through: Option<LetsThrough>) -> Self {
+        Self { reader: Reader::new(to_head, lets_through), unsent: None }
     }
 
     /// For the answer to the same request on another connection.

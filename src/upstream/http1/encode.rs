@@ -1,16 +1,18 @@
 //! The head of a request as bytes.
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, Uri, request};
+use http::{HeaderMap, Uri};
 use hyper::body::Body;
 
 use crate::http1::coding::{self, Coding, field};
+use crate::upstream::outgoing::Outgoing;
 
 /// What most heads take.
 const USUAL_HEAD: usize = 1024;
 
 /// Writes a head, and answers how the body is to be coded that follows it.
-pub(super) fn head(parts: &request::Parts, body: &impl Body, out: &mut Vec<u8>) -> Coding {
+pub(super) fn head(request: &Outgoing, body: &impl Body, out: &mut Vec<u8>) -> Coding {
+    let parts = &request.head;
     out.reserve(USUAL_HEAD);
     out.extend_from_slice(parts.method.as_str().as_bytes());
     out.push(b' ');
@@ -25,6 +27,7 @@ pub(super) fn head(parts: &request::Parts, body: &impl Body, out: &mut Vec<u8>) 
             field(name, value.as_bytes(), out);
         }
     }
+    out.extend_from_slice(request.ours.as_bytes());
     match &coding {
         Coding::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         Coding::Octets(octets @ 1..) => coding::content_length(*octets, out),

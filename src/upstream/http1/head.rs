@@ -4,12 +4,14 @@ use std::mem::MaybeUninit;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 
 use crate::http1::chunked::Chunked;
 use crate::http1::head::{Place, Places, may_end, number_of};
 use crate::http1::length::Length;
+use crate::http1::lines::Lines;
 use crate::http1::malformed::Malformed;
+use crate::upstream::outgoing::LetsThrough;
 
 /// A head may take this much.
 const LARGEST: usize = 128 * 1024;
@@ -25,6 +27,8 @@ pub(in crate::upstream) struct Head {
     pub(in crate::upstream) status: StatusCode,
     /// Its fields, in order.
     pub(in crate::upstream) headers: HeaderMap,
+    /// The same as they came, if they need not be read: then the map is empty.
+    pub(in crate::upstream) lines: Lines,
     /// Where the body ends.
     pub(in crate::upstream) length: Length,
     /// Whether the upstream keeps the connection after the answer.
@@ -36,6 +40,8 @@ pub(in crate::upstream) struct Head {
 pub(super) struct Reader {
     /// The answer to HEAD has no body, whatever its fields say.
     to_head: bool,
+    /// Which fields may stay as they come.
+    lets_through: Option<LetsThrough>,
     /// So much of what has been read holds no whole head.
     looked: usize,
 }
@@ -49,9 +55,9 @@ struct Start {
 }
 
 impl Reader {
-    /// Of the answer to HEAD or to another method.
-    pub(super) fn new(to_head: bool) -> Self {
-        Self { to_head, looked: 0 }
+    /// Of the answer to HEAD or to another method, of whose fields some may stay as they come.
+    pub(super) fn new(to_head: bool, lets_through: Option<LetsThrough>) -> Self {
+        Self { to_head, lets_through, looked: 0 }
     }
 
     /// Takes the head off what has been read; `None` as long as it is not whole.
@@ -78,17 +84,13 @@ impl Reader {
 
     fn complete(&self, start: &Start, head: &Bytes, places: &[Place]) -> Result<Head, Malformed> {
         let status = start.status;
-        let mut headers = HeaderMap::with_capacity(places.len() + ADDED);
-        let mut framing = Framing::default();
-        for place in places {
-            let (name, value) = place.field(head)?;
-            if framing.note(&name, &value)? == Concerns::Everybody {
-                headers.append(name, value);
+        let (headers, lines, framing) = match self.pass(start, head, places)? {
+            Some((lines, framing)) => (HeaderMap::new(), lines, framing),
+            None => {
+                let (headers, framing) = map(head, places)?;
+                (headers, Lines::default(), framing)
             }
-        }
-        if framing.is_ambiguous() {
-            headers.remove(CONTENT_LENGTH);
-        }
+        };
         let length = framing.length(start.is_1_1)?;
         let bodiless = self.to_head
             || matches!(
@@ -100,8 +102,48 @@ impl Reader {
             && !framing.is_ambiguous()
             && status != StatusCode::SWITCHING_PROTOCOLS
             && (bodiless || length != Length::Close);
-        Ok(Head { status, headers, length: if bodiless { Length::Octets(0) } else { length }, keeps })
+        let length = if bodiless { Length::Octets(0) } else { length };
+        Ok(Head { status, headers, lines, length, keeps })
     }
+
+    /// All fields as they came, and what they say of the body, if all of them may stay so. Those are left out that the body's
+    /// length is told by. The answer to HEAD has such as well, and no body to take it from.
+    fn pass(
+        &self,
+        start: &Start,
+        head: &Bytes,
+        places: &[Place],
+    ) -> Result<Option<(Lines, Framing)>, Malformed> {
+        let is_read = self.to_head || start.status == StatusCode::SWITCHING_PROTOCOLS;
+        let Some(lets_through) = self.lets_through.filter(|_| !is_read) else { return Ok(None) };
+        let mut lines = Lines::with_room(head.len());
+        let mut framing = Framing::default();
+        for place in places {
+            let (name, value) = place.bytes(head);
+            match framing.note(name, value)? {
+                Concerns::Everybody if !lets_through(name) => return Ok(None),
+                Concerns::Everybody => lines.as_it_came(name, value),
+                Concerns::Length | Concerns::Connection => {}
+            }
+        }
+        Ok(Some((lines, framing)))
+    }
+}
+
+/// All fields in a map, and what they say of the body.
+fn map(head: &Bytes, places: &[Place]) -> Result<(HeaderMap, Framing), Malformed> {
+    let mut headers = HeaderMap::with_capacity(places.len() + ADDED);
+    let mut framing = Framing::default();
+    for place in places {
+        let (name, value) = place.field(head)?;
+        if framing.note(name.as_str().as_bytes(), value.as_bytes())? != Concerns::Connection {
+            headers.append(name, value);
+        }
+    }
+    if framing.is_ambiguous() {
+        headers.remove(CONTENT_LENGTH);
+    }
+    Ok((headers, framing))
 }
 
 /// Whom a field is for.
@@ -109,6 +151,8 @@ impl Reader {
 enum Concerns {
     /// Whoever reads the message.
     Everybody,
+    /// Whoever reads the body.
+    Length,
     /// Only us, who have understood it: it speaks of this connection or of how the body comes by it.
     Connection,
 }
@@ -122,27 +166,29 @@ struct Framing {
 }
 
 impl Framing {
-    fn note(&mut self, name: &HeaderName, value: &HeaderValue) -> Result<Concerns, Malformed> {
-        match *name {
-            CONTENT_LENGTH => {
-                for number in value.as_bytes().split(|byte| *byte == b',') {
+    /// What a field, its name in any case, says of that.
+    fn note(&mut self, name: &[u8], value: &[u8]) -> Result<Concerns, Malformed> {
+        let is = |known: &HeaderName| name.eq_ignore_ascii_case(known.as_str().as_bytes());
+        match name.len() {
+            14 if is(&CONTENT_LENGTH) => {
+                for number in value.split(|byte| *byte == b',') {
                     let octets = number_of(number.trim_ascii()).ok_or(Malformed::Length)?;
                     if *self.octets.get_or_insert(octets) != octets {
                         return Err(Malformed::Length);
                     }
                 }
-                Ok(Concerns::Everybody)
+                Ok(Concerns::Length)
             }
-            TRANSFER_ENCODING => {
-                if self.chunked || !value.as_bytes().eq_ignore_ascii_case(b"chunked") {
+            17 if is(&TRANSFER_ENCODING) => {
+                if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
                     return Err(Malformed::Coding);
                 }
                 self.chunked = true;
                 Ok(Concerns::Connection)
             }
-            CONNECTION => {
+            10 if is(&CONNECTION) => {
                 let mut concerns = Concerns::Connection;
-                for option in value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                     if option.eq_ignore_ascii_case(b"close") {
                         self.closes = true;
                     } else if !option.eq_ignore_ascii_case(b"keep-alive") {
@@ -152,7 +198,7 @@ impl Framing {
                 }
                 Ok(concerns)
             }
-            _ if name.as_str() == "keep-alive" => Ok(Concerns::Connection),
+            10 if name.eq_ignore_ascii_case(b"keep-alive") => Ok(Concerns::Connection),
             _ => Ok(Concerns::Everybody),
         }
     }

@@ -3,13 +3,13 @@
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::request;
 use hyper::body::Body;
 use tokio::io::AsyncWrite;
 
 use super::encode;
 use crate::http1::outbox::Outbox;
 use crate::http1::sending::{Failure, Sending};
+use crate::upstream::outgoing::Outgoing;
 
 /// A request as far as it is still to be sent.
 #[derive(Debug)]
@@ -27,10 +27,10 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     /// A request of which nothing is out yet; its bytes are put into `buffer`.
-    pub(in crate::upstream) fn new(parts: &request::Parts, body: B, buffer: Vec<u8>) -> Self {
+    pub(in crate::upstream) fn new(request: &Outgoing, body: B, buffer: Vec<u8>) -> Self {
         let mut outbox = Outbox::new(buffer);
-        let coding = encode::head(parts, &body, outbox.end());
-        let repeatable = body.is_end_stream() && parts.method.is_idempotent();
+        let coding = encode::head(request, &body, outbox.end());
+        let repeatable = body.is_end_stream() && request.head.method.is_idempotent();
         Self { sending: Sending::new(outbox, coding, body), repeatable, broken: false }
     }
 

@@ -2,18 +2,20 @@
 
 use http::header::{CONNECTION, HOST};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{Request, Uri, Version, request};
+use http::{Request, Uri, Version};
 
 use super::switch::Switch;
+use crate::upstream::outgoing::Outgoing;
 
 /// Turns a request in origin-form into one of HTTP/2 (RFC 9113 section 8.3.1), which may ask to leave HTTP. Where it
 /// names no host, as HTTP/1.0 may, `otherwise` stands for it.
 pub(in crate::upstream) fn for_http2(
-    parts: &request::Parts,
+    outgoing: &Outgoing,
     scheme: Scheme,
     otherwise: &str,
 ) -> (Request<()>, Option<Switch>) {
-    let mut headers = parts.headers.clone();
+    let parts = &outgoing.head;
+    let mut headers = outgoing.headers();
     let host = headers.remove(HOST);
     let named = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
     let authority = named.or_else(|| Authority::try_from(otherwise).ok());
@@ -34,11 +36,13 @@ pub(in crate::upstream) fn for_http2(
 
 #[cfg(test)]
 mod tests {
+    use http::request;
+
     use super::*;
 
     fn turned(request: request::Builder) -> Request<()> {
         let (request, switch) =
-            for_http2(&request.body(()).unwrap().into_parts().0, Scheme::HTTP, "127.0.0.1:80");
+            for_http2(&request.body(()).unwrap().into_parts().0.into(), Scheme::HTTP, "127.0.0.1:80");
         assert!(switch.is_none());
         request
     }

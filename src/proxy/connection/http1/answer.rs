@@ -7,6 +7,7 @@ use hyper::body::Body;
 use super::head::Asked;
 use crate::http1::coding::{self, Coding, field};
 use crate::http1::head::number_of;
+use crate::http1::lines::Lines;
 use crate::http1::malformed::Malformed;
 use crate::proxy::date::Date;
 
@@ -26,7 +27,7 @@ pub(super) struct Course {
 /// Writes a head, and answers how it goes on.
 pub(super) fn head(
     asked: Asked,
-    parts: &response::Parts,
+    (parts, ours): (&response::Parts, &Lines),
     body: &impl Body,
     date: &Date,
     out: &mut Vec<u8>,
@@ -36,7 +37,7 @@ pub(super) fn head(
     let bodiless = asked.by_head || is_bodiless(parts.status);
     let coding = coding(asked, parts, bodiless, body);
     let mut keeps = asked.keeps && coding != Coding::Close && parts.status != StatusCode::SWITCHING_PROTOCOLS;
-    let (mut says_close, mut is_dated) = (false, false);
+    let (mut says_close, mut is_dated) = (false, ours.is_dated());
     for (name, value) in &parts.headers {
         match *name {
             // One way to tell the end, and only one.
@@ -48,6 +49,7 @@ pub(super) fn head(
         }
         field(name, value.as_bytes(), out);
     }
+    out.extend_from_slice(ours.as_bytes());
     match &coding {
         Coding::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         Coding::Octets(octets) if !bodiless => coding::content_length(*octets, out),

@@ -83,11 +83,8 @@ impl Reader {
         let longest = self.limits.header_size as usize;
         if self.looked == 0 || may_end(read, self.looked) {
             let mut places = Places::new();
-            if let Some(start) = parse(read, self.limits.headers as usize, &mut places)? {
+            if let Some(start) = parse(read, self.limits, &mut places)? {
                 self.looked = 0;
-                if start.end > longest {
-                    return Err(Malformed::TooLong);
-                }
                 let bytes = read.split_to(start.end).freeze();
                 return self.complete(start, &bytes, &places).map(Some);
             }
@@ -196,8 +193,9 @@ impl Meaning {
 }
 
 fn ends_in_chunks(value: &HeaderValue) -> bool {
-    let last = value.as_bytes().rsplit(|byte| *byte == b',').next().unwrap_or_default();
-    last.trim_ascii().eq_ignore_ascii_case(b"chunked")
+    // What is no text is no list either.
+    let last = value.to_str().unwrap_or_default().rsplit(',').next().unwrap_or_default();
+    last.trim_ascii().eq_ignore_ascii_case("chunked")
 }
 
 fn lists(value: &HeaderValue, option: &str) -> bool {
@@ -205,9 +203,9 @@ fn lists(value: &HeaderValue, option: &str) -> bool {
     options.any(|listed| listed.trim_ascii().eq_ignore_ascii_case(option.as_bytes()))
 }
 
-/// What a whole head begins with, and in `places` where its fields stand, of which there may be `most`; `None` if it is not
-/// whole.
-fn parse(read: &[u8], most: usize, places: &mut Places) -> Result<Option<Start>, Malformed> {
+/// What a whole head begins with, and in `places` where its fields stand; `None` if it is not whole.
+fn parse(read: &[u8], limits: Limits, places: &mut Places) -> Result<Option<Start>, Malformed> {
+    let most = limits.headers as usize;
     let mut usual = [const { MaybeUninit::uninit() }; USUAL_FIELDS];
     let mut more;
     let room = match usual.get_mut(..most) {
@@ -225,6 +223,9 @@ fn parse(read: &[u8], most: usize, places: &mut Places) -> Result<Option<Start>,
         error => Malformed::Head(error),
     });
     let httparse::Status::Complete(end) = parsed? else { return Ok(None) };
+    if end > limits.header_size as usize {
+        return Err(Malformed::TooLong);
+    }
     let target = request.path.unwrap_or_default();
     if target.len() > LONGEST_TARGET {
         return Err(Malformed::LongTarget);

@@ -72,10 +72,10 @@ impl Wire {
     ) -> Poll<Result<Option<Head>, Broken>> {
         loop {
             if !self.inbox.is_empty() {
+                self.stream.begun();
                 if let Some(head) = reader.decode(&mut self.inbox.bytes)? {
                     return Poll::Ready(Ok(Some(head)));
                 }
-                self.stream.begun();
             }
             // Empty lines before a head are passed over.
             let nothing = self.inbox.bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n'));

@@ -7,7 +7,7 @@ fn in_pieces(bytes: &[u8], cuts: &[usize], to_head: bool) -> Result<Option<(Head
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
     cuts.extend([0, bytes.len()]);
     cuts.sort_unstable();
-    let (mut reader, mut read) = (Reader::new(to_head), BytesMut::new());
+    let (mut reader, mut read) = (Reader::new(to_head, None), BytesMut::new());
     for (index, pair) in cuts.windows(2).enumerate() {
         read.extend_from_slice(&bytes[pair[0]..pair[1]]);
         if pair[0] == pair[1] && index > 0 {
@@ -22,7 +22,7 @@ fn in_pieces(bytes: &[u8], cuts: &[usize], to_head: bool) -> Result<Option<(Head
 }
 
 fn whole(text: &str) -> Result<Option<Head>, Malformed> {
-    Reader::new(false).decode(&mut BytesMut::from(text))
+    Reader::new(false, None).decode(&mut BytesMut::from(text))
 }
 
 fn head(fields: &str) -> Head {
@@ -64,7 +64,7 @@ fn some_answers_have_no_body_whatever_they_say() {
         assert_eq!(whole(&text).unwrap().expect(status).length, Length::Octets(0), "{status}");
     }
     let mut read = BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
-    let answer = Reader::new(true).decode(&mut read).unwrap().unwrap();
+    let answer = Reader::new(true, None).decode(&mut read).unwrap().unwrap();
     assert_eq!((answer.length, answer.keeps), (Length::Octets(0), true));
 }
 
@@ -99,7 +99,7 @@ fn interim_answers_are_skipped() {
     let text =
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\nbody";
     let mut read = BytesMut::from(text);
-    let answer = Reader::new(false).decode(&mut read).unwrap().unwrap();
+    let answer = Reader::new(false, None).decode(&mut read).unwrap().unwrap();
     assert_eq!((answer.status, answer.headers.len()), (StatusCode::OK, 0));
     assert_eq!(&read[..], b"body");
 }
@@ -170,5 +170,27 @@ proptest! {
             // What is no head may be found out later, when its end has come.
             Err(_) => prop_assert!(!matches!(&in_pieces, Ok(Some(_))), "{in_pieces:?}"),
         }
+    }
+
+    /// Whether an answer's fields are read or stay as they came, it is the same answer.
+    #[test]
+    fn what_stays_as_it_came_says_the_same(bytes in bytes(), to_head: bool) {
+        let read = |lets_through| Reader::new(to_head, lets_through).decode(&mut BytesMut::from(&bytes[..]));
+        let (passed, mapped) = (read(Some(|name: &[u8]| !name.eq_ignore_ascii_case(b"set-cookie"))), read(None));
+        let (Ok(Some(passed)), Ok(Some(mapped))) = (&passed, &mapped) else {
+            prop_assert_eq!(passed, mapped);
+            return Ok(());
+        };
+        prop_assert_eq!((passed.status, &passed.length), (mapped.status, &mapped.length));
+        prop_assert_eq!(passed.keeps, mapped.keeps);
+        let (mut fields, mut expected) = (passed.headers.clone(), mapped.headers.clone());
+        passed.lines.extend(&mut fields);
+        if !passed.lines.is_empty() {
+            prop_assert!(passed.headers.is_empty() && !fields.contains_key("set-cookie"));
+            expected.remove(CONTENT_LENGTH);
+        } else if passed.headers.is_empty() {
+            expected.remove(CONTENT_LENGTH);
+        }
+        prop_assert_eq!(fields, expected);
     }
 }

@@ -23,7 +23,8 @@ fn written(asked: Asked, status: u16, fields: &[(&'static str, &str)], body: &im
     }
     let (parts, ()) = response.body(()).unwrap().into_parts();
     let mut out = Vec::new();
-    let course = head(asked, &parts, body, &Date::new(Timestamp::from_nanos(0)), &mut out);
+    let course =
+        head(asked, (&parts, &Lines::default()), body, &Date::new(Timestamp::from_nanos(0)), &mut out);
     (String::from_utf8(out).unwrap().replacen(DATED, "", 1), course)
 }
 
@@ -56,6 +57,16 @@ fn a_known_length_is_told_in_our_digits() {
     assert_eq!(course, Course { coding: Coding::Octets(0), has_body: false, keeps: true });
     let (text, _) = written(GET, 200, &[("content-length", "7")], &Stream);
     assert_eq!(text, "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n");
+}
+
+#[test]
+fn what_we_put_on_it_stands_behind_its_own() {
+    let (parts, ()) = Response::builder().header("x", "1").body(()).unwrap().into_parts();
+    let (mut ours, mut out) = (Lines::default(), Vec::new());
+    ours.number(&http::header::AGE, 7);
+    head(GET, (&parts, &ours), &hello(), &Date::new(Timestamp::from_nanos(0)), &mut out);
+    let expected = format!("HTTP/1.1 200 OK\r\nx: 1\r\nage: 7\r\ncontent-length: 5\r\n{DATED}\r\n");
+    assert_eq!(String::from_utf8(out).unwrap(), expected);
 }
 
 #[test]
@@ -121,7 +132,7 @@ fn a_date_is_put_on_what_has_none() {
         }
         let (parts, ()) = response.body(()).unwrap().into_parts();
         let mut out = Vec::new();
-        head(GET, &parts, &hello(), &Date::new(Timestamp::from_nanos(0)), &mut out);
+        head(GET, (&parts, &Lines::default()), &hello(), &Date::new(Timestamp::from_nanos(0)), &mut out);
         String::from_utf8(out).unwrap()
     };
     assert!(dated(&[]).contains(DATED));

@@ -1,9 +1,14 @@
-//! What upstreams answer.
+//! What clients ask over HTTP/1.1, and what upstreams answer.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::steered;
 use crate::{proxy, upstream};
+
+/// The head of a request is the same however it comes, and tells one end of its body.
+pub fn request(data: &[u8]) {
+    proxy::fuzzing::request(data);
+}
 
 /// The head and body of an answer are the same however they come, byte by byte or at once.
 pub fn answer(data: &[u8]) {
