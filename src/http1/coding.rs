@@ -22,6 +22,7 @@ pub enum Coding {
 }
 
 /// Writes a field.
+#[inline]
 pub fn field(name: &HeaderName, value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(name.as_str().as_bytes());
     out.extend_from_slice(b": ");
@@ -31,7 +32,9 @@ pub fn field(name: &HeaderName, value: &[u8], out: &mut Vec<u8>) {
 
 /// Writes the length of a body, in our own digits: `0010` is eight to some.
 pub fn content_length(octets: u64, out: &mut Vec<u8>) {
-    field(&CONTENT_LENGTH, itoa::Buffer::new().format(octets).as_bytes(), out);
+    out.extend_from_slice(b"content-length: ");
+    out.extend_from_slice(itoa::Buffer::new().format(octets).as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 /// The trailers that a message announces, those apart that must not stand in one (RFC 9110 section 6.5.1).

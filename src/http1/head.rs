@@ -33,6 +33,7 @@ impl Place {
     ///
     /// # Errors
     /// For what is no name or no value.
+    #[inline]
     pub fn field(self, head: &Bytes) -> Result<(HeaderName, HeaderValue), Malformed> {
         let name = HeaderName::from_bytes(&head[range(self.name)]);
         let name = name.map_err(|_| Malformed::Head(httparse::Error::HeaderName))?;

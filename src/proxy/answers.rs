@@ -321,7 +321,8 @@ fn refused(
     }
     let mut response = Response::new(ResponseBody::ours(body.clone(), exchange));
     *response.status_mut() = status;
-    *response.headers_mut() = headers;
+    // The map that was there has no memory to be given back.
+    std::mem::forget(std::mem::replace(response.headers_mut(), headers));
     closing_if(close, response)
 }
 

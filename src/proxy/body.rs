@@ -164,6 +164,14 @@ impl ResponseBody {
         Self { content: Content::Ours(None), exchange: None }
     }
 
+    /// The answer is complete without it.
+    pub(super) fn leave_out(&mut self) {
+        let is_left = !self.is_end_stream();
+        if let Some(exchange) = self.exchange.as_mut().filter(|_| is_left) {
+            exchange.note_left_out();
+        }
+    }
+
     fn new(content: Content, exchange: Box<Exchange>) -> Self {
         let mut body = Self { content, exchange: Some(exchange) };
         body.note_end();

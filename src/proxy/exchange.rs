@@ -361,6 +361,12 @@ impl Exchange {
         }
     }
 
+    /// The answer goes without its body, as that to HEAD does.
+    pub(super) fn note_left_out(&mut self) {
+        self.whole = true;
+        self.capture = None;
+    }
+
     /// The answer's body broke off.
     pub(super) fn broke_off(&mut self) {
         self.flag = Flag::UpstreamClosed;

@@ -96,12 +96,12 @@ async fn converse(connection: &Rc<Connection>, wire: &Rc<RefCell<Wire>>) -> Resu
     let mut buffer = Vec::new();
     loop {
         let read = poll_fn(|cx| wire.borrow_mut().poll_head(&mut reader, cx)).await;
-        let Head { parts, length, expects, asked } = match read {
-            Ok(Some(head)) => head,
-            Ok(None) => break,
+        match read {
+            Ok(_) => {}
             Err(Broken::Malformed(malformed)) => return refuse(connection, wire, malformed).await,
             Err(broken) => return Err(broken),
-        };
+        }
+        let Some(Head { parts, length, expects, asked }) = reader.take() else { break };
         let body = if length.is_over() {
             Incoming::None
         } else {
@@ -140,7 +140,7 @@ fn begin(
     Reply { response, ours, .. }: Reply,
     buffer: Vec<u8>,
 ) -> (Sending<ResponseBody>, HeaderMap, bool) {
-    let (mut parts, body) = response.into_parts();
+    let (parts, mut body) = response.into_parts();
     let mut outbox = Outbox::new(buffer);
     let mut wire = wire.borrow_mut();
     outbox.end().extend_from_slice(wire.begin_answer());
@@ -148,11 +148,14 @@ fn begin(
     drop(wire);
     let Course { coding, has_body, keeps } =
         answer::head(asked, (&parts, &ours), &body, &connection.worker.date, outbox.end());
+    if !has_body {
+        body.leave_out();
+    }
     let mut sending = Sending::new(outbox, coding, body);
     if !has_body {
         sending.without_body();
     }
-    let mut spare = std::mem::take(&mut parts.headers);
+    let mut spare = parts.headers;
     if spare.capacity() > MOST_KEPT_FIELDS {
         spare = HeaderMap::new();
     }

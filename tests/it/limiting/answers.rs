@@ -166,6 +166,8 @@ fn a_refusal_of_head_has_no_body_and_one_of_get_has() {
     let refused = client.get("/");
     assert_eq!(refused.status, 429);
     assert!(refused.body.length > 0);
+    // It was answered in full, and not given up by its client.
+    assert_eq!(weir.metric("weir_requests_reset_total", &[]), 0.0);
 }
 
 #[test]

@@ -37,7 +37,9 @@ fn read(data: &[u8], limits: Limits, step: usize) -> Read {
     let mut pieces = data.chunks(step.max(1));
     for piece in pieces.by_ref() {
         buffer.extend_from_slice(piece);
-        if let Some(head) = reader.decode(&mut buffer)? {
+        if reader.decode(&mut buffer)?
+            && let Some(head) = reader.take()
+        {
             return Ok(Some((head, buffer.iter().chain(pieces.flatten()).copied().collect())));
         }
     }

@@ -53,7 +53,9 @@ pub(super) struct Reader {
     /// So much of what has been read holds no whole head.
     looked: usize,
     /// An empty map, to be filled again.
-    spare: HeaderMap,
+    spare: Option<HeaderMap>,
+    /// The head that was decoded last, until it is taken.
+    head: Option<Head>,
 }
 
 /// What a head begins with.
@@ -67,36 +69,43 @@ struct Start {
 
 impl Reader {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, looked: 0, spare: HeaderMap::new() }
+        Self { limits, looked: 0, spare: None, head: None }
     }
 
     /// An empty map that is no longer needed.
     pub(super) fn reuse(&mut self, spare: HeaderMap) {
-        self.spare = spare;
+        self.spare = Some(spare);
     }
 
-    /// Takes the head off what has been read; `None` as long as it is not whole.
+    /// The head that has been decoded.
+    pub(super) fn take(&mut self) -> Option<Head> {
+        self.head.take()
+    }
+
+    /// Takes a head off what has been read, to be [taken](Self::take): it is large, and is to be moved once. Whether it is
+    /// whole.
     ///
     /// # Errors
     /// For what is not a head, or one over the limits.
-    pub(super) fn decode(&mut self, read: &mut BytesMut) -> Result<Option<Head>, Malformed> {
+    pub(super) fn decode(&mut self, read: &mut BytesMut) -> Result<bool, Malformed> {
         let longest = self.limits.header_size as usize;
         if self.looked == 0 || may_end(read, self.looked) {
             let mut places = Places::new();
             if let Some(start) = parse(read, self.limits, &mut places)? {
                 self.looked = 0;
                 let bytes = read.split_to(start.end).freeze();
-                return self.complete(start, &bytes, &places).map(Some);
+                self.complete(start, &bytes, &places)?;
+                return Ok(true);
             }
         }
         self.looked = read.len();
-        if self.looked > longest { Err(Malformed::TooLong) } else { Ok(None) }
+        if self.looked > longest { Err(Malformed::TooLong) } else { Ok(false) }
     }
 
-    fn complete(&mut self, start: Start, bytes: &Bytes, places: &[Place]) -> Result<Head, Malformed> {
+    fn complete(&mut self, start: Start, bytes: &Bytes, places: &[Place]) -> Result<(), Malformed> {
         let Start { method, target, is_1_1, end: _ } = start;
         let uri = Uri::from_maybe_shared(bytes.slice(range(target))).map_err(|_| Malformed::Target)?;
-        let mut headers = std::mem::take(&mut self.spare);
+        let mut headers = self.spare.take().unwrap_or_default();
         headers.reserve(places.len());
         let mut meaning = Meaning { is_1_1, keeps: is_1_1, ..Meaning::default() };
         for place in places {
@@ -113,8 +122,10 @@ impl Reader {
         parts.method = method;
         parts.uri = uri;
         parts.version = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
-        parts.headers = headers;
-        Ok(Head { parts, length, expects, asked })
+        // The map that was there has no memory to be given back.
+        std::mem::forget(std::mem::replace(&mut parts.headers, headers));
+        self.head = Some(Head { parts, length, expects, asked });
+        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio::io::AsyncWrite;
 
-use super::head::{Head, Reader};
+use super::head::Reader;
 use crate::http1::inbox::Inbox;
 use crate::http1::length::{Length, Piece};
 use crate::http1::malformed::Malformed;
@@ -64,28 +64,28 @@ impl Wire {
         self.closing
     }
 
-    /// The next request's head; `None` where there is none.
+    /// Reads the next request's head with `reader`; whether there is one.
     pub(super) fn poll_head(
         &mut self,
         reader: &mut Reader,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Head>, Broken>> {
+    ) -> Poll<Result<bool, Broken>> {
         loop {
             if !self.inbox.is_empty() {
                 self.stream.begun();
-                if let Some(head) = reader.decode(&mut self.inbox.bytes)? {
-                    return Poll::Ready(Ok(Some(head)));
+                if reader.decode(&mut self.inbox.bytes)? {
+                    return Poll::Ready(Ok(true));
                 }
             }
             // Empty lines before a head are passed over.
             let nothing = self.inbox.bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
             match self.inbox.poll_read(&mut self.stream, cx) {
                 Poll::Ready(Ok(1..)) => {}
-                Poll::Ready(Ok(0)) if nothing => return Poll::Ready(Ok(None)),
+                Poll::Ready(Ok(0)) if nothing => return Poll::Ready(Ok(false)),
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::Error::from(Malformed::CutOff).into())),
-                Poll::Ready(Err(_)) if nothing => return Poll::Ready(Ok(None)),
+                Poll::Ready(Err(_)) if nothing => return Poll::Ready(Ok(false)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
-                Poll::Pending if nothing && self.closing => return Poll::Ready(Ok(None)),
+                Poll::Pending if nothing && self.closing => return Poll::Ready(Ok(false)),
                 Poll::Pending => return Poll::Pending,
             }
         }

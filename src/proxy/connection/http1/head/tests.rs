@@ -21,7 +21,8 @@ fn in_pieces(bytes: &[u8], limits: Limits, cuts: &[usize]) -> Outcome {
     let (mut reader, mut read) = (Reader::new(limits), BytesMut::new());
     for pair in cuts.windows(2).filter(|pair| pair[0] < pair[1]) {
         read.extend_from_slice(&bytes[pair[0]..pair[1]]);
-        if let Some(head) = reader.decode(&mut read)? {
+        if reader.decode(&mut read)? {
+            let head = reader.take().expect("what was decoded");
             return Ok(Some((head, [&read[..], &bytes[pair[1]..]].concat())));
         }
     }
