@@ -49,10 +49,10 @@ impl Lines {
         self.put(name, itoa::Buffer::new().format(number).as_bytes());
     }
 
-    /// Adds fields that are written already, each with its end of line.
-    pub fn written(&mut self, lines: &[u8]) {
+    /// Adds what `write` writes: fields, each with its end of line.
+    pub fn written(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         self.make_room();
-        self.text.extend_from_slice(lines);
+        write(&mut self.text);
     }
 
     fn make_room(&mut self) {
@@ -98,7 +98,7 @@ mod tests {
         assert!(lines.is_empty());
         lines.put(&WARNING, b"199 - \"a: b\"");
         lines.number(&AGE, 12);
-        lines.written(b"x-one: 1\r\n");
+        lines.written(|out| out.extend_from_slice(b"x-one: 1\r\n"));
         assert!(!lines.is_dated());
         lines.as_it_came(b"X-One", b"");
         let text = "warning: 199 - \"a: b\"\r\nage: 12\r\nx-one: 1\r\nX-One: \r\n";

@@ -323,7 +323,10 @@ fn refused(
     *response.status_mut() = status;
     // The map that was there has no memory to be given back.
     std::mem::forget(std::mem::replace(response.headers_mut(), headers));
-    closing_if(close, response)
+    if close {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// Sees to a body that nobody wants; whether the connection has to be closed after the answer.

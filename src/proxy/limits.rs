@@ -206,10 +206,7 @@ impl Limits {
     pub(super) fn refusal_lines(&self, view: &View, position: usize, retry_after: Duration) -> Option<Lines> {
         let (prepared, usage) = self.prepared(view, position)?;
         let mut lines = Lines::default();
-        for (name, number) in Prepared::numbers(retry_after, &usage) {
-            lines.number(&name, number);
-        }
-        lines.written(prepared.lines());
+        lines.written(|out| prepared.write(retry_after, &usage, out));
         Some(lines)
     }
 

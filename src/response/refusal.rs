@@ -92,25 +92,30 @@ impl Prepared {
     /// The headers of one refusal.
     pub fn fill(&self, retry_after: Duration, usage: &Usage) -> HeaderMap {
         let mut headers = self.headers.clone();
-        for (value, (_, number)) in headers.values_mut().zip(Self::numbers(retry_after, usage)) {
+        for (value, number) in headers.values_mut().zip(numbers(retry_after, usage)) {
             *value = self::number(number);
         }
         headers
     }
 
-    /// The headers of one refusal that are numbers.
-    pub fn numbers(retry_after: Duration, usage: &Usage) -> [(HeaderName, u64); NUMBERS] {
-        [
-            (RETRY_AFTER, seconds_to_wait(retry_after)),
-            (X_RATELIMIT_REMAINING, usage.remaining.into()),
-            (X_RATELIMIT_RESET, whole_seconds(usage.reset)),
-        ]
+    /// The same as HTTP/1.1 writes them, each with its end of line.
+    pub fn write(&self, retry_after: Duration, usage: &Usage, out: &mut Vec<u8>) {
+        let [retry_after, remaining, reset] = numbers(retry_after, usage);
+        let mut digits = itoa::Buffer::new();
+        out.extend_from_slice(b"retry-after: ");
+        out.extend_from_slice(digits.format(retry_after).as_bytes());
+        out.extend_from_slice(b"\r\nx-ratelimit-remaining: ");
+        out.extend_from_slice(digits.format(remaining).as_bytes());
+        out.extend_from_slice(b"\r\nx-ratelimit-reset: ");
+        out.extend_from_slice(digits.format(reset).as_bytes());
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(&self.lines);
     }
+}
 
-    /// The other headers as HTTP/1.1 writes them, each with its end of line.
-    pub fn lines(&self) -> &[u8] {
-        &self.lines
-    }
+/// Those of a refusal's headers that are numbers: how long to wait, what is left, and when the limit is whole again.
+fn numbers(retry_after: Duration, usage: &Usage) -> [u64; NUMBERS] {
+    [seconds_to_wait(retry_after), usage.remaining.into(), whole_seconds(usage.reset)]
 }
 
 /// RFC 9110 section 10.2.3 allows zero; a client that is told so comes back at once.
@@ -141,10 +146,9 @@ mod tests {
             write_envoy(&mut written, &[Standing { notation: &notation, grown: None, usage }]);
             let prepared = Prepared::new(&refusal, &notation);
             assert_eq!(prepared.fill(wait, &usage), written);
-            let mut lines = String::from_utf8(prepared.lines().to_vec()).unwrap();
-            for (name, number) in Prepared::numbers(wait, &usage) {
-                lines.push_str(&format!("{name}: {number}\r\n"));
-            }
+            let mut lines = Vec::new();
+            prepared.write(wait, &usage, &mut lines);
+            let lines = String::from_utf8(lines).unwrap();
             let as_map = lines.split_terminator("\r\n").filter_map(|line| line.split_once(": "));
             let as_map: HeaderMap = as_map
                 .map(|(name, value)| {

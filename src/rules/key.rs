@@ -130,6 +130,14 @@ impl KeyTemplate {
         route: Route<'_>,
         hasher: KeyHasher,
     ) -> Result<KeyHash, Incomplete> {
+        if let [KeyPart::ClientIp] = *self.0 {
+            // Most rules: what the encoding is needs no list.
+            request.client_ip().ok_or(Incomplete::Missing)?;
+            return Ok(match request.client_network {
+                IpAddr::V4(v4) => hasher.hash(&with_length::<4, 8>(v4.octets())),
+                IpAddr::V6(v6) => hasher.hash(&with_length::<16, 20>(v6.octets())),
+            });
+        }
         let mut encoded = Encoded::new();
         for part in &self.0 {
             part.encode(request, route, &mut encoded)?;

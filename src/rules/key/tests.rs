@@ -283,3 +283,15 @@ fn one_rule_may_count_wider_networks() {
         assert_eq!(as_all(peer), get("/").from(peer).by(&[KeyPart::ClientIp]));
     }
 }
+
+/// Other instances and saved states know the same counters, whichever way a key was hashed.
+#[test]
+fn an_address_alone_is_encoded_like_an_address_among_others() {
+    for peer in ["192.0.2.7", "2001:db8::7", "::ffff:192.0.2.7"] {
+        let request = get("/").from(peer);
+        let Request { method, uri, headers, peer, settings } = &request;
+        let attributes = identify(method, uri, headers, *peer, settings, Timestamp::EPOCH).unwrap();
+        let encoded = KeyPart::ClientIp.encoded(&attributes).unwrap().unwrap();
+        assert_eq!(request.by(&[KeyPart::ClientIp]), Ok(HASHER.hash(&encoded)), "{peer}");
+    }
+}
