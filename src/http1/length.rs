@@ -6,7 +6,7 @@ use http::HeaderMap;
 use super::chunked::Chunked;
 use super::malformed::Malformed;
 
-/// How the end of an answer's body is told (RFC 9112 section 6.3), and how far it has come.
+/// How the end of a body is told (RFC 9112 section 6.3), and how far it has come.
 #[derive(Debug, PartialEq)]
 pub enum Length {
     /// So many octets are still to come.

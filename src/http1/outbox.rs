@@ -81,6 +81,11 @@ impl Outbox {
         self.begun
     }
 
+    /// What was written is to be seen off once more: whoever waits for it is told when it is on its way.
+    pub fn flush(&mut self) {
+        self.lies = true;
+    }
+
     /// Writes all there is.
     pub fn poll_write(
         &mut self,

@@ -110,6 +110,8 @@ impl<B> Sending<B> {
     /// The body has ended: what ends it goes out.
     fn end(&mut self, trailers: Option<&HeaderMap>) -> io::Result<()> {
         (self.body, self.is_open) = (None, false);
+        // Its last byte may have been written long ago.
+        self.outbox.flush();
         match (&self.coding, trailers) {
             (Coding::Octets(0) | Coding::Close, _) => {}
             (Coding::Octets(_), _) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -157,3 +159,6 @@ impl<B> Sending<B> {
         self.outbox.into_buffer()
     }
 }
+
+#[cfg(test)]
+mod tests;

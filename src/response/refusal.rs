@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::fallback::Keeping;
@@ -72,8 +72,20 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// For a rule with the one limit that `notation` writes, whose clients see `x-ratelimit-*`.
-    pub fn new(refusal: &Refusal, notation: &Notation) -> Self {
+    /// For a rule with the one limit that `notation` writes, whose clients see `x-ratelimit-*`. `None` where the configuration
+    /// has headers that are written otherwise: ours, and those of every answer.
+    pub fn new(refusal: &Refusal, notation: &Notation) -> Option<Self> {
+        let written = [
+            DATE,
+            RETRY_AFTER,
+            X_ENVOY_RATELIMITED,
+            X_RATELIMIT_LIMIT,
+            X_RATELIMIT_REMAINING,
+            X_RATELIMIT_RESET,
+        ];
+        if written.iter().any(|name| refusal.headers.contains_key(name)) {
+            return None;
+        }
         let mut headers = HeaderMap::with_capacity(refusal.headers.len() + ROOM);
         let zero = || HeaderValue::from_static("0");
         headers.insert(RETRY_AFTER, zero());
@@ -86,7 +98,7 @@ impl Prepared {
         for (name, value) in headers.iter().skip(NUMBERS) {
             lines.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
         }
-        Self { headers, lines: lines.into() }
+        Some(Self { headers, lines: lines.into() })
     }
 
     /// The headers of one refusal.
@@ -144,7 +156,7 @@ mod tests {
             let usage = Usage { used: 0, remaining, reset };
             let mut written = refusal.limited_headers(wait);
             write_envoy(&mut written, &[Standing { notation: &notation, grown: None, usage }]);
-            let prepared = Prepared::new(&refusal, &notation);
+            let prepared = Prepared::new(&refusal, &notation).unwrap();
             assert_eq!(prepared.fill(wait, &usage), written);
             let mut lines = Vec::new();
             prepared.write(wait, &usage, &mut lines);

@@ -255,6 +255,38 @@ fn a_hidden_request_behind_a_body_is_never_run() {
 }
 
 #[test]
+fn nothing_behind_a_broken_body_is_a_request() {
+    let origin = Origin::hello();
+    let weir =
+        Weir::start(&config(origin.address(), "rules: [{ name: no, match: { path: /deny }, action: deny }]"));
+    // What comes after the answer completes a chunk or a trailer that is none.
+    for (begun, rest) in [("5\r\nhello\r", "\n5\rXab\r\n0\r\n\r\n"), ("0\r\nabcdefgh", "ijk\r\n\r\n")] {
+        let mut client = Client::connect(weir.address());
+        client.send(format!(
+            "POST /deny HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n{begun}"
+        ));
+        assert_eq!(client.answer("POST").status, 403);
+        // The connection may be closed already.
+        let _ = client.wire.send(format!("{rest}GET /hidden HTTP/1.1\r\nhost: a.test\r\n\r\n"));
+        assert!(!matches!(client.wire.read_head(), Ok(Some(_))), "answered behind {begun:?}");
+        assert!(client.is_closed());
+    }
+    assert_eq!(origin.seen().len(), 0);
+    assert_eq!(weir.metric("weir_panics_total", &[]), 0.0);
+}
+
+#[test]
+fn the_answer_to_a_broken_body_says_that_the_connection_ends() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config(origin.address(), ""));
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\nx\r\n");
+    let answer = client.answer("POST");
+    assert_eq!((answer.status, answer.header("connection")), (400, "close"));
+    assert!(client.is_closed());
+}
+
+#[test]
 fn an_error_says_nothing_about_our_insides() {
     let weir = Weir::start(&config("echo", ""));
     let mut client = Client::connect(weir.address());

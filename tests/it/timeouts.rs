@@ -132,6 +132,36 @@ fn an_upload_that_stands_still_is_given_up() {
     assert!(!origin.only().complete, "the upstream was told that half a body is a whole one");
 }
 
+/// An answer that comes before its request has ended leaves the rest of the upload to itself, but not for ever.
+#[test]
+fn an_upload_that_stands_still_beside_an_early_answer_is_given_up() {
+    let origin = Origin::start(|turn| {
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")?;
+        // Until its connection is closed.
+        turn.body().map(|_| Then::Keep)
+    });
+    let upstream = format!("{{ address: \"{}\", idle_timeout: 300ms }}", origin.address());
+    let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 100000\r\n\r\nabc");
+    assert_eq!(client.answer("POST").status, 200);
+    assert!(client.is_closed(), "a socket is kept that nobody times");
+    let upstreams = || weir.metric("weir_upstream_connections", &[]);
+    until_true("the upstream's connection to be closed", || upstreams() == 0.0);
+}
+
+#[test]
+fn an_empty_line_behind_a_body_is_no_request_to_wait_for() {
+    let origin = Origin::hello();
+    let weir = impatient(&origin, "header_timeout: 300ms, idle_timeout: 5s");
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 3\r\n\r\nabc\r\n");
+    assert_eq!(client.answer("POST").status, 200);
+    pause(Duration::from_millis(700));
+    assert_eq!(client.get("/").status, 200, "it was taken for half a head");
+    assert_eq!(weir.metric("weir_requests_malformed_total", &[]), 0.0);
+}
+
 #[test]
 fn a_download_that_stands_still_is_cut() {
     let origin = Origin::start(|turn| {

@@ -155,3 +155,17 @@ fn all_extensions_together_have_a_limit() {
     assert_eq!(read(&format!("{within}0\r\n\r\n")).0.len(), 16);
     assert_broken(&format!("{over}0\r\n\r\n"));
 }
+
+/// Whoever goes on reading behind an error would find an end where there is none.
+#[test]
+fn behind_an_error_there_is_nothing() {
+    for (first, then) in [("5\r\nhello\r", "\n5\rXab\r\n0\r\n\r\n"), ("0\r\nabcdefgh", "ijk\r\n\r\n")] {
+        let (mut chunked, mut read) = (Chunked::default(), BytesMut::from(first));
+        while !matches!(chunked.decode(&mut read).expect(first), Piece::More) {}
+        read.extend_from_slice(then.as_bytes());
+        for _ in 0..3 {
+            assert!(chunked.decode(&mut read).is_err(), "{first:?} {then:?}");
+        }
+        assert!(!chunked.is_over());
+    }
+}

@@ -15,6 +15,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
+use bytes::Bytes;
 use http::HeaderMap;
 use tokio::io::AsyncWrite as _;
 
@@ -41,22 +42,42 @@ const TIMED_OUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n
 
 /// Serves a connection to its end.
 pub(super) async fn serve(connection: Rc<Connection>, stream: Downstream) {
-    let wire = Rc::new(RefCell::new(Wire::new(stream)));
-    let ended = see_through(&connection, &wire).await;
+    let wire = Line(Rc::new(RefCell::new(Wire::new(stream))));
+    let ended = see_through(&connection, &wire.0).await;
     // Taken in any case: it knows the connection that holds it.
     let switched = connection.switched.take();
     match ended {
         Ended::Served(Ok(())) => {
-            // Nobody else has it: a request that has a body cannot leave HTTP.
-            if let (Some(switched), Some(wire)) = (switched, Rc::into_inner(wire)) {
-                let (stream, read) = wire.into_inner().into_parts();
+            if let (Some(switched), Some((stream, read))) = (switched, wire.cut()) {
                 // A tunnel is rare and its future large.
                 Box::pin(tunnel::take_over(switched, stream, read)).await;
             }
         }
         Ended::Stalled => {}
         Ended::Served(Err(error)) => tracing::debug!(%error, "connection ended"),
-        Ended::HeadTimeout => time_out(&connection, &mut wire.borrow_mut().stream),
+        Ended::HeadTimeout => {
+            if let Some((mut stream, _)) = wire.cut() {
+                time_out(&connection, &mut stream);
+            }
+        }
+    }
+}
+
+/// A connection that ends with whoever serves it, though a request's body is still in other hands: those would keep a socket
+/// that nobody counts and nobody times.
+struct Line(Rc<RefCell<Wire>>);
+
+impl Line {
+    /// Takes the connection from whoever has it; what has been read of what comes next.
+    fn cut(&self) -> Option<(Downstream, Bytes)> {
+        // Nobody holds it across a turn.
+        self.0.try_borrow_mut().ok()?.cut()
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        drop(self.cut());
     }
 }
 
@@ -113,7 +134,10 @@ async fn converse(connection: &Rc<Connection>, wire: &Rc<RefCell<Wire>>) -> Resu
             Poll::Ready(reply) => Poll::Ready(Ok(reply)),
             Poll::Pending => wire.borrow_mut().poll_gone(cx).map(Err),
         });
-        let (mut sending, spare, keeps) = begin(connection, wire, asked, reply.await?, buffer);
+        let reply = reply.await?;
+        // It is large, and its answer may take long.
+        drop(handling);
+        let (mut sending, spare, keeps) = begin(connection, wire, asked, reply, buffer);
         reader.reuse(spare);
         poll_fn(|cx| match sending.poll(&mut Writing(wire), cx) {
             Poll::Ready(sent) => Poll::Ready(sent.map_err(Broken::from)),

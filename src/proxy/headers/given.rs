@@ -34,7 +34,7 @@ impl Given {
     }
 }
 
-/// Refuses what hyper lets through and a proxy must not, and more than so many fields; answers which there are.
+/// Refuses what is HTTP and a proxy must not pass on, and more than so many fields; answers which there are.
 ///
 /// # Errors
 /// Why the request cannot be passed on.

@@ -276,6 +276,29 @@ fn a_connection_whose_body_was_left_unread_is_not_used_again() {
 }
 
 #[test]
+fn a_client_that_goes_away_after_its_upload_is_noticed_while_the_answer_streams() {
+    let (ended, is_ended) = mpsc::channel();
+    let ended = Mutex::new(ended);
+    let origin = Origin::start(move |turn| {
+        // The answer begins before the request has ended.
+        turn.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n")?;
+        turn.body()?;
+        turn.wire.drain();
+        ended.lock().unwrap().send(()).map_err(io::Error::other)?;
+        Ok(Then::Close)
+    });
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nhost: test.local\r\ncontent-length: 6\r\n\r\nabc");
+    assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "200");
+    client.send("def");
+    origin.until("the whole request", |seen| seen.complete);
+    drop(client);
+    let deadline = crate::support::wait::DEADLINE;
+    is_ended.recv_timeout(deadline).expect("the upstream went on for nobody");
+}
+
+#[test]
 fn a_client_that_goes_away_takes_its_upstream_request_with_it() {
     let (ended, outcome) = mpsc::channel();
     let ended = Mutex::new(ended);

@@ -146,6 +146,16 @@ fn a_rule_chooses_a_json_body() {
 }
 
 #[test]
+fn what_a_refusal_says_it_says_once() {
+    let on_limit = "on_limit: { headers: { date: now, x-ratelimit-remaining: \"77\" } }";
+    let weir = with_rules(&format!("  - {{ name: a, key: [], limit: 1/d, {on_limit} }}"));
+    let answer = refusal(&weir);
+    assert_eq!(answer.head.all("date"), ["now"]);
+    assert_eq!(answer.head.all("x-ratelimit-remaining"), ["0"]);
+    assert_eq!(answer.head.all("x-ratelimit-reset").len(), 1);
+}
+
+#[test]
 fn of_several_refusing_rules_the_longest_wait_answers() {
     let on_limit = "on_limit: { headers: { x-limited-by: \"{rule}\" } }";
     let weir = with_rules(&format!(

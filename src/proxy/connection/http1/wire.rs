@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
 use tokio::io::AsyncWrite;
 
@@ -25,17 +25,23 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// A connection, and what of the request under way is still to be read.
 #[derive(Debug)]
 pub(super) struct Wire {
-    pub(super) stream: Downstream,
+    /// `None` once it has ended.
+    stream: Option<Downstream>,
     inbox: Inbox,
     length: Length,
-    /// What of [`CONTINUE`] is still to be written before the body is read.
+    /// What of [`CONTINUE`] is still to be written before the body is read, and whether what was is on its way.
     interim: &'static [u8],
+    interim_lies: bool,
     /// Nobody asks for the rest of the body.
     forsaken: bool,
+    /// The body broke off: nothing that follows is a request.
+    broken: bool,
     /// No further request is waited for.
     closing: bool,
     /// Who waits for the body's end.
     waiting: Option<Waker>,
+    /// Who waits for more of the body.
+    reading: Option<Waker>,
 }
 
 /// What ends a connection before its time.
@@ -51,8 +57,27 @@ pub(super) enum Broken {
 
 impl Wire {
     pub(super) fn new(stream: Downstream) -> Self {
-        let (inbox, length) = (Inbox::default(), Length::Octets(0));
-        Self { stream, inbox, length, interim: &[], forsaken: false, closing: false, waiting: None }
+        Self {
+            stream: Some(stream),
+            inbox: Inbox::default(),
+            length: Length::Octets(0),
+            interim: &[],
+            interim_lies: false,
+            forsaken: false,
+            broken: false,
+            closing: false,
+            waiting: None,
+            reading: None,
+        }
+    }
+
+    /// The connection, with what has been read of what comes next; for everybody else it has ended.
+    pub(super) fn cut(&mut self) -> Option<(Downstream, Bytes)> {
+        let stream = self.stream.take()?;
+        if let Some(reading) = self.reading.take() {
+            reading.wake();
+        }
+        Some((stream, self.inbox.bytes.split().freeze()))
     }
 
     /// No request is waited for from now on; one that is here already is the last.
@@ -71,15 +96,16 @@ impl Wire {
         cx: &mut Context<'_>,
     ) -> Poll<Result<bool, Broken>> {
         loop {
-            if !self.inbox.is_empty() {
-                self.stream.begun();
+            skip_empty_lines(&mut self.inbox.bytes);
+            let nothing = matches!(&*self.inbox.bytes, b"" | b"\r");
+            let Some(stream) = &mut self.stream else { return Poll::Ready(Ok(false)) };
+            if !nothing {
+                stream.begun();
                 if reader.decode(&mut self.inbox.bytes)? {
                     return Poll::Ready(Ok(true));
                 }
             }
-            // Empty lines before a head are passed over.
-            let nothing = self.inbox.bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
-            match self.inbox.poll_read(&mut self.stream, cx) {
+            match self.inbox.poll_read(stream, cx) {
                 Poll::Ready(Ok(1..)) => {}
                 Poll::Ready(Ok(0)) if nothing => return Poll::Ready(Ok(false)),
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::Error::from(Malformed::CutOff).into())),
@@ -98,7 +124,7 @@ impl Wire {
         }
         self.length = length;
         self.interim = if expects { CONTINUE } else { &[] };
-        self.forsaken = false;
+        (self.forsaken, self.broken) = (false, false);
     }
 
     /// An answer begins: nobody is told to continue any more. Answers what is left of a word already begun.
@@ -109,10 +135,17 @@ impl Wire {
 
     /// Ready when the client has gone. What it sends before its turn is kept, but no more is read then.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Broken> {
-        if !self.length.is_over() || !self.inbox.is_empty() {
+        if !self.length.is_over() && !self.broken {
+            self.wait(cx);
             return Poll::Pending;
         }
-        match ready!(self.inbox.poll_read(&mut self.stream, cx)) {
+        if !self.inbox.is_empty() {
+            return Poll::Pending;
+        }
+        let Some(stream) = &mut self.stream else {
+            return Poll::Ready(io::Error::from(Malformed::CutOff).into());
+        };
+        match ready!(self.inbox.poll_read(stream, cx)) {
             Ok(1..) => Poll::Pending,
             Ok(0) => Poll::Ready(io::Error::from(Malformed::CutOff).into()),
             Err(error) => Poll::Ready(error.into()),
@@ -121,9 +154,12 @@ impl Wire {
 
     /// After an answer, what is left of its request: ready when that is read, and whether it is.
     pub(super) fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if self.broken {
+            return Poll::Ready(false);
+        }
         if !self.length.is_over() {
             if !self.forsaken {
-                self.waiting = Some(cx.waker().clone());
+                self.wait(cx);
                 return Poll::Pending;
             }
             if !self.skip(cx) {
@@ -132,6 +168,13 @@ impl Wire {
         }
         self.inbox.settle();
         Poll::Ready(true)
+    }
+
+    /// Has whoever serves the connection told of the body's end.
+    fn wait(&mut self, cx: &Context<'_>) {
+        if !self.waiting.as_ref().is_some_and(|waiting| waiting.will_wake(cx.waker())) {
+            self.waiting = Some(cx.waker().clone());
+        }
     }
 
     /// Whether all that is left of a body is here.
@@ -145,16 +188,12 @@ impl Wire {
                     Err(_) => return false,
                 }
             }
-            if !is_first || !matches!(self.inbox.poll_read(&mut self.stream, cx), Poll::Ready(Ok(1..))) {
+            let Some(stream) = self.stream.as_mut().filter(|_| is_first) else { return false };
+            if !matches!(self.inbox.poll_read(stream, cx), Poll::Ready(Ok(1..))) {
                 return false;
             }
         }
         false
-    }
-
-    /// What has been read of what comes after HTTP.
-    pub(super) fn into_parts(self) -> (Downstream, Bytes) {
-        (self.stream, self.inbox.bytes.freeze())
     }
 
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
@@ -169,28 +208,51 @@ impl Wire {
             if let Poll::Ready(written) = self.poll_interim(cx) {
                 written?;
             }
-            if ready!(self.inbox.poll_read(&mut self.stream, cx))? == 0 {
+            let Some(stream) = &mut self.stream else { return Poll::Ready(Err(Malformed::CutOff.into())) };
+            let Poll::Ready(read) = self.inbox.poll_read(stream, cx) else {
+                self.reading = Some(cx.waker().clone());
+                return Poll::Pending;
+            };
+            if read? == 0 {
                 return Poll::Ready(Err(Malformed::CutOff.into()));
             }
         }
     }
 
     fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.interim.is_empty() {
-            return Poll::Ready(Ok(()));
-        }
+        let Some(stream) = &mut self.stream else { return Poll::Ready(Ok(())) };
         while !self.interim.is_empty() {
-            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, self.interim))?;
+            let written = ready!(Pin::new(&mut *stream).poll_write(cx, self.interim))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
             self.interim = &self.interim[written..];
+            self.interim_lies = true;
         }
-        Pin::new(&mut self.stream).poll_flush(cx)
+        if self.interim_lies {
+            ready!(Pin::new(stream).poll_flush(cx))?;
+            self.interim_lies = false;
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// The body is read, or will not be.
     fn let_go(&mut self) {
         self.forsaken = true;
+        self.reading = None;
         if let Some(waiting) = self.waiting.take() {
             waiting.wake();
+        }
+    }
+}
+
+/// Takes empty lines off that stand before a head (RFC 9112 section 2.2). A CR alone may be the beginning of one.
+fn skip_empty_lines(read: &mut BytesMut) {
+    loop {
+        match &**read {
+            [b'\n', ..] => read.advance(1),
+            [b'\r', b'\n', ..] => read.advance(2),
+            _ => return,
         }
     }
 }
@@ -198,49 +260,66 @@ impl Wire {
 /// A request's body, read as it is asked for. Dropped before its end, the rest is not read, and the connection closed after
 /// the answer.
 #[derive(Debug)]
-pub(in crate::proxy) struct Arriving {
-    /// `None` once it has ended: the connection may be on to the next request.
-    wire: Option<Rc<RefCell<Wire>>>,
+pub(in crate::proxy) struct Arriving(State);
+
+#[derive(Debug)]
+enum State {
+    Open(Rc<RefCell<Wire>>),
+    /// The connection may be on to the next request.
+    Over,
+    /// It broke off.
+    Broken,
 }
 
 impl Arriving {
     /// The body that is to be read from `wire` next.
     pub(super) fn new(wire: &Rc<RefCell<Wire>>) -> Self {
-        Self { wire: Some(Rc::clone(wire)) }
+        Self(State::Open(Rc::clone(wire)))
     }
 
     /// The next frame.
     ///
     /// # Errors
-    /// If the connection fails or ends before the body, or the body's grammar is broken.
+    /// If the connection fails or ends before the body, or the body's grammar is broken; and ever after.
     pub(in crate::proxy) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let Some(wire) = &self.wire else { return Poll::Ready(None) };
+        let wire = match &self.0 {
+            State::Open(wire) => wire,
+            State::Over => return Poll::Ready(None),
+            State::Broken => return Poll::Ready(Some(Err(Malformed::CutOff.into()))),
+        };
         let mut borrowed = wire.borrow_mut();
         let polled = ready!(borrowed.poll_body(cx));
-        let ended = borrowed.length.is_over() || !matches!(polled, Ok(Some(_)));
+        let is_over = borrowed.length.is_over() || matches!(polled, Ok(None));
+        borrowed.broken |= polled.is_err();
         drop(borrowed);
-        if ended {
-            self.end();
+        if polled.is_err() {
+            self.end(State::Broken);
+        } else if is_over {
+            self.end(State::Over);
         }
         Poll::Ready(polled.transpose())
     }
 
-    /// Whether it has ended.
+    /// Whether it has ended as it should.
     pub(in crate::proxy) fn is_over(&self) -> bool {
-        self.wire.is_none()
+        matches!(self.0, State::Over)
     }
 
     /// Octets still to come, as far as they are known.
     pub(in crate::proxy) fn size_hint(&self) -> SizeHint {
-        let left = self.wire.as_ref().map_or(Some(0), |wire| wire.borrow().length.left());
+        let left = match &self.0 {
+            State::Open(wire) => wire.borrow().length.left(),
+            State::Over => Some(0),
+            State::Broken => None,
+        };
         left.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 
-    fn end(&mut self) {
-        if let Some(wire) = self.wire.take() {
+    fn end(&mut self, state: State) {
+        if let State::Open(wire) = std::mem::replace(&mut self.0, state) {
             wire.borrow_mut().let_go();
         }
     }
@@ -248,7 +327,7 @@ impl Arriving {
 
 impl Drop for Arriving {
     fn drop(&mut self) {
-        self.end();
+        self.end(State::Over);
     }
 }
 
@@ -256,9 +335,19 @@ impl Drop for Arriving {
 #[derive(Debug)]
 pub(super) struct Writing<'a>(pub(super) &'a RefCell<Wire>);
 
+impl Writing<'_> {
+    /// Does something with the connection, unless it has ended.
+    fn with<T>(&self, act: impl FnOnce(Pin<&mut Downstream>) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match &mut self.0.borrow_mut().stream {
+            Some(stream) => act(Pin::new(stream)),
+            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+}
+
 impl AsyncWrite for Writing<'_> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.borrow_mut().stream).poll_write(cx, bytes)
+        self.with(|stream| stream.poll_write(cx, bytes))
     }
 
     fn poll_write_vectored(
@@ -266,18 +355,18 @@ impl AsyncWrite for Writing<'_> {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.borrow_mut().stream).poll_write_vectored(cx, parts)
+        self.with(|stream| stream.poll_write_vectored(cx, parts))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.borrow().stream.is_write_vectored()
+        self.0.borrow().stream.as_ref().is_some_and(AsyncWrite::is_write_vectored)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.borrow_mut().stream).poll_flush(cx)
+        self.with(|stream| stream.poll_flush(cx))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.borrow_mut().stream).poll_shutdown(cx)
+        self.with(|stream| stream.poll_shutdown(cx))
     }
 }
