@@ -57,7 +57,7 @@ impl Lines {
 
     fn make_room(&mut self) {
         if self.text.capacity() == 0 {
-            self.text.reserve(USUAL);
+            self.text = Vec::with_capacity(USUAL);
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use super::through;
-use crate::support::wire::Body;
+use crate::support::wire::{Body, Framing};
 use crate::support::{Client, Origin, Request, Then, Weir, config};
 
 /// More than any buffer on the way holds.
@@ -273,6 +273,24 @@ fn a_connection_whose_body_was_left_unread_is_not_used_again() {
     let lines: Vec<_> = origin.seen().into_iter().map(|seen| (seen.connection, seen.head.line)).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert_ne!(lines[0].0, lines[1].0, "the second request came on a connection with an unfinished body");
+}
+
+#[test]
+fn a_client_that_stops_in_the_middle_of_its_upload_still_gets_the_answer_that_has_begun() {
+    let origin = Origin::start(|turn| {
+        turn.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 5\r\n\r\nla")?;
+        // Breaks off.
+        let _ = turn.body();
+        turn.send("rge")?;
+        Ok(Then::Close)
+    });
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nhost: test.local\r\ncontent-length: 100\r\n\r\nabc");
+    assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "413");
+    client.wire.finish().unwrap();
+    let body = client.wire.read_body(Framing::Length(5), |_| ()).expect("the whole answer");
+    assert_eq!(body.text(), "large");
 }
 
 #[test]

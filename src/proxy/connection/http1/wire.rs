@@ -85,8 +85,9 @@ impl Wire {
         self.closing = true;
     }
 
+    /// Whether no request follows.
     pub(super) fn is_closing(&self) -> bool {
-        self.closing
+        self.closing || self.broken
     }
 
     /// Reads the next request's head with `reader`; whether there is one.
@@ -129,13 +130,16 @@ impl Wire {
 
     /// An answer begins: nobody is told to continue any more. Answers what is left of a word already begun.
     pub(super) fn begin_answer(&mut self) -> &'static [u8] {
+        // The answer sees it off: the socket is woken for one writer only.
+        self.interim_lies = false;
         let rest = std::mem::take(&mut self.interim);
         if rest.len() == CONTINUE.len() { &[] } else { rest }
     }
 
     /// Ready when the client has gone. What it sends before its turn is kept, but no more is read then.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Broken> {
-        if !self.length.is_over() && !self.broken {
+        if !self.length.is_over() {
+            // Also where the body broke off: who has stopped sending may still read.
             self.wait(cx);
             return Poll::Pending;
         }
