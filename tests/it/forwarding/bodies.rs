@@ -80,7 +80,7 @@ fn a_download_reaches_the_client_while_it_is_still_being_sent() {
     let head = client.wire.read_head().unwrap().unwrap();
     assert_eq!(head.get("content-length"), Some(LARGE.to_string().as_str()));
     let mut told = false;
-    let framing = crate::support::wire::Framing::of_answer(&head, "GET");
+    let framing = Framing::of_answer(&head, "GET");
     let body = client.wire.read_body(framing, |_| {
         if !std::mem::replace(&mut told, true) {
             arrived.send(()).unwrap();
@@ -371,7 +371,7 @@ fn both_directions_flow_at_once() {
         let stream = client.wire.stream().try_clone().unwrap();
         move || io::Write::write_all(&mut &stream, (chunked(" steady") + "0\r\n\r\n").as_bytes()).unwrap()
     });
-    let body = client.wire.read_body(crate::support::wire::Framing::Chunked, |_| {}).unwrap();
+    let body = client.wire.read_body(Framing::Chunked, |_| {}).unwrap();
     writer.join().unwrap();
     assert_eq!(body.text(), "ready steady");
 }
