@@ -63,17 +63,25 @@ def family(pid):
     return found
 
 
-def usage(pid):
-    """CPU seconds and resident MiB of a process and its descendants."""
-    seconds = resident = 0
+def stats(pid):
+    """What `/proc` says of the process and each of its descendants: user and system seconds, resident MiB."""
     for member in family(pid):
         try:
             fields = Path(f"/proc/{member}/stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
-        seconds += (int(fields[11]) + int(fields[12])) / TICKS
-        resident += int(fields[21]) * PAGE / 2**20
-    return seconds, resident
+        yield int(fields[11]) / TICKS, int(fields[12]) / TICKS, int(fields[21]) * PAGE / 2**20
+
+
+def times(pid):
+    """Seconds of the user's time, of the system's, and resident MiB, of a process and its descendants."""
+    return [sum(column) for column in zip((0, 0, 0), *stats(pid))]
+
+
+def usage(pid):
+    """CPU seconds and resident MiB of a process and its descendants."""
+    user, system, resident = times(pid)
+    return user + system, resident
 
 
 def scheduled(pid):
@@ -86,15 +94,6 @@ def scheduled(pid):
             except OSError:
                 pass
     return nanoseconds / 1e9
-
-
-def ticks(pid):
-    """Seconds of the user's time, and of the system's."""
-    user = system = 0
-    for member in family(pid):
-        fields = Path(f"/proc/{member}/stat").read_text().rsplit(")", 1)[1].split()
-        user, system = user + int(fields[11]) / TICKS, system + int(fields[12]) / TICKS
-    return user, system
 
 
 def wait_until_open(port, process):
@@ -122,10 +121,9 @@ def milliseconds(text):
 
 
 def measure(process, port, options):
-    before, (user, system) = scheduled(process.pid), ticks(process.pid)
+    before, (user, system, _) = scheduled(process.pid), times(process.pid)
     report = load(port, options.seconds, options.connections)
-    after, (user_after, system_after) = scheduled(process.pid), ticks(process.pid)
-    _, resident = usage(process.pid)
+    after, (user_after, system_after, resident) = scheduled(process.pid), times(process.pid)
     requests = int(re.search(r"(\d+) requests in", report)[1])
     others = re.search(r"Non-2xx or 3xx responses: (\d+)", report)
     return {
