@@ -8,7 +8,7 @@ use weir::limiter::quota::{Limit, Period, Quota, Unit};
 
 use super::counter::Counter;
 use super::marks::window_of;
-use super::{START, requests, steps};
+use super::{requests, steps};
 
 /// What was charged when, in nanoseconds since the epoch.
 type Charged = [(u64, u32)];
@@ -154,7 +154,7 @@ proptest! {
         let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Minute));
         let quota = Quota::new(Algorithm::SlidingLog, limit, None).unwrap();
         let mut counter = Counter::new(quota);
-        // The first may come from before `START`.
+        // The first may come from before the moment at which the steps begin.
         let (mut charged, mut latest) = (Vec::new(), 0);
         for ((now, cost), back) in requests(&quota, &steps).into_iter().zip(back) {
             // Threads read the clock in one order and come to the counter in another.
