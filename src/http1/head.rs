@@ -79,6 +79,12 @@ pub fn may_end(read: &[u8], looked: usize) -> bool {
     lines.any(|(end, _)| rest[end + 1..].starts_with(b"\n") || rest[end + 1..].starts_with(b"\r\n"))
 }
 
+/// Whether a comma-separated value has this option, in any case.
+pub fn lists(value: &HeaderValue, option: &str) -> bool {
+    let mut options = value.as_bytes().split(|byte| *byte == b',');
+    options.any(|listed| listed.trim_ascii().eq_ignore_ascii_case(option.as_bytes()))
+}
+
 /// The number that consists of these digits and nothing else; `None` for none, or one over 64 bits.
 pub fn number_of(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {

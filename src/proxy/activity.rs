@@ -155,7 +155,7 @@ impl Activity {
     pub fn read(&self) {
         match self.doing.get() {
             Doing::Exchanging => self.since.set(self.clock.now()),
-            Doing::Idle => self.turn_to(Doing::ReadingHead),
+            Doing::Idle => self.begun(),
             // A head that comes byte by byte is one that takes long; a lingering client may go on as it likes.
             Doing::ReadingHead | Doing::Lingering => {}
             // Frames alone are no progress: those that are have streams that note it.

@@ -1,12 +1,12 @@
 //! An answer as bytes: its head, and how its body goes (RFC 9112 section 6).
 
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRAILER, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderValue, StatusCode, response};
+use http::{HeaderMap, StatusCode, response};
 use hyper::body::Body;
 
 use super::head::Asked;
 use crate::http1::coding::{self, Coding, field};
-use crate::http1::head::number_of;
+use crate::http1::head::{lists, number_of};
 use crate::http1::lines::Lines;
 use crate::http1::malformed::Malformed;
 use crate::proxy::date::Date;
@@ -43,7 +43,7 @@ pub(super) fn head(
             // One way to tell the end, and only one.
             CONTENT_LENGTH | TRANSFER_ENCODING => continue,
             TRAILER if !matches!(coding, Coding::Chunked(_)) => continue,
-            CONNECTION if closes(value) => (says_close, keeps) = (true, false),
+            CONNECTION if lists(value, "close") => (says_close, keeps) = (true, false),
             DATE => is_dated = true,
             _ => {}
         }
@@ -120,11 +120,6 @@ fn told_length(headers: &HeaderMap, body: &impl Body, out: &mut Vec<u8>) {
 
 fn length_of(headers: &HeaderMap) -> Option<u64> {
     number_of(headers.get(CONTENT_LENGTH)?.as_bytes())
-}
-
-fn closes(value: &HeaderValue) -> bool {
-    let mut options = value.as_bytes().split(|byte| *byte == b',');
-    options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, request};
 
 use crate::http1::chunked::Chunked;
-use crate::http1::head::{Place, Places, may_end, number_of, place, range};
+use crate::http1::head::{Place, Places, lists, may_end, number_of, place, range};
 use crate::http1::length::Length;
 use crate::http1::malformed::Malformed;
 use crate::listener::Limits;
@@ -207,11 +207,6 @@ fn ends_in_chunks(value: &HeaderValue) -> bool {
     // What is no text is no list either.
     let last = value.to_str().unwrap_or_default().rsplit(',').next().unwrap_or_default();
     last.trim_ascii().eq_ignore_ascii_case("chunked")
-}
-
-fn lists(value: &HeaderValue, option: &str) -> bool {
-    let mut options = value.as_bytes().split(|byte| *byte == b',');
-    options.any(|listed| listed.trim_ascii().eq_ignore_ascii_case(option.as_bytes()))
 }
 
 /// What a whole head begins with, and in `places` where its fields stand; `None` if it is not whole.
