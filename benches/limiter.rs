@@ -1,8 +1,8 @@
 //! The limiter beside the `governor` crate: time per decision and memory per key, in one run.
 //!
 //! Both decide the same random sequence of keys, in turn, round after round, so that whatever slows the
-//! machine slows both. A decision starts from an IPv4 address: our side encodes and hashes it as a rule with
-//! `key: [client_ip]` does, governor hashes it with its default hasher. Run with
+//! machine slows both. A decision starts from an IPv4 address: our side hashes it as a rule with `key: [client_ip]`
+//! does, governor hashes it with its default hasher. Run with
 //! `cargo bench --bench limiter -- [--keys 1000,1000000] [--threads 1,2] [--rounds 5]`.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
@@ -79,11 +79,7 @@ impl Contender for Weir {
             Some(clock) => clock.now(),
             None => Timestamp::from_nanos(START + tick * STEP),
         };
-        // As `rules::key` encodes a part: its length, then its bytes.
-        let mut encoded = [0; 8];
-        encoded[..4].copy_from_slice(&4_u32.to_be_bytes());
-        encoded[4..].copy_from_slice(&address.to_be_bytes());
-        let key = self.limiter.hasher().hash(&encoded);
+        let key = self.limiter.hasher().hash_u32(address);
         let check = Check {
             meter: self.meter,
             key,

@@ -1,10 +1,13 @@
 //! Which counter a request falls on, as 128 bits.
 //!
-//! Keys are stored as fingerprints under a secret key (SipHash-1-3, Aumasson and Bernstein 2012, 128-bit
-//! output): a table entry has one size whatever clients send, and nobody without the secret can make two
-//! keys meet or pile them onto one place of the table.
+//! Keys are stored as fingerprints under a secret key (SipHash-1-3, Aumasson and Bernstein 2012): a table entry
+//! has one size whatever clients send, and nobody without the secret can make two keys meet or pile them onto
+//! one place of the table. A key that fits into a word, as addresses do, has its place in the table by 64 bits of
+//! hash and is told apart by itself; all others by 128 bits.
 
-use siphasher::sip128::SipHasher13;
+use std::hash::Hasher;
+
+use siphasher::{sip, sip128};
 
 /// The secret under which keys are hashed; drawn per process, or kept with the saved state.
 #[derive(Clone, Copy)]
@@ -25,8 +28,24 @@ impl KeyHasher {
     /// The hash of an injective encoding of a key.
     #[inline]
     pub fn hash(&self, encoded: &[u8]) -> KeyHash {
-        let hash = SipHasher13::new_with_keys(self.secret[0], self.secret[1]).hash(encoded);
+        let hash = sip128::SipHasher13::new_with_keys(self.secret[0], self.secret[1]).hash(encoded);
         KeyHash([hash.h1, hash.h2])
+    }
+
+    /// The hash of a key that is these 32 bits and no more; it is that of no other key, of whatever length.
+    #[inline]
+    pub fn hash_u32(&self, key: u32) -> KeyHash {
+        let mut hasher = sip::SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
+        hasher.write_u32(key);
+        KeyHash([hasher.finish(), key.into()])
+    }
+
+    /// The same of 64 bits.
+    #[inline]
+    pub fn hash_u64(&self, key: u64) -> KeyHash {
+        let mut hasher = sip::SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
+        hasher.write_u64(key);
+        KeyHash([hasher.finish(), key])
     }
 }
 
@@ -43,7 +62,7 @@ pub struct KeyHash([u64; 2]);
 impl KeyHash {
     /// A number that is drawn once and for all for this key, evenly from all of `u64`.
     pub const fn drawn(self) -> u64 {
-        self.0[1]
+        self.0[0]
     }
 
     /// The fingerprint of this key under the limit that `salt` stands for.

@@ -1,7 +1,7 @@
 //! What a rule counts apart, and how that becomes one counter.
 //!
 //! The parts of a key are encoded with their lengths before they are hashed, so no two different keys have
-//! the same encoding: `("a_b", "c")` and `("a", "b_c")` never meet.
+//! the same encoding: `("a_b", "c")` and `("a", "b_c")` never meet. An address alone needs no encoding.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -130,13 +130,12 @@ impl KeyTemplate {
         route: Route<'_>,
         hasher: KeyHasher,
     ) -> Result<KeyHash, Incomplete> {
-        if let [KeyPart::ClientIp] = *self.0 {
-            // Most rules: what the encoding is needs no list.
-            request.client_ip().ok_or(Incomplete::Missing)?;
-            return Ok(match request.client_network {
-                IpAddr::V4(v4) => hasher.hash(&with_length::<4, 8>(v4.octets())),
-                IpAddr::V6(v6) => hasher.hash(&with_length::<16, 20>(v6.octets())),
-            });
+        if let [KeyPart::ClientIp | KeyPart::ClientNetwork { .. }] = *self.0 {
+            // Most rules. What does not fit into a word is encoded as any other part.
+            let address = self.0[0].address(request).ok_or(Incomplete::Missing)?;
+            if let Some(hash) = of_address(address, hasher) {
+                return Ok(hash);
+            }
         }
         let mut encoded = Encoded::new();
         for part in &self.0 {
@@ -181,6 +180,17 @@ impl KeyPart {
         Ok(encoded.get(LENGTH..).unwrap_or_default().into())
     }
 
+    /// What of the client's address counts; `None` where that is unknown or not what this part is.
+    fn address(&self, request: &Attributes<'_>) -> Option<IpAddr> {
+        let ip = request.client_ip()?;
+        let bits = match self {
+            Self::ClientIp => None,
+            Self::ClientNetwork { ipv4, ipv6 } => *if ip.is_ipv4() { ipv4 } else { ipv6 },
+            _ => return None,
+        };
+        Some(bits.map_or(request.client_network, |bits| client_ip::network(ip, bits, bits)))
+    }
+
     fn encode(
         &self,
         request: &Attributes<'_>,
@@ -189,15 +199,8 @@ impl KeyPart {
     ) -> Result<(), Incomplete> {
         use Incomplete::Missing;
         match self {
-            Self::ClientIp => {
-                request.client_ip().ok_or(Missing)?;
-                push_address(out, request.client_network);
-            }
-            Self::ClientNetwork { ipv4, ipv6 } => {
-                let ip = request.client_ip().ok_or(Missing)?;
-                let bits = if ip.is_ipv4() { ipv4 } else { ipv6 };
-                let network = bits.map(|bits| client_ip::network(ip, bits, bits));
-                push_address(out, network.unwrap_or(request.client_network));
+            Self::ClientIp | Self::ClientNetwork { .. } => {
+                push_address(out, self.address(request).ok_or(Missing)?);
             }
             Self::Country => push(out, &request.place().country.ok_or(Missing)?.code()),
             Self::Continent => push(out, request.place().continent.ok_or(Missing)?.code().as_bytes()),
@@ -253,18 +256,22 @@ fn push_values(out: &mut Encoded, descriptor: Entries<'_>, key: &str) -> Result<
 
 /// The two kinds of addresses differ in length, and so never meet.
 fn push_address(out: &mut Encoded, address: IpAddr) {
-    // Most keys are just this: one piece, length and all.
     match address {
-        IpAddr::V4(v4) => out.extend_from_slice(&with_length::<4, 8>(v4.octets())),
-        IpAddr::V6(v6) => out.extend_from_slice(&with_length::<16, 20>(v6.octets())),
+        IpAddr::V4(v4) => push(out, &v4.octets()),
+        IpAddr::V6(v6) => push(out, &v6.octets()),
     }
 }
 
-fn with_length<const OCTETS: usize, const ALL: usize>(octets: [u8; OCTETS]) -> [u8; ALL] {
-    let mut all = [0; ALL];
-    all[3] = OCTETS as u8;
-    all[4..].copy_from_slice(&octets);
-    all
+/// The key that is an address and nothing else, if it fits into a word: unless IPv6 is counted by more than its
+/// first half.
+fn of_address(address: IpAddr, hasher: KeyHasher) -> Option<KeyHash> {
+    match address {
+        IpAddr::V4(v4) => Some(hasher.hash_u32(v4.to_bits())),
+        IpAddr::V6(v6) => match (v6.to_bits() >> 64, v6.to_bits() as u64) {
+            (network, 0) => Some(hasher.hash_u64(network as u64)),
+            _ => None,
+        },
+    }
 }
 
 #[cfg(test)]
