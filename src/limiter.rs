@@ -24,7 +24,7 @@ mod together;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use self::algorithm::State;
@@ -191,6 +191,21 @@ impl Limiter {
     fn check_one(&self, check: &Check, now: Timestamp) -> Decision {
         let key = check.key.salted(check.meter.salt);
         let mut shard = self.store.lock(self.store.shard_of(key));
+        match judging::plain(&mut shard, check, key, now) {
+            Some(verdict) => Decision { verdicts: Verdicts::One(verdict), overflowed: false },
+            None => self.check_any(shard, check, key, now),
+        }
+    }
+
+    /// The same for a check of every kind. Out of line, for what it needs to keep at hand would slow down the rest.
+    #[inline(never)]
+    fn check_any(
+        &self,
+        mut shard: MutexGuard<'_, Shard>,
+        check: &Check,
+        key: Fingerprint,
+        now: Timestamp,
+    ) -> Decision {
         let place = shard.find(key);
         let (verdict, next) = judging::evaluate(&shard, check, Before::of(&shard, check, (key, place)), now);
         let kept = next.map(|state| commit(&mut shard, check, (key, place), state, now));
@@ -207,8 +222,6 @@ impl Limiter {
 }
 
 /// Charges a request that passes, or holds its cost until the answer is known.
-// Inline, as evaluating is.
-#[inline(always)]
 fn commit(
     shard: &mut Shard,
     check: &Check,

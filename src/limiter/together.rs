@@ -38,6 +38,8 @@ type Several = SmallVec<[Verdict; 2]>;
 type Next = SmallVec<[Option<State>; 4]>;
 
 /// Decides `checks` and charges what passes.
+// Out of line, for a request with one check must not pay for what this needs.
+#[inline(never)]
 pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Decision {
     let mut trial = Trial::begin(&limiter.store, checks, &[]);
     let (verdicts, next) = trial.evaluate(now);

@@ -11,12 +11,16 @@
 
 mod long;
 mod saved;
+mod slot;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
-use self::long::{LONG, is_long, number_of};
 pub(in crate::limiter) use self::saved::Copied;
+use self::slot::{
+    FREE, GROUP, Group, Own, Slot, before, is_free, is_long, meter_of, number_of, ordinal, ordinal_of, slot,
+    state_of,
+};
 use super::histories::Histories;
 use super::{MeterId, Quotas};
 use crate::limiter::algorithm::conversion::Change;
@@ -31,13 +35,6 @@ const SWEPT_PER_INSERT: usize = 2;
 /// Slots it looks at before it declares the shard full: bounded work for the unlucky request.
 const SWEPT_WHEN_FULL: usize = 64;
 
-/// Fingerprint (two words, the first zero when free), state word, and state extra beside the meter id; counters
-/// with a history are in `long`.
-type Slot = [u64; 4];
-/// Slots that are searched at once: entries belong to a group, not to a slot.
-type Group = [Slot; GROUP];
-const GROUP: usize = 4;
-const FREE: Slot = [0; 4];
 /// Groups after the last that entries belong to, for those that are pushed on from there.
 const SPARE_GROUPS: usize = 8;
 /// An array that has grown too small is replaced by one so many times its size. Much, since allocators are
@@ -128,17 +125,32 @@ impl Shard {
         &mut self.held
     }
 
-    /// Finds the counter of `key`, if there is one.
-    // Inline: every request searches once, and all but one caller are off its path.
+    /// The counter that `key` has of its own, if it is all in its slot and stays there, and the quota it is held
+    /// against. What most requests meet; everything else is for [`Self::find`].
+    // Inline: passing it through memory costs as much as finding it.
     #[inline(always)]
+    pub(in crate::limiter) fn own(&mut self, key: Fingerprint, meter: MeterId) -> Option<(Own<'_>, &Quota)> {
+        let [first, second] = key.words();
+        let home = self.home(first);
+        let quota = self.quotas.get(meter).filter(|quota| !quota.looks_back())?;
+        for group in &mut self.groups[home..] {
+            let before = before(group, first);
+            let Some(slot) = group.get_mut(before) else { continue };
+            // The second word is not looked at before the first is equal: it is hashed while this waits for memory.
+            let is_it = slot[0] == first && slot[1] == second && !is_long(slot);
+            return is_it.then_some((Own(slot), quota));
+        }
+        None
+    }
+
+    /// Finds the counter of `key`, if there is one.
     pub(in crate::limiter) fn find(&self, key: Fingerprint) -> Place {
         let [first, second] = key.words();
         let home = self.home(first);
-        for (group, slots) in self.groups[home..].iter().enumerate() {
-            let before = slots.iter().map(|slot| usize::from(slot[0] > first)).sum();
-            let Some(slot) = slots.get::<usize>(before) else { continue };
-            let index = (home + group) * GROUP + before;
-            // The second word is not looked at before the first is equal: it is hashed while this waits for memory.
+        for (distance, group) in self.groups[home..].iter().enumerate() {
+            let before = before(group, first);
+            let Some(slot) = group.get(before) else { continue };
+            let index = (home + distance) * GROUP + before;
             return match slot[0] == first {
                 true if slot[1] == second => Place::At(index),
                 true => self.find_among_equals(index, key),
@@ -161,8 +173,6 @@ impl Shard {
 
     /// What the counter at `place` remembers. A new key starts from the overflow counter while that is in use:
     /// a client that was counted there does not get a fresh quota when room appears.
-    // Inline: handed back through memory in pieces and read as a whole, it stalls the processor.
-    #[inline(always)]
     pub(in crate::limiter) fn counter(&self, place: Place, meter: MeterId) -> Counter<'_> {
         match place {
             Place::At(index) => self.counter_of(&self.slots()[index]),
@@ -171,7 +181,6 @@ impl Shard {
         }
     }
 
-    #[cold]
     fn overflowed(&self, meter: MeterId) -> Option<State> {
         self.overflow.get(&meter).copied()
     }
@@ -186,7 +195,6 @@ impl Shard {
     }
 
     /// Keeps `state` for `key`; `place` must come from [`Self::find`] with nothing changed since.
-    #[inline]
     pub(in crate::limiter) fn keep(
         &mut self,
         place: Place,
@@ -204,7 +212,6 @@ impl Shard {
         }
     }
 
-    #[inline(never)]
     fn keep_new_or_long(
         &mut self,
         place: Place,
@@ -400,7 +407,6 @@ impl Shard {
         self.quotas.get(meter_of(slot)).is_none_or(|quota| algorithm::is_unused(state_of(slot), quota, now))
     }
 
-    #[inline(always)]
     fn counter_of(&self, slot: &Slot) -> Counter<'_> {
         if is_long(slot) {
             Counter::Long(self.histories.get(number_of(slot)))
@@ -444,36 +450,6 @@ impl Shard {
     fn slots_mut(&mut self) -> &mut [Slot] {
         self.groups.as_flattened_mut()
     }
-}
-
-/// What entries are ordered by; zero for a free slot, so that free ones come after all others.
-const fn ordinal([first, second]: [u64; 2]) -> u128 {
-    (first as u128) << 64 | second as u128
-}
-
-const fn ordinal_of(slot: &Slot) -> u128 {
-    ordinal([slot[0], slot[1]])
-}
-
-const fn is_free(slot: &Slot) -> bool {
-    slot[0] == 0
-}
-
-fn slot(key: Fingerprint, meter: MeterId, state: State) -> Slot {
-    let [low, high] = key.words();
-    [low, high, state.word, tail(meter, state)]
-}
-
-const fn tail(meter: MeterId, state: State) -> u64 {
-    (state.extra as u64) << 32 | meter.0 as u64
-}
-
-const fn state_of(slot: &Slot) -> State {
-    State { word: slot[2], extra: (slot[3] >> 32) as u32 }
-}
-
-const fn meter_of(slot: &Slot) -> MeterId {
-    MeterId((slot[3] & !LONG) as u32)
 }
 
 #[cfg(test)]

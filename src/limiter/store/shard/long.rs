@@ -1,21 +1,11 @@
 //! Slots whose counters have a history: a mark beside the meter id, the moment at which the history says nothing
 //! any more in place of the state's word, and its number in place of the rest.
 
-use super::{MeterId, Shard, Slot, meter_of, state_of};
+use super::slot::{LONG, Slot, is_long, meter_of, number_of, state_of, tail};
+use super::{MeterId, Shard};
 use crate::limiter::algorithm::State;
 use crate::limiter::algorithm::conversion::Change;
 use crate::limiter::timestamp::Timestamp;
-
-/// Meters are counted from 0, and there are never as many.
-pub(super) const LONG: u64 = 1 << 31;
-
-pub(super) const fn is_long(slot: &Slot) -> bool {
-    slot[3] & LONG != 0
-}
-
-pub(super) const fn number_of(slot: &Slot) -> u32 {
-    (slot[3] >> 32) as u32
-}
 
 impl Shard {
     /// Replaces what the counter in slot `index` says, in its history if it has one or can have one.
@@ -35,7 +25,7 @@ impl Shard {
                 let end = self.histories.get(number).end(&quota);
                 [first, second, end, u64::from(number) << 32 | LONG | u64::from(meter.0)]
             }
-            None => [first, second, state.word, super::tail(meter, state)],
+            None => [first, second, state.word, tail(meter, state)],
         };
     }
 
@@ -64,7 +54,7 @@ impl Shard {
     ) -> Option<Slot> {
         if !is_long(entry) {
             let state = change?.convert(state_of(entry), now)?;
-            return Some([entry[0], entry[1], state.word, super::tail(meter_of(entry), state)]);
+            return Some([entry[0], entry[1], state.word, tail(meter_of(entry), state)]);
         }
         let history = self.histories.get_mut(number_of(entry));
         if change.is_some_and(|change| change.carries(history)) {
@@ -73,7 +63,7 @@ impl Shard {
         let short = change.and_then(|change| change.convert(history.in_short(change.from, now), now));
         self.release(entry);
         let state = short?;
-        Some([entry[0], entry[1], state.word, super::tail(meter_of(entry), state)])
+        Some([entry[0], entry[1], state.word, tail(meter_of(entry), state)])
     }
 
     /// What an entry says in twelve bytes, as a slot.
@@ -81,7 +71,7 @@ impl Shard {
         let meter = meter_of(entry);
         let state = self.quotas.get(meter).and_then(|quota| self.counter_of(entry).in_short(quota, now));
         match state {
-            Some(state) => [entry[0], entry[1], state.word, super::tail(meter, state)],
+            Some(state) => [entry[0], entry[1], state.word, tail(meter, state)],
             None => *entry,
         }
     }

@@ -1,7 +1,7 @@
 //! A shard's counters on their way out of the process, and back.
 
-use super::long::is_long;
-use super::{MeterId, Place, Shard, Slot, is_free, meter_of, slot, state_of};
+use super::slot::{Slot, is_free, is_long, meter_of, slot, state_of};
+use super::{MeterId, Place, Shard};
 use crate::limiter::algorithm::{self, Algorithm, State};
 use crate::limiter::key::Fingerprint;
 use crate::limiter::store::Quotas;
