@@ -21,8 +21,8 @@ pub struct Outbox {
     written: usize,
     large: Bytes,
     behind: Vec<u8>,
-    /// Whether a byte is out.
-    begun: bool,
+    /// Bytes that are out.
+    out: u64,
     /// Whether something may lie with the stream still: TLS takes more than its socket does.
     lies: bool,
 }
@@ -42,7 +42,7 @@ impl Outbox {
     /// All is to be written once more. Only for what is here from its beginning.
     pub fn rewind(&mut self) {
         self.written = 0;
-        self.begun = false;
+        self.out = 0;
     }
 
     /// Where small things are added.
@@ -76,9 +76,9 @@ impl Outbox {
         self.is_empty() && !self.lies
     }
 
-    /// Whether a byte is out.
-    pub fn has_begun(&self) -> bool {
-        self.begun
+    /// How many bytes are out.
+    pub fn out(&self) -> u64 {
+        self.out
     }
 
     /// What was written is to be seen off once more: whoever waits for it is told when it is on its way.
@@ -117,7 +117,7 @@ impl Outbox {
     }
 
     fn advance(&mut self, mut octets: usize) {
-        self.begun = true;
+        self.out += octets as u64;
         self.lies = true;
         let copied = octets.min(self.copied.len() - self.written);
         self.written += copied;

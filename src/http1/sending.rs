@@ -128,9 +128,9 @@ impl<B> Sending<B> {
         !self.is_open && self.outbox.is_out()
     }
 
-    /// Whether a byte is out.
-    pub fn has_begun(&self) -> bool {
-        self.outbox.has_begun()
+    /// How many bytes of it are out, head and all.
+    pub fn out(&self) -> u64 {
+        self.outbox.out()
     }
 
     /// The rest of the body goes nowhere, and is let go.

@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
@@ -58,6 +59,11 @@ impl Pool {
             returned: Notify::new(),
             others_turn: Cell::new(false),
         }
+    }
+
+    /// How long a connection may stay unused.
+    pub(super) fn keep_for(&self) -> Duration {
+        Duration::from_secs(self.keep_for)
     }
 
     /// Room for one more connection, or else the first that is free.

@@ -1,5 +1,6 @@
 //! Who keeps us waiting is let go, who moves is left alone.
 
+use std::io::Write;
 use std::time::Duration;
 
 use crate::support::wait::{pause, until_true, within};
@@ -148,6 +149,29 @@ fn an_upload_that_stands_still_beside_an_early_answer_is_given_up() {
     assert!(client.is_closed(), "a socket is kept that nobody times");
     let upstreams = || weir.metric("weir_upstream_connections", &[]);
     until_true("the upstream's connection to be closed", || upstreams() == 0.0);
+}
+
+/// The upstream has answered and neither reads nor closes: its connection must not be held for ever.
+#[test]
+fn an_upload_that_nobody_takes_beside_an_early_answer_is_given_up() {
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    let is_over = std::sync::Mutex::new(is_over);
+    let origin = Origin::start(move |turn| {
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")?;
+        let _ = is_over.lock().unwrap().recv();
+        Ok(Then::Close)
+    });
+    let upstream = format!("{{ address: \"{}\", idle_timeout: 300ms }}", origin.address());
+    let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 1000000000\r\n\r\n");
+    let mut stream = client.wire.stream().try_clone().unwrap();
+    let uploading = std::thread::spawn(move || while stream.write_all(&[b'x'; 64 << 10]).is_ok() {});
+    assert_eq!(client.answer("POST").status, 200);
+    uploading.join().unwrap();
+    let upstreams = || weir.metric("weir_upstream_connections", &[]);
+    until_true("the upstream's connection to be closed", || upstreams() == 0.0);
+    drop(over);
 }
 
 #[test]

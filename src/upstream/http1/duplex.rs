@@ -13,6 +13,7 @@ use bytes::Bytes;
 use hyper::body::Body;
 use tokio::io::AsyncWrite as _;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::connection::{Connection, Open};
 use super::upload::Upload;
@@ -69,16 +70,33 @@ where
     let meeting = Rc::new(Meeting { arrived: RefCell::new(Arrived::Nobody), pool });
     let meets = Rc::clone(&meeting);
     let sending = tokio::task::spawn_local(async move {
-        match poll_fn(|cx| upload.poll(&mut write, cx)).await {
-            Ok(()) => meets.sent(Writing { half: write, buffer: upload.into_buffer() }),
-            Err(_) => {
-                // The upstream is told that no more will come, and may go on with its answer.
-                let _ = poll_fn(|cx| Pin::new(&mut write).poll_shutdown(cx)).await;
-                *meets.arrived.borrow_mut() = Arrived::Broken;
-            }
+        if send(&mut upload, &mut write, &meets).await {
+            meets.sent(Writing { half: write, buffer: upload.into_buffer() });
+            return;
         }
+        // The upstream is told that no more will come, and may go on with its answer.
+        let told = poll_fn(|cx| Pin::new(&mut write).poll_shutdown(cx));
+        let _ = timeout(meets.pool.keep_for(), told).await;
+        *meets.arrived.borrow_mut() = Arrived::Broken;
     });
     (Reading { half: read, inbox, open }, Beside { sending: Some(sending), meeting })
+}
+
+/// Sends what is left; whether it could. While the answer is under way, whoever reads it watches over the upload, too.
+/// Afterwards nobody does, and an upstream that takes nothing for as long as a connection may stay unused is given up.
+async fn send<B>(upload: &mut Upload<B>, write: &mut Half, meeting: &Meeting) -> bool
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    loop {
+        let (is_alone, out) = (meeting.is_answered(), upload.out());
+        match timeout(meeting.pool.keep_for(), poll_fn(|cx| upload.poll(write, cx))).await {
+            Ok(sent) => return sent.is_ok(),
+            Err(_) if is_alone && upload.out() == out => return false,
+            Err(_) => {}
+        }
+    }
 }
 
 impl Beside {
@@ -99,6 +117,11 @@ impl Drop for Beside {
 }
 
 impl Meeting {
+    /// Whether the answer has ended, and its half waits.
+    fn is_answered(&self) -> bool {
+        matches!(*self.arrived.borrow(), Arrived::Answered(_))
+    }
+
     fn sent(&self, writing: Writing) {
         match self.arrived.replace(Arrived::Broken) {
             Arrived::Answered(reading) => self.meet(reading, writing),

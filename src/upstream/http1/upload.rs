@@ -52,6 +52,11 @@ impl<B> Upload<B> {
         self.sending.is_over()
     }
 
+    /// How many bytes of it are out.
+    pub(super) fn out(&self) -> u64 {
+        self.sending.out()
+    }
+
     /// Nobody takes it any more.
     pub(super) fn abandon(&mut self) {
         self.sending.abandon();
@@ -61,7 +66,7 @@ impl<B> Upload<B> {
     /// 9.2.2, the upstream could not tell two of these from one; or it has seen nothing of it. A body
     /// that has gone out is not kept.
     pub(in crate::upstream) fn may_repeat(&self) -> bool {
-        !self.broken && (self.repeatable || !self.sending.has_begun())
+        !self.broken && (self.repeatable || self.sending.out() == 0)
     }
 
     /// All is to be sent once more, where it [may](Self::may_repeat) be.
