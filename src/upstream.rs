@@ -30,8 +30,6 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::HeaderValue;
-
 use self::breaker::{Place, Taken};
 use self::cluster::Cluster;
 use self::endpoint::Endpoint;
@@ -52,8 +50,6 @@ pub struct Retrying(#[expect(dead_code, reason = "held")] Taken);
 pub struct Upstream {
     cluster: Arc<Cluster>,
     endpoints: Endpoints,
-    /// The timeout in milliseconds.
-    expected: HeaderValue,
     /// Whether it has failed since it last answered: its failure is logged once.
     fails: Cell<bool>,
 }
@@ -62,13 +58,7 @@ impl Upstream {
     /// A way to `cluster` without connections yet.
     pub fn new(cluster: &Arc<Cluster>, metrics: &Arc<Metrics>) -> Self {
         let endpoints = Endpoints::new(cluster, metrics);
-        let expected = u64::try_from(cluster.settings().timeout.as_millis()).unwrap_or(u64::MAX);
-        Self {
-            cluster: Arc::clone(cluster),
-            endpoints,
-            expected: HeaderValue::from(expected),
-            fails: Cell::new(false),
-        }
+        Self { cluster: Arc::clone(cluster), endpoints, fails: Cell::new(false) }
     }
 
     /// What all workers share of it.
@@ -96,11 +86,6 @@ impl Upstream {
     /// The endpoint for the next request; another one than those at `tried`, if there is one.
     pub fn pick(&self, tried: &[Arc<Host>]) -> Option<Rc<Endpoint>> {
         self.endpoints.pick(&self.cluster, tried)
-    }
-
-    /// How long it has for an answer, in milliseconds.
-    pub fn expected_timeout(&self) -> &HeaderValue {
-        &self.expected
     }
 
     /// A place for a retry, if there is one: so many at once, or a share of the requests under way.

@@ -57,6 +57,11 @@ pub fn saturating_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// A duration in whole milliseconds, saturating after half a billion years.
+pub fn saturating_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +79,11 @@ mod tests {
     fn a_future_moment_is_no_time_ago() {
         assert_eq!(Timestamp::from_secs(1).since(Timestamp::from_secs(2)), Duration::ZERO);
         assert_eq!(Timestamp::from_secs(2).since(Timestamp::from_secs(1)), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn milliseconds_are_whole_and_have_an_end() {
+        assert_eq!(saturating_millis(Duration::from_micros(1999)), 1);
+        assert_eq!(saturating_millis(Duration::MAX), u64::MAX);
     }
 }

@@ -27,6 +27,7 @@ use super::settle;
 use super::stream::MOST_DISCARDED;
 use crate::http1::lines::Lines;
 use crate::identify::lookup::Ambiguity;
+use crate::limiter::timestamp::saturating_millis;
 use crate::overload;
 use crate::response::fallback::Kept;
 use crate::rules::selection::Denial;
@@ -214,8 +215,7 @@ pub(super) fn upstream(
         Err(failure) => return Reply::new(failed(exchange, upstream, limits, &failure), apart),
     };
     let mut reply = Reply { response, ours, apart };
-    let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    reply.fields(|name| name == SERVICE_TIME).set_number(SERVICE_TIME, milliseconds);
+    reply.fields(|name| name == SERVICE_TIME).set_number(SERVICE_TIME, saturating_millis(took));
     reply
 }
 

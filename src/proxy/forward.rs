@@ -16,6 +16,7 @@ use super::body::RequestBody;
 use super::exchange::Exchange;
 use super::headers::envoy::{self, Controls};
 use super::retry::{self, Plan};
+use crate::limiter::timestamp::saturating_millis;
 use crate::telemetry::metrics::UpstreamOutcome;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
@@ -65,9 +66,9 @@ pub(super) async fn forward(
         return Err(Failure::NoProtocol);
     }
     let plan = Plan::of(upstream.settings(), controls);
-    let expected = controls.and_then(|controls| controls.timeout);
-    let expected = expected.map_or_else(|| upstream.expected_timeout().clone(), envoy::milliseconds);
-    request.ours.put(&envoy::EXPECTED_TIMEOUT, expected.as_bytes());
+    let timeout =
+        controls.and_then(|controls| controls.timeout).unwrap_or_else(|| upstream.settings().timeout);
+    request.ours.number(&envoy::EXPECTED_TIMEOUT, saturating_millis(timeout));
     let answered = if plan.repeats(&request.head.method) {
         Box::pin(retry::forward(upstream, exchange, (request, body), &plan)).await
     } else {

@@ -3,10 +3,9 @@
 //! Only who is inside may steer: from a peer that is not trusted all of these are taken off unread. None of them goes
 //! on to the upstream but what we say ourselves.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName};
 
 use crate::upstream::settings::RetryOn;
 
@@ -106,19 +105,10 @@ fn retry_on(text: &str) -> RetryOn {
     RetryOn { statuses: statuses.into(), ..on }
 }
 
-/// A duration in milliseconds as a field's value; short ones, as nearly all are, cost nothing to write.
-pub(in crate::proxy) fn milliseconds(time: Duration) -> HeaderValue {
-    static SHORT: LazyLock<Box<[HeaderValue]>> = LazyLock::new(|| {
-        let texts = (0..1000).map(|number: u32| &*number.to_string().leak());
-        texts.map(HeaderValue::from_static).collect()
-    });
-    let milliseconds = time.as_millis();
-    let short = usize::try_from(milliseconds).ok().and_then(|number| SHORT.get(number));
-    short.cloned().unwrap_or_else(|| HeaderValue::from(u64::try_from(milliseconds).unwrap_or(u64::MAX)))
-}
-
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -156,13 +146,5 @@ mod tests {
         let mut most = headers(&[(MAX_RETRIES, "4294967296"), (TIMEOUT, "0")]);
         let controls = take_controls(&mut most, true).unwrap();
         assert_eq!((controls.retries, controls.timeout), (Some(MOST_RETRIES), Some(Duration::MAX)));
-    }
-
-    #[test]
-    fn durations_are_whole_milliseconds() {
-        for (time, text) in [(Duration::from_micros(999), "0"), (Duration::from_millis(999), "999")] {
-            assert_eq!(milliseconds(time), text);
-        }
-        assert_eq!(milliseconds(Duration::from_secs(15)), "15000");
     }
 }

@@ -9,6 +9,7 @@ use http::{StatusCode, Version};
 use serde_json::json;
 
 use super::Entry;
+use crate::limiter::timestamp::saturating_millis;
 use crate::telemetry::rfc3339;
 
 /// The longest method written: any token is one (RFC 9110 section 9.1), real ones are short.
@@ -70,8 +71,8 @@ pub(super) fn json(entry: &Entry<'_>) -> Vec<u8> {
         "response_flags": if entry.flags.is_empty() { "-" } else { entry.flags },
         "bytes_received": entry.bytes_received,
         "bytes_sent": entry.bytes_sent,
-        "duration": milliseconds(entry.duration),
-        "upstream_service_time": entry.upstream_time.map(milliseconds),
+        "duration": saturating_millis(entry.duration),
+        "upstream_service_time": entry.upstream_time.map(saturating_millis),
         "x_forwarded_for": entry.x_forwarded_for.map(|value| text(value, LONGEST_VALUE)),
         "user_agent": entry.user_agent.map(|value| text(value, LONGEST_VALUE)),
         "request_id": entry.request_id.map(|value| text(value, LONGEST_VALUE)),
@@ -84,10 +85,6 @@ pub(super) fn json(entry: &Entry<'_>) -> Vec<u8> {
     let mut line = value.to_string().into_bytes();
     line.push(b'\n');
     line
-}
-
-fn milliseconds(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Envoy writes 0 where no answer was given.
