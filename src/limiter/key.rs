@@ -2,8 +2,7 @@
 //!
 //! Keys are stored as fingerprints under a secret key (SipHash-1-3, Aumasson and Bernstein 2012): a table entry
 //! has one size whatever clients send, and nobody without the secret can make two keys meet or pile them onto
-//! one place of the table. A key that fits into a word, as addresses do, has its place in the table by 64 bits of
-//! hash and is told apart by itself; all others by 128 bits.
+//! one place of the table. All but the shortest have a hash of 128 bits.
 
 use std::hash::Hasher;
 
@@ -32,20 +31,13 @@ impl KeyHasher {
         KeyHash([hash.h1, hash.h2])
     }
 
-    /// The hash of a key that is these 32 bits and no more; it is that of no other key, of whatever length.
+    /// The hash of a key that is these 32 bits and no more, as IPv4 addresses are: 64 bits say where it belongs, and
+    /// it is told apart by itself. No two such keys have the same.
     #[inline]
     pub fn hash_u32(&self, key: u32) -> KeyHash {
         let mut hasher = sip::SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
         hasher.write_u32(key);
         KeyHash([hasher.finish(), key.into()])
-    }
-
-    /// The same of 64 bits.
-    #[inline]
-    pub fn hash_u64(&self, key: u64) -> KeyHash {
-        let mut hasher = sip::SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
-        hasher.write_u64(key);
-        KeyHash([hasher.finish(), key])
     }
 }
 

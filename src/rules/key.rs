@@ -1,7 +1,7 @@
 //! What a rule counts apart, and how that becomes one counter.
 //!
 //! The parts of a key are encoded with their lengths before they are hashed, so no two different keys have
-//! the same encoding: `("a_b", "c")` and `("a", "b_c")` never meet. An address alone needs no encoding.
+//! the same encoding: `("a_b", "c")` and `("a", "b_c")` never meet. An IPv4 address alone needs no encoding.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -131,10 +131,9 @@ impl KeyTemplate {
         hasher: KeyHasher,
     ) -> Result<KeyHash, Incomplete> {
         if let [KeyPart::ClientIp | KeyPart::ClientNetwork { .. }] = *self.0 {
-            // Most rules. What does not fit into a word is encoded as any other part.
-            let address = self.0[0].address(request).ok_or(Incomplete::Missing)?;
-            if let Some(hash) = of_address(address, hasher) {
-                return Ok(hash);
+            // Most rules, and most addresses.
+            if let IpAddr::V4(v4) = self.0[0].address(request).ok_or(Incomplete::Missing)? {
+                return Ok(hasher.hash_u32(v4.to_bits()));
             }
         }
         let mut encoded = Encoded::new();
@@ -259,18 +258,6 @@ fn push_address(out: &mut Encoded, address: IpAddr) {
     match address {
         IpAddr::V4(v4) => push(out, &v4.octets()),
         IpAddr::V6(v6) => push(out, &v6.octets()),
-    }
-}
-
-/// The key that is an address and nothing else, if it fits into a word: unless IPv6 is counted by more than its
-/// first half.
-fn of_address(address: IpAddr, hasher: KeyHasher) -> Option<KeyHash> {
-    match address {
-        IpAddr::V4(v4) => Some(hasher.hash_u32(v4.to_bits())),
-        IpAddr::V6(v6) => match (v6.to_bits() >> 64, v6.to_bits() as u64) {
-            (network, 0) => Some(hasher.hash_u64(network as u64)),
-            _ => None,
-        },
     }
 }
 

@@ -17,7 +17,7 @@ use crate::limiter::timestamp::Timestamp;
 const SIGNATURE: &[u8; 12] = b"weir state\r\n";
 
 /// The version of the format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Nothing that is written needs more: 256 limits with names and keys, or 4096 counters.
 const LONGEST_FRAME: u32 = 1 << 24;
@@ -31,9 +31,9 @@ pub(super) enum Unreadable {
     /// Somebody else's.
     #[error("it is no state file")]
     Foreign,
-    /// A later release's.
-    #[error("it has format version {0}, and this release knows none after {VERSION}")]
-    Newer(u32),
+    /// Another release's.
+    #[error("it has format version {0}, and this release reads version {VERSION} alone")]
+    Version(u32),
     /// Incomplete.
     #[error("it ends in the middle of a part")]
     Truncated,
@@ -78,7 +78,7 @@ pub(super) fn read(mut input: impl Read, max_keys: usize, now: Timestamp) -> Res
     let mut version = [0; 4];
     match is_ours && whole(&mut input, &mut version)? {
         true if u32::from_le_bytes(version) == VERSION => {}
-        true => return Err(Unreadable::Newer(u32::from_le_bytes(version))),
+        true => return Err(Unreadable::Version(u32::from_le_bytes(version))),
         false => return Err(Unreadable::Foreign),
     }
     let mut restorer = Restorer::new(max_keys, now);

@@ -173,12 +173,14 @@ fn a_directory_in_its_place_stays_one() {
 #[test]
 fn what_is_no_state_is_said_to_be_none() {
     let whole = written(&limiter(3));
-    let mut newer = whole.clone();
-    newer[12] = 2;
+    let of_version = |version| [&whole[..12], &[version], &whole[13..]].concat();
     let of = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
     assert_eq!(of(b""), "it is no state file");
     assert_eq!(of(b"weir state\n"), "it is no state file");
-    assert_eq!(of(&newer), "it has format version 2, and this release knows none after 1");
+    for version in [1, 3] {
+        let said = format!("it has format version {version}, and this release reads version 2 alone");
+        assert_eq!(of(&of_version(version)), said);
+    }
     assert_eq!(of(&whole[..16]), "it ends in the middle of a part");
     assert_eq!(of(&[&whole[..], b"!"].concat()), "it goes on behind its end");
     assert_eq!(of(&[&whole[..16], &[255; 40]].concat()), "part 0 of it is damaged");
