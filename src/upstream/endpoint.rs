@@ -33,6 +33,7 @@ use super::secured;
 use super::settings::Balance;
 use super::transport::Transport;
 use crate::http1::length::Length;
+use crate::limiter::timestamp::saturating_millis;
 use crate::telemetry::metrics::{EndpointMetrics, Overflow};
 use crate::tls::Protocol;
 use crate::tls::client::Client;
@@ -57,7 +58,8 @@ impl Endpoint {
         tls: Option<Arc<Client>>,
         metrics: EndpointMetrics,
     ) -> Self {
-        let keep_for = cluster.settings().idle_timeout.as_secs().max(1);
+        // Seconds are counted; late is better than early.
+        let keep_for = saturating_millis(cluster.settings().idle_timeout).div_ceil(1000).max(1);
         let metrics = Rc::new(metrics);
         Self {
             pool: Rc::new(Pool::new(keep_for, &cluster.breaker)),

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -75,15 +75,16 @@ where
             return;
         }
         // The upstream is told that no more will come, and may go on with its answer.
-        let told = poll_fn(|cx| Pin::new(&mut write).poll_shutdown(cx));
-        let _ = timeout(meets.pool.keep_for(), told).await;
+        let mut told = pin!(poll_fn(|cx| Pin::new(&mut write).poll_shutdown(cx)));
+        while timeout(meets.pool.keep_for(), &mut told).await.is_err() && !meets.is_answered() {}
         *meets.arrived.borrow_mut() = Arrived::Broken;
     });
     (Reading { half: read, inbox, open }, Beside { sending: Some(sending), meeting })
 }
 
 /// Sends what is left; whether it could. While the answer is under way, whoever reads it watches over the upload, too.
-/// Afterwards nobody does, and an upstream that takes nothing for as long as a connection may stay unused is given up.
+/// Afterwards nobody does, and an upload of which nothing goes out for as long as a connection may stay unused, for want
+/// of a reader or a sender, is given up.
 async fn send<B>(upload: &mut Upload<B>, write: &mut Half, meeting: &Meeting) -> bool
 where
     B: Body<Data = Bytes> + Unpin,
