@@ -193,19 +193,14 @@ impl Limiter {
         let mut shard = self.store.lock(self.store.shard_of(key));
         match judging::plain(&mut shard, check, key, now) {
             Some(verdict) => Decision { verdicts: Verdicts::One(verdict), overflowed: false },
-            None => self.check_any(shard, check, key, now),
+            None => self.check_any(shard, check, now),
         }
     }
 
     /// The same for a check of every kind. Out of line, for what it needs to keep at hand would slow down the rest.
     #[inline(never)]
-    fn check_any(
-        &self,
-        mut shard: MutexGuard<'_, Shard>,
-        check: &Check,
-        key: Fingerprint,
-        now: Timestamp,
-    ) -> Decision {
+    fn check_any(&self, mut shard: MutexGuard<'_, Shard>, check: &Check, now: Timestamp) -> Decision {
+        let key = check.key.salted(check.meter.salt);
         let place = shard.find(key);
         let (verdict, next) = judging::evaluate(&shard, check, Before::of(&shard, check, (key, place)), now);
         let kept = next.map(|state| commit(&mut shard, check, (key, place), state, now));

@@ -120,7 +120,10 @@ impl Decision {
 
     /// Whether any enforced limit refuses; then no limit has been charged.
     pub fn is_refused(&self) -> bool {
-        self.verdicts().iter().any(Verdict::refuses)
+        match &self.verdicts {
+            Verdicts::One(verdict) => verdict.refuses(),
+            Verdicts::Several(verdicts) => verdicts.iter().any(Verdict::refuses),
+        }
     }
 
     /// How long the request has to be held back before it goes on: the longest of its delays.

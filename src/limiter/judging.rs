@@ -28,8 +28,8 @@ impl<'a> Before<'a> {
     }
 }
 
-/// Decides and charges what most requests meet: one check that asks for nothing but room, of a key whose counter is
-/// there; `None` for everything else.
+/// Decides and charges what most requests meet: one check without terms, charged on arrival, of a key whose counter is
+/// there; `None` for everything else that has no terms.
 // Inline: passing the verdict through memory costs as much as deciding it.
 #[inline(always)]
 pub(super) fn plain(shard: &mut Shard, check: &Check, key: Fingerprint, now: Timestamp) -> Option<Verdict> {
@@ -39,7 +39,7 @@ pub(super) fn plain(shard: &mut Shard, check: &Check, key: Fingerprint, now: Tim
     let (counter, quota) = shard.own(key, check.meter.id)?;
     let (next, outcome) = algorithm::evaluate(Some(counter.state()), quota, check.cost, now);
     if outcome == Outcome::Conform {
-        counter.keep(next);
+        counter.keep(check.meter.id, next);
     }
     let counter = Some((*quota, Some(next)));
     Some(Verdict { outcome, enforcement: check.enforcement, delay: 0, counter })

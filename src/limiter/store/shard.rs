@@ -136,7 +136,7 @@ impl Shard {
         for group in &mut self.groups[home..] {
             let before = before(group, first);
             let Some(slot) = group.get_mut(before) else { continue };
-            // The second word is not looked at before the first is equal: it is hashed while this waits for memory.
+            // The second word may still be hashed while the first waits for memory.
             let is_it = slot[0] == first && slot[1] == second && !is_long(slot);
             return is_it.then_some((Own(slot), quota));
         }

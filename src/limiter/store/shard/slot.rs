@@ -28,9 +28,9 @@ impl Own<'_> {
 
     /// Has it say this.
     #[inline(always)]
-    pub(in crate::limiter) fn keep(self, state: State) {
+    pub(in crate::limiter) fn keep(self, meter: MeterId, state: State) {
         self.0[2] = state.word;
-        self.0[3] = tail(meter_of(self.0), state);
+        self.0[3] = tail(meter, state);
     }
 }
 
