@@ -5,6 +5,7 @@
 //! on a fresh one, if that is safe.
 
 use std::future::poll_fn;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,7 +34,6 @@ use super::secured;
 use super::settings::Balance;
 use super::transport::Transport;
 use crate::http1::length::Length;
-use crate::limiter::timestamp::saturating_millis;
 use crate::telemetry::metrics::{EndpointMetrics, Overflow};
 use crate::tls::Protocol;
 use crate::tls::client::Client;
@@ -59,7 +59,8 @@ impl Endpoint {
         metrics: EndpointMetrics,
     ) -> Self {
         // Seconds are counted; late is better than early.
-        let keep_for = saturating_millis(cluster.settings().idle_timeout).div_ceil(1000).max(1);
+        let idle = cluster.settings().idle_timeout;
+        let keep_for = idle.as_secs().saturating_add(u64::from(idle.subsec_nanos() > 0)).max(1);
         let metrics = Rc::new(metrics);
         Self {
             pool: Rc::new(Pool::new(keep_for, &cluster.breaker)),
@@ -198,7 +199,13 @@ impl Endpoint {
         let mut upload = Upload::new(request, body, std::mem::take(&mut connection.buffer));
         let to_head = request.head.method == Method::HEAD;
         let mut waiting = Waiting::new(to_head, request.lets_through);
-        let head = match poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await {
+        // What cannot be sent twice must not go out on a connection that has just ended, though we have not been told.
+        let is_gone = is_kept && !upload.is_repeatable() && !connection.is_quiet_by_now();
+        let sent = match is_gone {
+            true => Err(Error::Reset(io::ErrorKind::UnexpectedEof.into())),
+            false => poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await,
+        };
+        let head = match sent {
             // The upstream had closed it already, or was about to.
             Err(Error::Reset(_)) if is_kept && upload.may_repeat() => {
                 self.metrics.retried();

@@ -100,6 +100,11 @@ impl Secured {
         let mut cx = Context::from_waker(Waker::noop());
         Pin::new(&mut self.0).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
     }
+
+    /// What it runs over.
+    pub(super) fn inner(&self) -> &Transport {
+        self.0.get_ref().0
+    }
 }
 
 impl Drop for Secured {

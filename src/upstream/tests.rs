@@ -1,3 +1,5 @@
+mod reuse;
+
 use std::time::Duration;
 
 use super::host::{EJECTED, FAILED_CHECK, Target};

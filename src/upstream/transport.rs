@@ -2,10 +2,12 @@
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -49,6 +51,17 @@ impl Transport {
             Self::Tls(stream) => return stream.is_quiet(),
         };
         read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// The same as far as the system knows, which we may not have been told yet.
+    pub(super) fn is_quiet_by_now(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit()];
+        let peeked = match self {
+            Self::Tcp(stream) => SockRef::from(stream).peek(&mut byte),
+            Self::Unix(stream) => SockRef::from(stream).peek(&mut byte),
+            Self::Tls(stream) => return stream.inner().is_quiet_by_now(),
+        };
+        peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Two halves that are used independently, on one thread.

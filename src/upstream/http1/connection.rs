@@ -125,6 +125,11 @@ impl Connection {
         self.stream.is_quiet()
     }
 
+    /// The same as far as the system knows: a system call.
+    pub(in crate::upstream) fn is_quiet_by_now(&self) -> bool {
+        self.stream.is_quiet_by_now()
+    }
+
     /// Whether no byte is left, of its last answer or behind it.
     pub(in crate::upstream) fn is_settled(&self) -> bool {
         self.inbox.is_empty()

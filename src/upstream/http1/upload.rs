@@ -62,6 +62,11 @@ impl<B> Upload<B> {
         self.sending.abandon();
     }
 
+    /// Whether it may be sent again whatever the upstream has seen of it.
+    pub(in crate::upstream) fn is_repeatable(&self) -> bool {
+        self.repeatable
+    }
+
     /// Whether the request may be sent again after its connection failed without an answer: RFC 9110 section
     /// 9.2.2, the upstream could not tell two of these from one; or it has seen nothing of it. A body
     /// that has gone out is not kept.

@@ -1,0 +1,69 @@
+//! A kept connection ends, and the next request comes before we have been told.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+
+use super::*;
+use crate::upstream::endpoint::Line;
+use crate::upstream::outgoing::Outgoing;
+
+/// Reads a request with the body `order` and answers it.
+fn answer(stream: &mut TcpStream) {
+    let mut read = Vec::new();
+    while !read.ends_with(b"order") {
+        let mut piece = [0; 1024];
+        let octets = stream.read(&mut piece).expect("a request");
+        assert_ne!(octets, 0, "a request was cut off");
+        read.extend_from_slice(&piece[..octets]);
+    }
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").expect("an answer");
+}
+
+/// Answers one request on each of two connections, and closes the first when it is told to.
+fn closing(listener: &TcpListener, close: &mpsc::Receiver<()>, closed: &mpsc::Sender<()>) {
+    let (mut first, _) = listener.accept().expect("a connection");
+    answer(&mut first);
+    close.recv().expect("a word");
+    drop(first);
+    closed.send(()).expect("somebody listens");
+    let (mut second, _) = listener.accept().expect("another connection");
+    answer(&mut second);
+}
+
+async fn post(upstream: &Upstream, line: Line) -> StatusCode {
+    let head = Request::builder().method(Method::POST).uri("/").header("host", "a.test").body(()).unwrap();
+    let request = Outgoing::from(head.into_parts().0);
+    let endpoint = upstream.pick(&[]).expect("an endpoint");
+    let body = Full::new(Bytes::from_static(b"order"));
+    let answer = endpoint.send(line, &request, body).await.map_err(|unanswered| unanswered.error);
+    let answer = answer.expect("an answer");
+    let status = answer.status();
+    answer.into_body().collect().await.expect("a body");
+    status
+}
+
+#[tokio::test]
+async fn what_cannot_be_sent_twice_is_not_sent_on_a_connection_that_has_ended_unseen() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let SocketAddr::V4(address) = listener.local_addr().unwrap() else { panic!("not IPv4") };
+    let (close, closes) = mpsc::channel();
+    let (closing_says, closed) = mpsc::channel();
+    let server = thread::spawn(move || closing(&listener, &closes, &closing_says));
+
+    let upstream = upstream(settings(&[(&address.ip().to_string(), address.port())]));
+    let endpoint = upstream.pick(&[]).expect("an endpoint");
+    let line = endpoint.connect(false).await.expect("a connection");
+    assert_eq!(post(&upstream, line).await, StatusCode::OK);
+    // Without a turn of the runtime, which would notice.
+    close.send(()).unwrap();
+    closed.recv().unwrap();
+    let line = endpoint.kept(false).expect("room").expect("a connection that seems open");
+    assert_eq!(post(&upstream, line).await, StatusCode::OK);
+    server.join().unwrap();
+}
