@@ -5,6 +5,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use http::header::{CONNECTION, UPGRADE};
 use http::{Response, StatusCode, request};
@@ -53,6 +54,12 @@ pub(super) type Tried = SmallVec<[Arc<Host>; 2]>;
 
 type Answered = Result<Response<Answer<RequestBody>>, Failure>;
 
+/// How long the upstream has for its answer: what somebody inside asks for, or what the configuration says.
+pub(super) fn timeout(upstream: Option<&Upstream>, controls: Option<&Controls>) -> Duration {
+    let own = || upstream.map_or(Duration::MAX, |upstream| upstream.settings().timeout);
+    controls.and_then(|controls| controls.timeout).unwrap_or_else(own)
+}
+
 /// Sends a request and waits for the head of the answer.
 pub(super) async fn forward(
     view: &View,
@@ -66,8 +73,7 @@ pub(super) async fn forward(
         return Err(Failure::NoProtocol);
     }
     let plan = Plan::of(upstream.settings(), controls);
-    let timeout =
-        controls.and_then(|controls| controls.timeout).unwrap_or_else(|| upstream.settings().timeout);
+    let timeout = timeout(Some(upstream), controls);
     request.ours.number(&envoy::EXPECTED_TIMEOUT, saturating_millis(timeout));
     let answered = if plan.repeats(&request.head.method) {
         Box::pin(retry::forward(upstream, exchange, (request, body), &plan)).await

@@ -13,7 +13,7 @@ use super::asking::{self, Recalled, Refusal};
 use super::body::{Incoming, RequestBody};
 use super::connection::Connection;
 use super::exchange::Exchange;
-use super::forward::forward;
+use super::forward::{forward, timeout};
 use super::grpc;
 use super::headers::envoy::Controls;
 use super::headers::{self, Expectation, Given, Hop, Unacceptable};
@@ -165,12 +165,6 @@ fn writes_apart(exchange: &Exchange, limits: &Limits, upstream: Option<&Upstream
 /// What a request may go over to.
 fn upgrades(upstream: Option<&Upstream>) -> &[Box<str>] {
     upstream.map_or(&[], |upstream| &*upstream.settings().upgrades)
-}
-
-/// How long the upstream has for its answer: what somebody inside asks for, or what the configuration says.
-fn timeout(upstream: Option<&Upstream>, controls: Option<&Controls>) -> Duration {
-    let own = || upstream.map_or(Duration::MAX, |upstream| upstream.settings().timeout);
-    controls.and_then(|controls| controls.timeout).unwrap_or_else(own)
 }
 
 fn answered<F>(reply: impl Into<Reply>) -> Handling<F> {
