@@ -197,7 +197,8 @@ impl Limiter {
         }
     }
 
-    /// The same for a check of every kind. Out of line, for what it needs to keep at hand would slow down the rest.
+    /// The same for a check of every kind. Out of line and with a key of its own, for what it needs to keep at hand would
+    /// slow down the rest.
     #[inline(never)]
     fn check_any(&self, mut shard: MutexGuard<'_, Shard>, check: &Check, now: Timestamp) -> Decision {
         let key = check.key.salted(check.meter.salt);

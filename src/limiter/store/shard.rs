@@ -131,33 +131,33 @@ impl Shard {
     #[inline(always)]
     pub(in crate::limiter) fn own(&mut self, key: Fingerprint, meter: MeterId) -> Option<(Own<'_>, &Quota)> {
         let [first, second] = key.words();
-        let home = self.home(first);
+        let (group, place) = self.search(first)?;
         let quota = self.quotas.get(meter).filter(|quota| !quota.looks_back())?;
-        for group in &mut self.groups[home..] {
-            let before = before(group, first);
-            let Some(slot) = group.get_mut(before) else { continue };
-            // The second word may still be hashed while the first waits for memory.
-            let is_it = slot[0] == first && slot[1] == second && !is_long(slot);
-            return is_it.then_some((Own(slot), quota));
-        }
-        None
+        let slot = &mut self.groups[group][place];
+        // The second word may still be hashed while the first waits for memory.
+        let is_it = slot[0] == first && slot[1] == second && !is_long(slot);
+        is_it.then_some((Own(slot), quota))
     }
 
     /// Finds the counter of `key`, if there is one.
     pub(in crate::limiter) fn find(&self, key: Fingerprint) -> Place {
         let [first, second] = key.words();
-        let home = self.home(first);
-        for (distance, group) in self.groups[home..].iter().enumerate() {
-            let before = before(group, first);
-            let Some(slot) = group.get(before) else { continue };
-            let index = (home + distance) * GROUP + before;
-            return match slot[0] == first {
-                true if slot[1] == second => Place::At(index),
-                true => self.find_among_equals(index, key),
-                false => Place::Absent,
-            };
+        let Some((group, place)) = self.search(first) else { return Place::Absent };
+        let (slot, index) = (&self.groups[group][place], group * GROUP + place);
+        match slot[0] == first {
+            true if slot[1] == second => Place::At(index),
+            true => self.find_among_equals(index, key),
+            false => Place::Absent,
         }
-        Place::Absent
+    }
+
+    /// Where the first entry stands that is not before one with this first word: its group, and its place there.
+    #[inline(always)]
+    fn search(&self, first: u64) -> Option<(usize, usize)> {
+        let home = self.home(first);
+        let groups = self.groups[home..].iter().enumerate();
+        let mut places = groups.map(|(distance, group)| (home + distance, before(group, first)));
+        places.find(|(_, place)| *place < GROUP)
     }
 
     /// Two keys in 2⁶³ have the same first word; the order goes by both.

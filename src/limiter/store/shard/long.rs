@@ -1,7 +1,7 @@
 //! Slots whose counters have a history: a mark beside the meter id, the moment at which the history says nothing
 //! any more in place of the state's word, and its number in place of the rest.
 
-use super::slot::{LONG, Slot, is_long, meter_of, number_of, state_of, tail};
+use super::slot::{LONG, Slot, is_long, meter_of, number_of, saying, state_of, tail};
 use super::{MeterId, Shard};
 use crate::limiter::algorithm::State;
 use crate::limiter::algorithm::conversion::Change;
@@ -54,7 +54,7 @@ impl Shard {
     ) -> Option<Slot> {
         if !is_long(entry) {
             let state = change?.convert(state_of(entry), now)?;
-            return Some([entry[0], entry[1], state.word, tail(meter_of(entry), state)]);
+            return Some(saying(entry, state));
         }
         let history = self.histories.get_mut(number_of(entry));
         if change.is_some_and(|change| change.carries(history)) {
@@ -63,7 +63,7 @@ impl Shard {
         let short = change.and_then(|change| change.convert(history.in_short(change.from, now), now));
         self.release(entry);
         let state = short?;
-        Some([entry[0], entry[1], state.word, tail(meter_of(entry), state)])
+        Some(saying(entry, state))
     }
 
     /// What an entry says in twelve bytes, as a slot.
@@ -71,7 +71,7 @@ impl Shard {
         let meter = meter_of(entry);
         let state = self.quotas.get(meter).and_then(|quota| self.counter_of(entry).in_short(quota, now));
         match state {
-            Some(state) => [entry[0], entry[1], state.word, tail(meter, state)],
+            Some(state) => saying(entry, state),
             None => *entry,
         }
     }

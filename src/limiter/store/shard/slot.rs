@@ -59,6 +59,11 @@ pub(super) fn slot(key: Fingerprint, meter: MeterId, state: State) -> Slot {
     [low, high, state.word, tail(meter, state)]
 }
 
+/// The entry with another state.
+pub(super) const fn saying(entry: &Slot, state: State) -> Slot {
+    [entry[0], entry[1], state.word, tail(meter_of(entry), state)]
+}
+
 pub(super) const fn tail(meter: MeterId, state: State) -> u64 {
     (state.extra as u64) << 32 | meter.0 as u64
 }
