@@ -130,11 +130,11 @@ impl KeyTemplate {
         route: Route<'_>,
         hasher: KeyHasher,
     ) -> Result<KeyHash, Incomplete> {
-        if let [KeyPart::ClientIp | KeyPart::ClientNetwork { .. }] = *self.0 {
-            // Most rules, and most addresses.
-            if let IpAddr::V4(v4) = self.0[0].address(request).ok_or(Incomplete::Missing)? {
-                return Ok(hasher.hash_u32(v4.to_bits()));
-            }
+        // Most rules, and most addresses.
+        if let [part] = &*self.0
+            && let Some(IpAddr::V4(v4)) = part.address(request)
+        {
+            return Ok(hasher.hash_u32(v4.to_bits()));
         }
         let mut encoded = Encoded::new();
         for part in &self.0 {
