@@ -14,6 +14,7 @@ mod asking;
 mod body;
 mod connection;
 mod date;
+mod deadline;
 mod exchange;
 mod forward;
 mod grpc;

@@ -21,23 +21,28 @@ pub struct ClientAddress {
     pub ip: IpAddr,
     /// Whether the peer may speak for others.
     pub peer_is_trusted: bool,
+    /// Whether the request is internal: the peer and every address in X-Forwarded-For are trusted.
+    pub is_internal: bool,
 }
 
 /// The client behind `peer`, as far as `trusted` proxies vouch for it.
 pub fn resolve(peer: IpAddr, headers: &HeaderMap, trusted: &CidrSet) -> ClientAddress {
     let peer = peer.to_canonical();
     if trusted.is_empty() || !trusted.contains(peer) {
-        return ClientAddress { ip: peer, peer_is_trusted: false };
+        return ClientAddress { ip: peer, peer_is_trusted: false, is_internal: false };
     }
     let mut client = peer;
-    for hop in forwarded::hops_from_nearest(headers).take(MOST_HOPS) {
-        let Some(hop) = hop else { break };
-        client = hop;
-        if !trusted.contains(hop) {
+    // An address that is not trusted, or not readable, is that of somebody outside; so may be what is not looked at.
+    let mut is_internal = true;
+    for (index, hop) in forwarded::hops_from_nearest(headers).enumerate() {
+        let hop = hop.filter(|_| index < MOST_HOPS);
+        client = hop.unwrap_or(client);
+        is_internal = hop.is_some_and(|hop| trusted.contains(hop));
+        if !is_internal {
             break;
         }
     }
-    ClientAddress { ip: client, peer_is_trusted: true }
+    ClientAddress { ip: client, peer_is_trusted: true, is_internal }
 }
 
 /// `ip` with all but the first bits cleared, as many as its kind of address keeps.
@@ -92,6 +97,32 @@ mod tests {
     #[test]
     fn where_all_are_trusted_the_farthest_is_the_client() {
         assert_eq!(client("10.0.0.1", &["10.0.0.3, 10.0.0.2"], &["10.0.0.0/8"]), "10.0.0.3");
+    }
+
+    #[test]
+    fn a_request_is_internal_only_where_every_address_is_trusted() {
+        let trusted: CidrSet = ["10.0.0.0/8".parse::<ipnet::IpNet>().unwrap()].into_iter().collect();
+        let is_internal = |peer: &str, forwarded: &str| {
+            let mut headers = HeaderMap::new();
+            if !forwarded.is_empty() {
+                headers.append(forwarded::X_FORWARDED_FOR, forwarded.parse().unwrap());
+            }
+            resolve(peer.parse().unwrap(), &headers, &trusted).is_internal
+        };
+        assert!(is_internal("10.0.0.1", ""));
+        assert!(is_internal("10.0.0.1", "10.0.0.3, 10.0.0.2"));
+        let endless = vec!["10.0.0.9"; MOST_HOPS + 1].join(",");
+        for external in [
+            "192.0.2.1",
+            "10.0.0.5, 192.0.2.1",
+            "192.0.2.1, 10.0.0.2",
+            "unknown",
+            "10.0.0.5, unknown",
+            &endless,
+        ] {
+            assert!(!is_internal("10.0.0.1", external), "{external}");
+        }
+        assert!(!is_internal("192.0.2.1", "") && !is_internal("192.0.2.1", "10.0.0.1"));
     }
 
     #[test]

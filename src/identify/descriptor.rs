@@ -68,7 +68,7 @@ impl<'a> Descriptor<'a> {
             path: path::normalise(path).unwrap_or_default(),
             query,
             headers: &NO_HEADERS,
-            client: ClientAddress { ip, peer_is_trusted: false },
+            client: ClientAddress { ip, peer_is_trusted: false, is_internal: false },
             client_network: client_ip::network(ip, 32, settings.ipv6_prefix),
             now,
             plan: OnceCell::new(),

@@ -13,6 +13,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 pub use self::slow_clock::SlowClock;
+use super::deadline::{SetBy, Timeout};
 
 /// How often a worker looks at its connections.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -46,8 +47,8 @@ pub enum Overdue {
     Idle,
     /// The rest of a request's head.
     Head,
-    /// The answer's head.
-    Answer,
+    /// The answer's head, by a timeout that this party set.
+    Answer(SetBy),
     /// Any progress of a body.
     Stalled,
     /// The client's end of the connection.
@@ -66,6 +67,17 @@ impl Patience {
     pub fn new(idle: Duration, head: Duration) -> Self {
         Self { idle: ticks(idle), head: ticks(head) }
     }
+}
+
+/// When the head of a response is due. Of two at the same tick the configuration's is the earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Due {
+    tick: u32,
+    set_by: SetBy,
+}
+
+impl Due {
+    const NEVER: Self = Self { tick: u32::MAX, set_by: SetBy::Configuration };
 }
 
 /// The notes of one connection, or of one of the streams that share a connection.
@@ -87,7 +99,7 @@ pub struct Activity {
     uploading: Cell<bool>,
     unflushed: Cell<bool>,
     /// When the answer's head is due, and how long a body may stand still, while those count.
-    answer_due: Cell<Option<u32>>,
+    answer_due: Cell<Option<Due>>,
     stall: Cell<u32>,
     overdue: Cell<Option<Overdue>>,
     linger: Cell<bool>,
@@ -205,7 +217,7 @@ impl Activity {
 
     /// The request is held back: nothing of it is due.
     pub fn hold(&self) {
-        self.answer_due.set(Some(u32::MAX));
+        self.answer_due.set(Some(Due::NEVER));
     }
 
     /// A request that was held back goes on.
@@ -216,16 +228,17 @@ impl Activity {
 
     /// The request's last byte is out, or its client will not wait any longer: the answer's head, if it is still to
     /// come, is due in `timeout`, or when it was due before.
-    pub fn await_answer(&self, timeout: Duration) {
+    pub fn await_answer(&self, timeout: Timeout) {
         if self.unanswered.get() {
-            let due = self.clock.now().saturating_add(ticks(timeout));
+            let tick = self.clock.now().saturating_add(ticks(timeout.time));
+            let due = Due { tick, set_by: timeout.set_by };
             self.answer_due.set(Some(self.answer_due.get().map_or(due, |earlier| earlier.min(due))));
         }
     }
 
     /// The answer's head is here.
     pub fn answered(&self) {
-        if matches!(self.overdue.get(), Some(Overdue::Answer | Overdue::Stalled)) {
+        if matches!(self.overdue.get(), Some(Overdue::Answer(_) | Overdue::Stalled)) {
             self.overdue.set(None);
         }
         self.unanswered.set(false);
@@ -320,7 +333,7 @@ impl Activity {
             }
             Doing::ReadingHead => (waited > self.patience.head).then_some(Overdue::Head),
             Doing::Exchanging => match self.answer_due.get() {
-                Some(due) => (now > due).then_some(Overdue::Answer),
+                Some(due) => (now > due.tick).then_some(Overdue::Answer(due.set_by)),
                 None => (waited > self.stall.get()).then_some(Overdue::Stalled),
             },
             Doing::Lingering => (waited > LINGER).then_some(Overdue::Linger),
@@ -366,7 +379,7 @@ impl Uploading {
     }
 
     /// The request's last byte is out: the answer's head is due in `timeout`.
-    pub fn await_answer(&self, timeout: Duration) {
+    pub fn await_answer(&self, timeout: Timeout) {
         if self.is_current() {
             self.activity.await_answer(timeout);
         }

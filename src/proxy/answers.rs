@@ -274,7 +274,7 @@ fn failed(
             }
         }
         Failure::Unreadable => (StatusCode::BAD_GATEWAY, Flag::UpstreamProtocol, "bad gateway\n"),
-        Failure::Late | Failure::TryLate => {
+        Failure::Late(_) | Failure::TryLate(_) => {
             (StatusCode::GATEWAY_TIMEOUT, Flag::UpstreamTimeout, "upstream timed out\n")
         }
         Failure::Stalled => (StatusCode::REQUEST_TIMEOUT, Flag::IdleTimeout, "request timed out\n"),

@@ -7,7 +7,6 @@ use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
@@ -16,6 +15,7 @@ pub(super) use self::incoming::{Incoming, Interrupted};
 pub(super) use self::replay::Replay;
 use self::replay::Replayed;
 use super::activity::Uploading;
+use super::deadline::Timeout;
 use super::exchange::Exchange;
 use super::headers::identity::clean_trailers;
 use crate::upstream::answer::{Answer, AnswerError};
@@ -37,7 +37,7 @@ pub(super) enum RequestBody {
 #[derive(Debug)]
 pub(super) struct Upload {
     uploading: Uploading,
-    answer_timeout: Duration,
+    answer_timeout: Timeout,
     progress: Rc<Progress>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Progress {
 
 impl RequestBody {
     /// A body to be streamed; the answer's head is due `answer_timeout` after its last byte.
-    pub(super) fn new(incoming: Incoming, exchange: &mut Exchange, answer_timeout: Duration) -> Self {
+    pub(super) fn new(incoming: Incoming, exchange: &mut Exchange, answer_timeout: Timeout) -> Self {
         if incoming.is_end_stream() {
             exchange.activity().await_answer(answer_timeout);
             return Self::None;

@@ -21,6 +21,7 @@ use super::Shared;
 use super::activity::Activity;
 use super::body::Progress;
 use super::connection::Connection;
+use super::deadline::Timeout;
 use super::elastic::Load;
 use super::fallback::Capture;
 use super::grpc;
@@ -51,6 +52,8 @@ pub(super) struct Exchange {
     started: Timestamp,
     /// When it was free to go to the upstream.
     forwarded: Timestamp,
+    /// When the client stops waiting, as far as it has said so.
+    deadline: Option<Timestamp>,
     /// `None` as long as there is no answer.
     status: Option<StatusCode>,
     took: Duration,
@@ -93,6 +96,7 @@ impl Exchange {
             stream,
             started,
             forwarded: started,
+            deadline: None,
             status: None,
             took: Duration::ZERO,
             retries: 0,
@@ -255,6 +259,12 @@ impl Exchange {
         done
     }
 
+    /// The client waits so long for the head of the response, and no longer.
+    pub(super) fn note_deadline(&mut self, time: Duration) {
+        self.activity.await_answer(Timeout::by_client(time));
+        self.deadline = Some(self.forwarded.saturating_add(time));
+    }
+
     /// This rule refuses the request after all.
     pub(super) fn note_refused_by(&mut self, rule: &str) {
         if let Some(record) = &mut self.record {
@@ -320,6 +330,10 @@ impl Exchange {
         if let Some(settlement) = &mut self.settlement {
             let shared = &self.connection.worker.shared;
             let now = shared.clock.now();
+            // The upstream knows the client's deadline too, and may be the first to give up.
+            let is_past = self.deadline.is_some_and(|deadline| deadline <= now);
+            let gave_up = is_past && ending.may_be_by_deadline();
+            let ending = if gave_up { &Ending::Abandoned } else { ending };
             let mut note = |position, settled| limits.note_settled(position, settled, now);
             settlement.settle(ending, (&shared.limiter, now), &mut note);
             settlement.octets(received, 0, (&shared.limiter, now), &mut note);

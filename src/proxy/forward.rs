@@ -5,7 +5,6 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use http::header::{CONNECTION, UPGRADE};
 use http::{Response, StatusCode, request};
@@ -14,6 +13,7 @@ use smallvec::SmallVec;
 use super::View;
 use super::activity::{Activity, Overdue};
 use super::body::RequestBody;
+use super::deadline::{self, SetBy};
 use super::exchange::Exchange;
 use super::headers::envoy::{self, Controls};
 use super::retry::{self, Plan};
@@ -39,10 +39,10 @@ pub(super) enum Failure {
     Upstream(UpstreamError),
     /// The answer is the beginning of a protocol that we cannot follow.
     Unreadable,
-    /// The answer's head did not come in time.
-    Late,
-    /// It did not come in the time that one attempt has.
-    TryLate,
+    /// The answer's head did not come in time, by a timeout that this party set.
+    Late(SetBy),
+    /// It did not come in the time that one attempt has, by whoever set that.
+    TryLate(SetBy),
     /// The client stopped sending in the middle of its request.
     Stalled,
     /// What the client sent is no body.
@@ -53,12 +53,6 @@ pub(super) enum Failure {
 pub(super) type Tried = SmallVec<[Arc<Host>; 2]>;
 
 type Answered = Result<Response<Answer<RequestBody>>, Failure>;
-
-/// How long the upstream has for its answer: what somebody inside asks for, or what the configuration says.
-pub(super) fn timeout(upstream: Option<&Upstream>, controls: Option<&Controls>) -> Duration {
-    let own = || upstream.map_or(Duration::MAX, |upstream| upstream.settings().timeout);
-    controls.and_then(|controls| controls.timeout).unwrap_or_else(own)
-}
 
 /// Sends a request and waits for the head of the answer.
 pub(super) async fn forward(
@@ -73,8 +67,8 @@ pub(super) async fn forward(
         return Err(Failure::NoProtocol);
     }
     let plan = Plan::of(upstream.settings(), controls);
-    let timeout = timeout(Some(upstream), controls);
-    request.ours.number(&envoy::EXPECTED_TIMEOUT, saturating_millis(timeout));
+    let timeout = deadline::of_request(Some(upstream), controls);
+    request.ours.number(&envoy::EXPECTED_TIMEOUT, saturating_millis(timeout.time));
     let answered = if plan.repeats(&request.head.method) {
         Box::pin(retry::forward(upstream, exchange, (request, body), &plan)).await
     } else {
@@ -127,11 +121,11 @@ pub(super) async fn once(
             let sending = pin!(attempt.endpoint.send(line, request, body));
             match plan.per_try_timeout {
                 None => or_overdue(exchange.activity(), sending).await,
-                Some(time) => {
-                    match or_overdue(exchange.activity(), Box::pin(tokio::time::timeout(time, sending))).await
-                    {
+                Some(each) => {
+                    let sending = Box::pin(tokio::time::timeout(each.time, sending));
+                    match or_overdue(exchange.activity(), sending).await {
                         Ok(Ok(answered)) => Ok(answered),
-                        Ok(Err(_)) => Err(Failure::TryLate),
+                        Ok(Err(_)) => Err(Failure::TryLate(each.set_by)),
                         Err(failure) => Err(failure),
                     }
                 }
@@ -224,7 +218,7 @@ pub(super) async fn or_overdue<F: Future + Unpin>(
         }
         // Whatever is overdue has woken this connection's task.
         match activity.overdue() {
-            Some(Overdue::Answer) => Poll::Ready(Err(Failure::Late)),
+            Some(Overdue::Answer(set_by)) => Poll::Ready(Err(Failure::Late(set_by))),
             Some(Overdue::Stalled) => Poll::Ready(Err(Failure::Stalled)),
             _ => Poll::Pending,
         }
@@ -291,10 +285,15 @@ fn outcome(answered: &Answered) -> UpstreamOutcome {
             UpstreamOutcome::Malformed
         }
         Err(Failure::Upstream(UpstreamError::Overflow)) => UpstreamOutcome::Overflowed,
-        Err(Failure::Late | Failure::TryLate) => UpstreamOutcome::TimedOut,
+        Err(Failure::Late(SetBy::Configuration) | Failure::TryLate(SetBy::Configuration)) => {
+            UpstreamOutcome::TimedOut
+        }
         Err(Failure::Upstream(UpstreamError::Reset(_))) => UpstreamOutcome::Reset,
+        // A client that gives its request no time must not have endpoints ejected.
         Err(
-            Failure::Stalled
+            Failure::Late(SetBy::Client)
+            | Failure::TryLate(SetBy::Client)
+            | Failure::Stalled
             | Failure::BrokenRequest
             | Failure::NoRoute
             | Failure::NoProtocol

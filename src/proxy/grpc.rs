@@ -31,12 +31,12 @@ pub(super) fn is_call(head: &request::Parts) -> bool {
 }
 
 /// A call waits for its answer no longer than its client does; nothing is said of one without a deadline.
-pub(super) fn mind_deadline(exchange: &Exchange, headers: &HeaderMap) {
+pub(super) fn mind_deadline(exchange: &mut Exchange, headers: &HeaderMap) {
     if !exchange.is_grpc() {
         return;
     }
     if let Some(timeout) = headers.get(GRPC_TIMEOUT).and_then(|value| timeout(value.as_bytes())) {
-        exchange.activity().await_answer(timeout);
+        exchange.note_deadline(timeout);
     }
 }
 

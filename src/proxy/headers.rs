@@ -231,8 +231,7 @@ pub(super) fn prepare_request(
     if given.imitations {
         identity::remove_imitations(headers);
     }
-    let controls =
-        if given.controls { envoy::take_controls(headers, hop.client.peer_is_trusted) } else { None };
+    let controls = if given.controls { envoy::take_controls(headers, hop.client.is_internal) } else { None };
     forward(headers, given, hop, apart);
     if let Some(upgrade) = &upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));

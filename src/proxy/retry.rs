@@ -12,6 +12,7 @@ use http::{HeaderValue, Method, Response};
 use smallvec::SmallVec;
 
 use super::body::{Replay, RequestBody};
+use super::deadline::Timeout;
 use super::exchange::Exchange;
 use super::forward::{Failure, Tried, once, or_overdue};
 use super::headers::envoy::{ATTEMPT_COUNT, Controls};
@@ -32,7 +33,7 @@ pub(super) struct Plan<'a> {
     /// What is worth one.
     pub(super) on: &'a RetryOn,
     /// For each attempt.
-    pub(super) per_try_timeout: Option<Duration>,
+    pub(super) per_try_timeout: Option<Timeout>,
     /// The upstream is told which attempt it is.
     counts: bool,
 }
@@ -44,14 +45,14 @@ impl<'a> Plan<'a> {
         let plan = Self {
             retries: own.attempts,
             on: &own.on,
-            per_try_timeout: own.per_try_timeout,
+            per_try_timeout: own.per_try_timeout.map(Timeout::configured),
             counts: own.attempt_count,
         };
         let Some(controls) = controls else { return plan };
         Self {
             retries: controls.retries.unwrap_or(own.attempts),
             on: controls.retry_on.as_ref().unwrap_or(&own.on),
-            per_try_timeout: controls.per_try_timeout.or(own.per_try_timeout),
+            per_try_timeout: controls.per_try_timeout.map(Timeout::by_client).or(plan.per_try_timeout),
             ..plan
         }
     }
@@ -85,7 +86,7 @@ impl<'a> Plan<'a> {
             }
             Ok(response) => self.on.names(response.status().as_u16()),
             Err(Failure::Upstream(UpstreamError::Reset(_))) => self.on.reset,
-            Err(Failure::TryLate) => self.on.timeout,
+            Err(Failure::TryLate(_)) => self.on.timeout,
             Err(_) => false,
         };
         method.is_idempotent() && is_wanted

@@ -12,8 +12,9 @@ use super::answers::{self, Unread};
 use super::asking::{self, Recalled, Refusal};
 use super::body::{Incoming, RequestBody};
 use super::connection::Connection;
+use super::deadline;
 use super::exchange::Exchange;
-use super::forward::{forward, timeout};
+use super::forward::forward;
 use super::grpc;
 use super::headers::envoy::Controls;
 use super::headers::{self, Expectation, Given, Hop, Unacceptable};
@@ -97,7 +98,7 @@ pub(super) fn handle(
             return answers::refused_elsewhere(exchange, &view, (&limits, refusal), recalled, unread);
         }
         let upstream = upstream.as_deref();
-        let body = RequestBody::new(body, &mut exchange, timeout(upstream, controls.as_deref()));
+        let body = RequestBody::new(body, &mut exchange, deadline::of_request(upstream, controls.as_deref()));
         let answer = forward(&view, upstream, &mut exchange, (&mut request, body), controls.as_deref()).await;
         let mut reply = answers::upstream(exchange, upstream, &mut limits, answer);
         limits.write_all(&mut reply, &view);

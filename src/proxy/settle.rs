@@ -11,6 +11,7 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 
+use super::deadline::SetBy;
 use super::forward::Failure;
 use super::limits::Limits;
 use crate::limiter::Limiter;
@@ -129,7 +130,10 @@ impl Settlement {
 pub(super) fn ending_of(failure: &Failure, status: StatusCode) -> Ending<'static> {
     let failure = match failure {
         // The client's doing: the upstream may be at work all the same.
-        Failure::Stalled | Failure::BrokenRequest => return Ending::Abandoned,
+        Failure::Stalled
+        | Failure::BrokenRequest
+        | Failure::Late(SetBy::Client)
+        | Failure::TryLate(SetBy::Client) => return Ending::Abandoned,
         Failure::NoRoute
         | Failure::NoProtocol
         | Failure::NoEndpoint
@@ -138,7 +142,9 @@ pub(super) fn ending_of(failure: &Failure, status: StatusCode) -> Ending<'static
         ) => tariff::Failure::Connect,
         Failure::Upstream(UpstreamError::Reset(_)) => tariff::Failure::Reset,
         Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable => tariff::Failure::Malformed,
-        Failure::Late | Failure::TryLate => tariff::Failure::Timeout,
+        Failure::Late(SetBy::Configuration) | Failure::TryLate(SetBy::Configuration) => {
+            tariff::Failure::Timeout
+        }
     };
     Ending::Failed { status, failure }
 }

@@ -95,7 +95,8 @@ pub enum Ending<'a> {
     },
     /// Refused after all, by a service that keeps another limit.
     Refused,
-    /// The client left, or its request broke off: the upstream may have done all of the work.
+    /// The client left, its request broke off, or a timeout expired that it had set: the upstream may have done all of
+    /// the work.
     Abandoned,
 }
 
@@ -131,6 +132,17 @@ impl fmt::Display for Cost {
             Self::RequestBytes(measure) => write!(f, "request_bytes {}", measure.unit),
             Self::ResponseHeader(told) => write!(f, "response_header {}", told.name),
             Self::ResponseBytes(measure) => write!(f, "response_bytes {}", measure.unit),
+        }
+    }
+}
+
+impl Ending<'_> {
+    /// Whether an upstream ends a request like this whose deadline has passed.
+    pub fn may_be_by_deadline(&self) -> bool {
+        match self {
+            Self::Answered { status, .. } => *status == StatusCode::GATEWAY_TIMEOUT,
+            Self::Failed { failure, .. } => *failure == Failure::Reset,
+            Self::Refused | Self::Abandoned => false,
         }
     }
 }

@@ -65,11 +65,24 @@ fn a_body_may_take_long_as_long_as_it_moves() {
 fn only_the_answer_is_waited_for_once_the_request_is_out() {
     let (clock, connection) = clock_and_connection();
     connection.begin_exchange(Duration::from_millis(500));
-    connection.await_answer(Duration::from_secs(3));
+    connection.await_answer(Timeout::configured(Duration::from_secs(3)));
     pass(&clock, Duration::from_secs(3));
     assert_eq!(connection.overdue(), None);
     clock.tick();
-    assert_eq!(connection.overdue(), Some(Overdue::Answer));
+    assert_eq!(connection.overdue(), Some(Overdue::Answer(SetBy::Configuration)));
+}
+
+#[test]
+fn the_earlier_of_two_timeouts_expires_and_says_who_set_it() {
+    let seconds = |count| Duration::from_secs(count);
+    for (client, set_by) in [(1, SetBy::Client), (2, SetBy::Configuration), (9, SetBy::Configuration)] {
+        let (clock, connection) = clock_and_connection();
+        connection.begin_exchange(seconds(60));
+        connection.await_answer(Timeout::by_client(seconds(client)));
+        connection.await_answer(Timeout::configured(seconds(2)));
+        pass(&clock, seconds(3));
+        assert_eq!(connection.overdue(), Some(Overdue::Answer(set_by)), "{client}");
+    }
 }
 
 #[test]
@@ -103,14 +116,14 @@ fn an_answer_that_the_client_does_not_take_is_a_stall() {
 fn nothing_outlives_its_exchange() {
     let (clock, connection) = clock_and_connection();
     connection.begin_exchange(Duration::from_secs(60));
-    connection.await_answer(Duration::from_millis(100));
+    connection.await_answer(Timeout::configured(Duration::from_millis(100)));
     pass(&clock, Duration::from_millis(300));
-    assert_eq!(connection.overdue(), Some(Overdue::Answer));
+    assert_eq!(connection.overdue(), Some(Overdue::Answer(SetBy::Configuration)));
     let late = connection.begin_upload();
     connection.must_linger();
     connection.begin_exchange(Duration::from_secs(60));
     assert_eq!(connection.overdue(), None);
-    late.await_answer(Duration::ZERO);
+    late.await_answer(Timeout::configured(Duration::ZERO));
     drop(late);
     pass(&clock, Duration::from_secs(1));
     assert_eq!(connection.overdue(), None, "the upload before has no say in this exchange");

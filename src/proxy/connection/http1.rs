@@ -104,7 +104,7 @@ async fn see_through(connection: &Rc<Connection>, wire: &Rc<RefCell<Wire>>) -> E
             Some(Overdue::Head) => return Poll::Ready(Ended::HeadTimeout),
             Some(Overdue::Stalled) if !activity.is_unanswered() => return Poll::Ready(Ended::Stalled),
             // The service answers for these, and the stream for lingering.
-            Some(Overdue::Stalled | Overdue::Answer | Overdue::Linger) | None => {}
+            Some(Overdue::Stalled | Overdue::Answer(_) | Overdue::Linger) | None => {}
         }
         serving.as_mut().poll(cx).map(Ended::Served)
     })

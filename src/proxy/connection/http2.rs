@@ -61,7 +61,7 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
             }
             // Told to go, and without anything under way, it stays.
             Some(Overdue::Linger) => return Poll::Ready(Ok(())),
-            Some(Overdue::Head | Overdue::Answer | Overdue::Stalled) | None => {}
+            Some(Overdue::Head | Overdue::Answer(_) | Overdue::Stalled) | None => {}
         }
         Pin::new(&mut serving).poll(cx)
     });

@@ -1,7 +1,8 @@
 //! The fields by which Envoy's neighbours steer single requests, and are told how those went.
 //!
-//! Only who is inside may steer: from a peer that is not trusted all of these are taken off unread. None of them goes
-//! on to the upstream but what we say ourselves.
+//! Only internal requests are steered: those whose client is trusted, not only the peer that forwards them (Envoy,
+//! "internal request"). From all others these are taken off unread. None of them goes on to the upstream but what we say
+//! ourselves.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub(in crate::proxy) const SERVICE_TIME: HeaderName =
     HeaderName::from_static("x-envoy-upstream-service-time");
 
 /// Everything that steers.
-const CONTROLS: [&str; 12] = [
+const CONTROLS: [&str; 13] = [
     MAX_RETRIES,
     RETRY_ON,
     TIMEOUT,
@@ -40,6 +41,7 @@ const CONTROLS: [&str; 12] = [
     "x-envoy-hedge-on-per-try-timeout",
     "x-envoy-upstream-alt-stat-name",
     "x-envoy-upstream-stream-duration-ms",
+    "x-envoy-upstream-rq-timeout-alt-response",
 ];
 
 /// What somebody inside asks for one request.
@@ -60,9 +62,9 @@ pub(in crate::proxy) fn is_control(name: &str) -> bool {
     name.starts_with("x-envoy-") && CONTROLS.contains(&name)
 }
 
-/// Takes all of these off; answers what they say, if `trusted`.
-pub(in crate::proxy) fn take_controls(headers: &mut HeaderMap, trusted: bool) -> Option<Box<Controls>> {
-    let controls = trusted.then(|| Box::new(read(headers)));
+/// Takes all of these off; answers what they say, if the request is `internal`.
+pub(in crate::proxy) fn take_controls(headers: &mut HeaderMap, internal: bool) -> Option<Box<Controls>> {
+    let controls = internal.then(|| Box::new(read(headers)));
     for name in CONTROLS {
         headers.remove(name);
     }

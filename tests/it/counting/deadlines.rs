@@ -1,0 +1,158 @@
+//! A timeout that the client set is the client's doing: it is charged, whatever the rule refunds.
+
+use std::time::Duration;
+
+use h2::Reason;
+
+use super::{impatient, obedient, with_rule};
+use crate::support::h2::H2;
+use crate::support::h2_origin::H2Origin;
+use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config_with, wait};
+
+const REFUNDING: &str = "rules:\n  - { name: all, key: [], limit: 3/year, algorithm: fixed_window, refund_on: [timeout, reset, 5xx] }\n";
+
+/// An upstream of gRPC that takes calls and never responds.
+fn silent() -> H2Origin {
+    H2Origin::start(None, |_, respond| async move {
+        std::future::pending::<()>().await;
+        drop(respond);
+        Ok(())
+    })
+}
+
+/// A proxy in front of `origin` whose only rule gives back what failed.
+fn refunding(origin: &H2Origin, settings: &str) -> Weir {
+    let upstream = format!("{{ address: \"{}\", {settings} }}", origin.address());
+    Weir::start(&config_with(LISTENER, &upstream, REFUNDING))
+}
+
+/// The `grpc-status` of so many calls with this deadline, one after the other.
+fn calls(weir: &Weir, count: usize, deadline: &str) -> Vec<String> {
+    let mut client = H2::connect(weir.address());
+    let mut call =
+        || client.ask(client.call().header("grpc-timeout", deadline)).header("grpc-status").to_owned();
+    (0..count).map(|_| call()).collect()
+}
+
+#[test]
+fn a_call_whose_own_deadline_expired_is_not_refunded() {
+    let origin = silent();
+    let weir = refunding(&origin, "timeout: 1h");
+    assert_eq!(calls(&weir, 6, "50m"), ["4", "4", "4", "8", "8", "8"]);
+    assert_eq!(origin.streams(), 3, "the client had more work done than its limit allows");
+}
+
+#[test]
+fn a_deadline_beyond_the_configured_timeout_leaves_that_refundable() {
+    let origin = silent();
+    let weir = refunding(&origin, "timeout: 200ms");
+    assert_eq!(calls(&weir, 5, "1H"), ["4"; 5]);
+    assert_eq!(origin.streams(), 5);
+}
+
+#[test]
+fn an_upstream_that_gives_up_at_the_clients_deadline_earns_no_refund() {
+    let origin = H2Origin::start(None, |request, mut respond| async move {
+        let deadline =
+            request.headers()["grpc-timeout"].to_str().unwrap().trim_end_matches('m').parse().unwrap();
+        tokio::time::sleep(Duration::from_millis(deadline)).await;
+        respond.send_reset(Reason::CANCEL);
+        Ok(())
+    });
+    let weir = refunding(&origin, "timeout: 1h");
+    let statuses = calls(&weir, 4, "60m");
+    assert!(statuses[..3].iter().all(|status| ["4", "14"].contains(&status.as_str())), "{statuses:?}");
+    assert_eq!((statuses[3].as_str(), origin.streams()), ("8", 3));
+}
+
+#[test]
+fn a_reset_before_the_deadline_is_refunded() {
+    let origin = H2Origin::start(None, |_, mut respond| async move {
+        respond.send_reset(Reason::INTERNAL_ERROR);
+        Ok(())
+    });
+    let weir = refunding(&origin, "timeout: 1h");
+    assert_eq!(calls(&weir, 5, "1H"), ["14"; 5]);
+}
+
+#[test]
+fn deadlines_of_clients_do_not_eject_an_endpoint() {
+    let origins = [silent(), silent()];
+    let upstream = format!(
+        "{{ address: ['{}', '{}'], timeout: 1h, outliers: {{ failures: 1 }} }}",
+        origins[0].address(),
+        origins[1].address()
+    );
+    let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+    assert_eq!(calls(&weir, 4, "1m"), ["4"; 4]);
+    assert_eq!(weir.metric("weir_upstream_ejections_total", &[]), 0.0);
+}
+
+/// What an external client may send to spend less time, or more attempts, than the configuration says.
+fn overridden() -> Request {
+    Request::get("/")
+        .header("x-envoy-upstream-rq-timeout-ms", "1")
+        .header("x-envoy-upstream-rq-per-try-timeout-ms", "1")
+        .header("x-envoy-max-retries", "10")
+        .header("x-envoy-retry-on", "5xx,reset,gateway-error,retriable-4xx")
+}
+
+/// A proxy that trusts its peer, an ingress, and 10.0.0.0/8.
+fn behind_ingress(origin: &Origin) -> Weir {
+    let rest = format!("client_ip: {{ trusted_proxies: [127.0.0.1, 10.0.0.0/8] }}\n{REFUNDING}");
+    Weir::start(&config_with(
+        LISTENER,
+        &format!("{{ address: \"{}\", timeout: 20s }}", origin.address()),
+        &rest,
+    ))
+}
+
+#[test]
+fn overrides_of_an_external_client_have_no_effect_and_go_no_further() {
+    let origin = Origin::start(|turn| {
+        turn.body()?;
+        wait::pause(Duration::from_millis(300));
+        turn.send("HTTP/1.1 503 Away\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(Then::Keep)
+    });
+    let weir = behind_ingress(&origin);
+    // An address that the client wrote, one that cannot be read, and trusted hops on either side change nothing.
+    let external = ["192.0.2.1", "127.0.0.1, 192.0.2.1", "10.0.0.9, unknown", "192.0.2.1, 10.0.0.5"];
+    for forwarded in external {
+        let response = Client::connect(weir.address()).ask(&overridden().from(forwarded));
+        assert_eq!(response.status, 503, "{forwarded}");
+    }
+    assert_eq!(origin.seen().len(), external.len(), "an external client had requests repeated");
+    for seen in origin.seen() {
+        assert_eq!(seen.head.get("x-envoy-expected-rq-timeout-ms"), Some("20000"));
+        let left = |name: &&str| seen.head.get(name).is_some();
+        let overrides = [
+            "x-envoy-upstream-rq-timeout-ms",
+            "x-envoy-upstream-rq-per-try-timeout-ms",
+            "x-envoy-max-retries",
+            "x-envoy-retry-on",
+        ];
+        assert_eq!(overrides.iter().find(|name| left(name)), None);
+    }
+}
+
+#[test]
+fn a_timeout_that_an_internal_client_set_is_not_refunded() {
+    for header in ["x-envoy-upstream-rq-timeout-ms", "x-envoy-upstream-rq-per-try-timeout-ms"] {
+        let origin = obedient();
+        let weir = behind_ingress(&origin);
+        let request = Request::get("/late").from("10.0.0.7").header(header, "50");
+        let status = || Client::connect(weir.address()).ask(&request).status;
+        assert_eq!([status(), status(), status(), status()], [504, 504, 504, 429], "{header}");
+    }
+}
+
+#[test]
+fn a_timeout_of_the_configuration_is_refunded_as_before() {
+    let origin = obedient();
+    let weir = impatient(&origin, "{ name: all, key: [], limit: 1/d, refund_on: timeout }");
+    let late = || Client::connect(weir.address()).get("/late").status;
+    assert_eq!([late(), late(), late()], [504; 3]);
+    let weir = with_rule(&origin, "{ name: all, key: [], limit: 1/d, refund_on: timeout }");
+    assert_eq!(Client::connect(weir.address()).get("/200").status, 200);
+}
