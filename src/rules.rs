@@ -6,6 +6,7 @@
 //! once per configuration and never changes.
 
 pub mod elsewhere;
+pub mod enforce;
 pub mod key;
 pub mod listed;
 pub mod matcher;
@@ -68,6 +69,16 @@ struct Stop {
     /// Else the rule only looks on.
     is_enforced: bool,
     denial: Denial,
+}
+
+/// The key of a request under one rule.
+#[derive(Clone, Copy)]
+struct Keyed {
+    key: KeyHash,
+    /// Else all requests that lack a part share it.
+    is_whole: bool,
+    /// Whether the rule is in force for it.
+    is_enforced: bool,
 }
 
 /// An [`Action`] in one word.
@@ -188,8 +199,7 @@ impl RuleSet {
         let rule = &self.rules[index];
         let Action::Limit(limiting) = &rule.action else { return None };
         // Such requests are one key, in force or not like any other.
-        let stop =
-            |denial| Some(Stop { is_enforced: limiting.is_enforced(key::shared(self.hasher)), denial });
+        let stop = |denial| Some(Stop { is_enforced: limiting.is_enforced(None), denial });
         let route = match rule.applies_to(request) {
             Match::No => return None,
             Match::Yes(route) => route,
@@ -204,8 +214,10 @@ impl RuleSet {
             (Err(Incomplete::Missing), OnMissing::Shared) => (key::shared(self.hasher), false),
             (Err(Incomplete::Missing), OnMissing::Deny) => return stop(Denial::Forbidden),
         };
+        let key =
+            Keyed { key, is_whole, is_enforced: limiting.is_enforced(is_whole.then_some((request, route))) };
         let Some(remote) = &limiting.remote else {
-            self.add_checks(index, limiting, (key, is_whole), (request, route), headroom, selected);
+            self.add_checks(index, limiting, key, (request, route), headroom, selected);
             return None;
         };
         let entries = match remote.descriptor(&limiting.key, request, route) {
@@ -213,10 +225,10 @@ impl RuleSet {
             Err(ambiguity) => return stop(Denial::Ambiguous(ambiguity)),
         };
         let mut otherwise = SmallVec::new();
-        self.add_checks(index, limiting, (key, is_whole), (request, route), headroom, &mut otherwise);
+        self.add_checks(index, limiting, key, (request, route), headroom, &mut otherwise);
         asks.push(Ask {
             rule: RuleIndex(index),
-            is_enforced: limiting.is_enforced(key),
+            is_enforced: key.is_enforced,
             entries,
             hits: limiting.tariff.on_arrival(request.headers),
             otherwise,
@@ -229,13 +241,12 @@ impl RuleSet {
         &self,
         index: usize,
         limiting: &Limiting,
-        (key, is_whole): (KeyHash, bool),
+        Keyed { key, is_whole, is_enforced }: Keyed,
         (request, route): (&Attributes<'_>, Route<'_>),
         headroom: Headroom,
         selected: &mut SmallVec<[Selected; 2]>,
     ) {
-        let enforced = limiting.is_enforced(key);
-        let on_limit = if enforced { Enforcement::Enforced } else { Enforcement::Shadow };
+        let on_limit = if is_enforced { Enforcement::Enforced } else { Enforcement::Shadow };
         let tariff = &limiting.tariff;
         let units = tariff.on_arrival(request.headers);
         for planned in &self.plans[index] {
@@ -244,7 +255,7 @@ impl RuleSet {
                 Check { meter, key, cost: 1, enforcement: on_limit, charging: Charging::OnArrival, terms };
             let (limit, enforcement) = match part {
                 Part::Limit(limit) | Part::Margin(limit) => (limit, on_limit),
-                Part::Mark(limit) if enforced => (limit, Enforcement::Marking),
+                Part::Mark(limit) if is_enforced => (limit, Enforcement::Marking),
                 Part::Mark(limit) => (limit, on_limit),
                 Part::Permit => {
                     let check = Check { charging: Charging::WhileServed, ..plain };
@@ -253,7 +264,7 @@ impl RuleSet {
                 }
                 Part::Ban => {
                     // Who is only looked at is not banned either.
-                    if enforced {
+                    if is_enforced {
                         selected.push(Selected::unpriced(RuleIndex(index), part, plain));
                     }
                     continue;

@@ -9,7 +9,6 @@ use super::scrape::keys;
 use super::status;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::elastic::signal::Level;
-use crate::limiter::percent::Percent;
 use crate::limiter::quota::{Ban, Quota};
 use crate::limiter::terms::OnDenied;
 use crate::rules::elsewhere::Remote;
@@ -104,8 +103,11 @@ fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
     shown.insert("cost".to_owned(), cost(&limiting.tariff.cost));
     shown.insert("throttle".to_owned(), limiting.throttle.to_string().into());
     shown.insert("limits".to_owned(), limits.into());
-    if limiting.enforce < Percent::WHOLE {
-        shown.insert("enforce".to_owned(), limiting.enforce.to_string().into());
+    if !limiting.enforce.is_for_all() {
+        shown.insert("enforce".to_owned(), limiting.enforce.share().to_string().into());
+        if let Some(seed) = limiting.enforce.own_seed() {
+            shown.insert("enforce_seed".to_owned(), seed.into());
+        }
     }
     if let Some(most) = limiting.in_flight {
         shown.insert("in_flight".to_owned(), most.get().into());

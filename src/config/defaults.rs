@@ -39,6 +39,9 @@ pub const UPSTREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// How often names are looked up again; Envoy's default.
 pub const DNS_REFRESH: Duration = Duration::from_secs(5);
 
+/// The seed of a rule's `enforce` that names none.
+pub const ENFORCE_SEED: &str = crate::rules::enforce::DEFAULT_SEED;
+
 /// Between two health checks, and for each of them.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// As much as a healthy service takes at its worst.

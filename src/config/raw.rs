@@ -29,8 +29,8 @@ pub use self::rate_limits::{
     RlsPrometheus, RlsXds, Statsd,
 };
 pub use self::rules::{
-    Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange, OnDenied,
-    OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
+    Action, Body, ClientNetworks, Enforce, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange,
+    OnDenied, OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
 };
 pub use self::scope::{Elsewhere, Entry as DescriptorEntry, OnError, Scope, ScopeWord};
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};

@@ -52,11 +52,6 @@ impl std::fmt::Debug for KeyHasher {
 pub struct KeyHash([u64; 2]);
 
 impl KeyHash {
-    /// A number that is drawn once and for all for this key, evenly from all of `u64`.
-    pub const fn drawn(self) -> u64 {
-        self.0[0]
-    }
-
     /// The fingerprint of this key under the limit that `salt` stands for.
     pub(super) const fn salted(self, salt: Self) -> Fingerprint {
         // A word of zero marks a free slot. The other 127 bits tell keys apart well enough.

@@ -109,9 +109,12 @@ impl From<Ambiguity> for Incomplete {
     }
 }
 
-/// The counter that all requests with an incomplete key share; no complete key has its encoding.
+/// The encoding of all incomplete keys; no complete key has it.
+pub(super) const SHARED: &[u8] = &[u8::MAX];
+
+/// The counter that all requests with an incomplete key share.
 pub fn shared(hasher: KeyHasher) -> KeyHash {
-    hasher.hash(&[u8::MAX])
+    hasher.hash(SHARED)
 }
 
 pub(super) type Encoded = SmallVec<[u8; 128]>;
@@ -136,11 +139,19 @@ impl KeyTemplate {
         {
             return Ok(hasher.hash_u32(v4.to_bits()));
         }
+        Ok(hasher.hash(&self.encoded(request, route)?))
+    }
+
+    /// The encoding of the key of a request that matched by `route`; the same in every process.
+    ///
+    /// # Errors
+    /// [`Incomplete`] as of [`Self::hash`].
+    pub(super) fn encoded(&self, request: &Attributes<'_>, route: Route<'_>) -> Result<Encoded, Incomplete> {
         let mut encoded = Encoded::new();
         for part in &self.0 {
             part.encode(request, route, &mut encoded)?;
         }
-        Ok(hasher.hash(&encoded))
+        Ok(encoded)
     }
 }
 

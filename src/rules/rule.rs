@@ -5,13 +5,13 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::elsewhere::Remote;
-use super::key::{KeyPart, KeyTemplate};
-use super::matcher::{Match, Matcher};
+use super::enforce::Enforce;
+use super::key::{self, KeyPart, KeyTemplate};
+use super::matcher::{Match, Matcher, Route};
 use super::tariff::Tariff;
 use crate::identify::Attributes;
 use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::elastic::{Prices, Stretch};
-use crate::limiter::key::KeyHash;
 use crate::limiter::percent::Percent;
 use crate::limiter::quota::{Ban, Quota};
 use crate::limiter::terms::{OnDenied, Slack};
@@ -56,8 +56,8 @@ pub struct Limiting {
     pub tariff: Tariff,
     /// What becomes of requests that are over.
     pub throttle: Throttle,
-    /// The share of keys for which it is in force; for the others it only looks on.
-    pub enforce: Percent,
+    /// The keys for which it is in force; for the others it only looks on.
+    pub enforce: Enforce,
     /// So many requests of a key may be under way at once.
     pub in_flight: Option<NonZeroU32>,
     /// How long a key is refused everything once it has been refused.
@@ -71,10 +71,16 @@ pub struct Limiting {
 }
 
 impl Limiting {
-    /// Whether it is in force for this key, and does not only look on.
-    pub fn is_enforced(&self, key: KeyHash) -> bool {
-        self.throttle != Throttle::Shadow
-            && (self.enforce == Percent::WHOLE || self.enforce.includes(key.drawn()))
+    /// Whether it is in force for the key of a request that matched by a route, and does not only look on. Requests
+    /// without a whole key are one key.
+    pub(super) fn is_enforced(&self, keyed: Option<(&Attributes<'_>, Route<'_>)>) -> bool {
+        if self.throttle == Throttle::Shadow || self.enforce.is_for_all() {
+            return self.throttle != Throttle::Shadow;
+        }
+        match keyed.and_then(|(request, route)| self.key.encoded(request, route).ok()) {
+            Some(encoded) => self.enforce.includes(&encoded),
+            None => self.enforce.includes(key::SHARED),
+        }
     }
 }
 
@@ -87,7 +93,7 @@ impl Default for Limiting {
             limits: Box::default(),
             tariff: Tariff::fixed(1),
             throttle: Throttle::default(),
-            enforce: Percent::WHOLE,
+            enforce: Enforce::default(),
             in_flight: None,
             ban: None,
             on_denied: OnDenied::default(),

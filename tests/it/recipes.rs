@@ -254,6 +254,25 @@ fn a_tenth_of_the_clients_is_limited() {
 }
 
 #[test]
+fn one_canary_on_every_instance_and_a_second_one() {
+    let origin = obedient();
+    let heading = "The same canary on every instance, and a second one";
+    let instances = [(), ()].map(|()| Kitchen::start(heading, &origin, &[]));
+    let canary = |instance: &Kitchen, method: &str| -> Vec<u32> {
+        let is_limited = |customer: &u32| {
+            let request = Request::new(method, "/").header("x-customer", &customer.to_string());
+            instance.ask(4, &request)[3] == 429
+        };
+        (0..100).filter(is_limited).collect()
+    };
+    let reads = canary(&instances[0], "GET");
+    assert!((1..=30).contains(&reads.len()), "{reads:?}");
+    assert_eq!(canary(&instances[1], "GET"), reads);
+    assert_eq!(canary(&instances[1], "POST"), reads);
+    assert_ne!(canary(&instances[1], "DELETE"), reads);
+}
+
+#[test]
 fn each_user_of_a_token() {
     let origin = obedient();
     let public = include_str!("../data/jwt/ec.pub.pem");

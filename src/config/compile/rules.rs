@@ -113,6 +113,7 @@ fn limiting(
     let tariff = tariff::compile(raw, &limits, at, report);
     throttle::check_charging(throttle, &tariff, at.key("throttle"), report);
     let remote = elsewhere::compile(raw, &key, throttle, at, scope, report);
+    let enforce = throttle::enforce(raw, (throttle, &key), at, report);
     Limiting {
         key,
         on_missing: match raw.on_missing {
@@ -123,7 +124,7 @@ fn limiting(
         limits: limits.into(),
         tariff,
         throttle,
-        enforce: throttle::enforce(raw, throttle, at, report),
+        enforce,
         in_flight: throttle::in_flight(raw),
         ban: throttle::ban(raw.on_limit.as_ref(), at.key("on_limit"), report),
         on_denied: match raw.on_denied {

@@ -10,6 +10,8 @@ use crate::limiter::percent::Percent;
 use crate::limiter::quota::Ban;
 use crate::limiter::reservation::Charging;
 use crate::limiter::terms::Slack;
+use crate::rules::enforce::Enforce;
+use crate::rules::key::KeyTemplate;
 use crate::rules::rule::{RuleLimit, Throttle};
 use crate::rules::tariff::Tariff;
 
@@ -107,9 +109,15 @@ pub(super) fn check_charging(throttle: Throttle, tariff: &Tariff, at: At<'_>, re
     }
 }
 
-/// For which share of keys the rule is in force.
-pub(super) fn enforce(raw: &raw::Rule, throttle: Throttle, at: At<'_>, report: &mut Report<'_>) -> Percent {
-    let Some(share) = &raw.enforce else { return Percent::WHOLE };
+/// For which keys the rule with this `key` is in force.
+pub(super) fn enforce(
+    raw: &raw::Rule,
+    (throttle, key): (Throttle, &KeyTemplate),
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Enforce {
+    let Some(raw) = &raw.enforce else { return Enforce::default() };
+    let enforce_at = at.key("enforce");
     if throttle == Throttle::Shadow {
         report.key(
             at.key("enforce"),
@@ -117,7 +125,30 @@ pub(super) fn enforce(raw: &raw::Rule, throttle: Throttle, at: At<'_>, report: &
                 .hint("without `throttle`, `enforce: 10%` enforces the limit for a tenth of the keys"),
         );
     }
-    report.take(at.key("enforce"), parse::share(&share.0)).unwrap_or(Percent::WHOLE)
+    let (share, seed) = match raw {
+        raw::Enforce::Share(share) => (report.take(enforce_at.same(), parse::share(&share.0)), None),
+        raw::Enforce::Map(map) => {
+            let share = map.share.as_ref();
+            (
+                share.and_then(|share| report.take(enforce_at.key("share"), parse::share(&share.0))),
+                map.seed.as_deref(),
+            )
+        }
+    };
+    if seed == Some("") {
+        let fault = Fault::new("empty, expected a text that selects the keys");
+        report.value(enforce_at.key("seed"), fault.hint(format!("`{}` without it", defaults::ENFORCE_SEED)));
+    }
+    let Some(share) = share else { return Enforce::default() };
+    let enforce = Enforce::new(share, seed.unwrap_or(defaults::ENFORCE_SEED));
+    let is_partial = !enforce.is_for_all() && share != Percent::from_hundredths(0);
+    if is_partial && key.0.is_empty() && !report.is_faulty(at.key("key")) {
+        let who = if enforce.includes(&[]) { "all requests" } else { "none" };
+        let note =
+            Fault::new(format!("selects among keys, and this rule has only one: it is in force for {who}"));
+        report.note(enforce_at, note.hint("`key: client_ip` makes every client a key"));
+    }
+    enforce
 }
 
 /// How many may be under way; a number that the schema lets through fits.

@@ -71,7 +71,7 @@ pub struct Rule {
     pub throttle: Option<Throttle>,
     /// The share of keys for which the rule is in force; for the others it only counts and reports.
     #[schemars(extend("default" = "100%"))]
-    pub enforce: Option<Percentage>,
+    pub enforce: Option<Enforce>,
     /// Whether a refused request is charged to this rule.
     #[schemars(extend("default" = "free"))]
     pub on_denied: Option<OnDenied>,
@@ -262,6 +262,28 @@ pub struct Wait {
     /// At most so long.
     #[schemars(required)]
     pub max: Option<Duration>,
+}
+
+/// For which keys a rule is in force.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Enforce {
+    /// A share of them.
+    Share(Percentage),
+    /// With more to say.
+    Map(EnforceMap),
+}
+
+/// For which keys a rule is in force.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EnforceMap {
+    /// A share of them.
+    #[schemars(required)]
+    pub share: Option<Percentage>,
+    /// Selects the keys: rules with the same seed, key and share select the same ones.
+    #[schemars(extend("default" = defaults::ENFORCE_SEED))]
+    pub seed: Option<String>,
 }
 
 /// What a reload does to the counters when it changes a limit.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::percent::Percent;
+use crate::rules::enforce::Enforce;
 use crate::rules::matcher::OnPlan;
 use crate::rules::membership::{Plans, Roll};
 use crate::rules::rule::Throttle;
@@ -60,7 +61,7 @@ fn a_rule_that_only_looks_on_refuses_no_key() {
         [(Throttle::Shadow, Percent::WHOLE), (Throttle::Hard, Percent::from_hundredths(0))]
     {
         let bound = by_key(|limiting| {
-            (limiting.throttle, limiting.enforce) = (throttle, enforce);
+            (limiting.throttle, limiting.enforce) = (throttle, Enforce::new(enforce, "a seed"));
             limiting.on_missing = OnMissing::Deny;
         });
         assert_eq!(became(&bound, &[]), Became::LookedOn, "{throttle:?} {enforce}");

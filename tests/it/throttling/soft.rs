@@ -1,7 +1,7 @@
 //! Limits that may be exceeded a little, and rules in force for a share of the keys.
 
 use super::{decisions, rules_for, statuses, with_rules};
-use crate::support::{Origin, Request, ask, get};
+use crate::support::{Origin, Request, Weir, ask, get};
 
 const MARK: &str = "x-weir-over-limit";
 
@@ -93,4 +93,47 @@ fn a_share_of_the_keys_is_refused_and_always_the_same() {
     let over = 200.0;
     assert_eq!(decisions(&weir, "q", "limited") + decisions(&weir, "q", "shadow"), over);
     assert_eq!(decisions(&weir, "q", "limited"), 2.0 * second.len() as f64);
+}
+
+/// Of keys 0 to 99, those that the rule `q` rejects once their limit is used up.
+fn enforced_keys(weir: &Weir) -> Vec<u32> {
+    let status = |id: u32| ask(weir.address(), &Request::get("/").header("x-id", &id.to_string())).status;
+    (0..100).filter(|id| [status(*id), status(*id)] == [200, 429]).collect()
+}
+
+#[test]
+fn a_share_selects_the_same_keys_on_every_instance_and_after_a_restart() {
+    let origin = Origin::hello();
+    let rule =
+        |enforce: &str| format!("{{ name: q, key: {{ header: x-id }}, limit: 1/d, enforce: {enforce} }}");
+    let start = |enforce: &str| with_rules(&origin, &[&rule(enforce)]);
+    let first = enforced_keys(&start("30%"));
+    assert!((5..=60).contains(&first.len()), "{}", first.len());
+    assert_eq!(enforced_keys(&start("30%")), first, "another process");
+    assert_eq!(enforced_keys(&start("{ share: 30% }")), first, "the long form");
+    assert_eq!(enforced_keys(&start("{ share: 30%, seed: weir }")), first, "the default seed");
+    let wider = enforced_keys(&start("60%"));
+    assert!(first.iter().all(|key| wider.contains(key)), "{first:?} {wider:?}");
+    assert_ne!(enforced_keys(&start("{ share: 30%, seed: canary-2 }")), first, "another seed");
+}
+
+#[test]
+fn rules_with_one_key_share_one_canary() {
+    let origin = Origin::hello();
+    let rule = |name: &str, path: &str, seed: &str| {
+        format!(
+            "{{ name: {name}, match: {{ path: {path} }}, key: {{ header: x-id }}, limit: 1/d, enforce: {seed} }}"
+        )
+    };
+    let rules =
+        [rule("a", "/a", "30%"), rule("b", "/b", "30%"), rule("c", "/c", "{ share: 30%, seed: other }")];
+    let weir = with_rules(&origin, &rules.each_ref().map(String::as_str));
+    let canary = |path: &str| -> Vec<u32> {
+        let status =
+            |id: u32| ask(weir.address(), &Request::get(path).header("x-id", &id.to_string())).status;
+        (0..100).filter(|id| [status(*id), status(*id)] == [200, 429]).collect()
+    };
+    let [a, b, c] = ["/a", "/b", "/c"].map(canary);
+    assert_eq!(a, b);
+    assert_ne!(a, c);
 }
