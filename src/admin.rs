@@ -60,6 +60,8 @@ pub struct ReloadView {
     pub at: Option<Timestamp>,
     /// Why it was rejected, one line each.
     pub problems: Vec<String>,
+    /// What an operator should look at, though it was applied.
+    pub warnings: Vec<String>,
     /// What changed and takes effect only when the process is started anew.
     pub needs_restart: Vec<String>,
     /// Where the configuration comes from.

@@ -4,6 +4,7 @@
 //! watch on the file itself would die with the old one. Events are only a reason to look, and a system
 //! without them (NFS, no inotify instance left) is looked at every now and then all the same.
 
+pub mod settling;
 pub mod stamp;
 
 use std::collections::HashSet;
@@ -13,12 +14,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode, EventKind};
+use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
 use parking_lot::Mutex;
 
-/// Somebody who writes without a pause is not waited for longer than this many quiet times.
-const MOST_ROUNDS: usize = 20;
+use self::settling::Settling;
+use crate::clock::Stopwatch;
+
+/// Files open for writing that are remembered. A write through a path, such as `truncate(2)`, is never followed by a close.
+const MAX_OPEN: usize = 1024;
 
 /// Whether waiting ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +57,42 @@ pub struct Watch {
     watcher: Option<RecommendedWatcher>,
     file: PathBuf,
     names: Names,
+    open: Open,
     directories: HashSet<PathBuf>,
+}
+
+/// Files that were written to and not closed since, as far as events tell.
+#[derive(Clone, Debug, Default)]
+struct Open(Arc<Mutex<HashSet<PathBuf>>>);
+
+impl Open {
+    fn note(&self, event: &Event) {
+        let mut open = self.0.lock();
+        if event.need_rescan() {
+            // Events were lost, and the close may be among them.
+            return open.clear();
+        }
+        match event.kind {
+            EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any) if open.len() < MAX_OPEN => {
+                open.extend(event.paths.iter().cloned());
+            }
+            EventKind::Access(AccessKind::Close(AccessMode::Write))
+            | EventKind::Remove(_)
+            // What is renamed into place is whole, and what is renamed away has gone.
+            | EventKind::Modify(ModifyKind::Name(_)) => {
+                open.retain(|path| !event.paths.contains(path));
+            }
+            _ => {}
+        }
+    }
+
+    fn has(&self, is_ours: impl Fn(&Path) -> bool) -> bool {
+        self.0.lock().iter().any(|path| is_ours(path))
+    }
+
+    fn forget(&self) {
+        self.0.lock().clear();
+    }
 }
 
 impl Watch {
@@ -70,7 +109,7 @@ impl Watch {
     }
 
     fn begin(mut self, directories: HashSet<PathBuf>) -> Self {
-        match watcher(Arc::clone(&self.names), self.waker()) {
+        match watcher(Arc::clone(&self.names), self.open.clone(), self.waker()) {
             Ok(watcher) => {
                 self.watcher = Some(watcher);
                 self.follow_directories(directories);
@@ -114,6 +153,7 @@ impl Watch {
             watcher: None,
             file: PathBuf::new(),
             names: Names::default(),
+            open: Open::default(),
             directories: HashSet::new(),
         }
     }
@@ -131,20 +171,32 @@ impl Watch {
         }
     }
 
-    /// Waits until nothing has happened for as long as `quiet`, or until that seems hopeless.
-    pub fn settle(&self, quiet: Duration) {
-        for _ in 0..MOST_ROUNDS {
-            if self.wait(quiet) == Woken::InTime {
-                return;
+    /// Waits until nothing has happened for a while, or until `settling` is over and none of the files that `is_ours` is
+    /// open for writing; or until it `ends`.
+    pub fn settle(&self, settling: &Settling, is_ours: impl Fn(&Path) -> bool, ends: impl Fn() -> bool) {
+        let began = Stopwatch::start();
+        let mut quiet = began;
+        while !ends() {
+            let is_open = self.open.has(&is_ours);
+            let left = settling.left(began.elapsed(), quiet.elapsed(), is_open);
+            if left.is_zero() {
+                // One that has rested for so long is not going to be closed.
+                return if is_open {
+                    self.open.forget()
+                };
+            }
+            if self.wait(left) == Woken::Early {
+                quiet = Stopwatch::start();
             }
         }
     }
 }
 
-fn watcher(names: Names, waker: Waker) -> notify::Result<RecommendedWatcher> {
+fn watcher(names: Names, open: Open, waker: Waker) -> notify::Result<RecommendedWatcher> {
     notify::recommended_watcher(move |event: notify::Result<Event>| {
         // An error may hide a change.
         if event.as_ref().map_or(true, |event| concerns(event, names.lock().as_ref())) {
+            event.iter().for_each(|event| open.note(event));
             waker.wake();
         }
     })
@@ -212,6 +264,27 @@ mod tests {
         assert!(!is_reason(EventKind::Modify(ModifyKind::Data(DataChange::Any)), "/etc/weir/access.log"));
         assert!(concerns(&Event::new(EventKind::Other), Some(&names())));
         assert!(is_reason(renamed, "/elsewhere/list.txt"));
+    }
+
+    #[test]
+    fn a_file_is_open_from_the_first_write_to_its_close_or_to_the_one_in_its_place() {
+        let written = EventKind::Modify(ModifyKind::Data(DataChange::Any));
+        let ends = [
+            EventKind::Access(AccessKind::Close(AccessMode::Write)),
+            EventKind::Modify(ModifyKind::Name(RenameMode::To)),
+            EventKind::Remove(notify::event::RemoveKind::File),
+        ];
+        for end in ends {
+            let open = Open::default();
+            let note = |kind, path: &str| open.note(&Event::new(kind).add_path(path.into()));
+            let is_open = || open.has(|path| path == Path::new("/etc/list.txt"));
+            note(written, "/etc/list.txt");
+            assert!(is_open());
+            note(end, "/etc/other.txt");
+            assert!(is_open());
+            note(end, "/etc/list.txt");
+            assert!(!is_open(), "{end:?}");
+        }
     }
 
     #[test]

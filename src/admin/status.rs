@@ -52,6 +52,7 @@ pub(super) fn config(reload: &ReloadView) -> Value {
             "outcome": reload.outcome,
             "at": reload.at.map(rfc3339),
             "problems": reload.problems,
+            "warnings": reload.warnings,
             "needs_restart": reload.needs_restart,
         },
     })

@@ -99,6 +99,7 @@ fn state() -> State {
             outcome: "rejected",
             at: Some(NOW),
             problems: vec!["weir.yaml:3:1: rules[0].limit: missing".to_owned()],
+            warnings: Vec::new(),
             needs_restart: Vec::new(),
             file: "weir.yaml".to_owned(),
         }),

@@ -124,6 +124,7 @@ fn view_of(status: &Status) -> ReloadView {
         outcome: last.map_or("started", |last| last.outcome.as_str()),
         at: last.map(|last| last.at),
         problems: last.map_or_else(Vec::new, |last| last.problems.clone()),
+        warnings: last.map_or_else(Vec::new, |last| last.warnings.clone()),
         needs_restart: status.needs_restart.iter().map(ToString::to_string).collect(),
         file: status.file.display().to_string(),
     }

@@ -23,7 +23,8 @@ pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> 
                     Outcome::Rejected => ReloadOutcome::Rejected,
                 };
                 let generation = match reload {
-                    Reload::Applied { config, .. } => {
+                    Reload::Applied { config, needs_restart, .. } => {
+                        shared.metrics.config_restart_pending(!needs_restart.is_empty());
                         if let (Some(tracer), Some(settings)) = (&shared.tracer, &config.tracing) {
                             tracer.set_sample(settings.sample);
                         }

@@ -78,6 +78,8 @@ pub(super) struct Files {
     /// The directory to which the names of files are relative.
     base: PathBuf,
     records: BTreeMap<PathBuf, Record>,
+    /// How many configurations have been compiled with them.
+    compilations: u64,
 }
 
 #[derive(Debug)]
@@ -104,6 +106,12 @@ impl Files {
     /// It has been compiled: what it did not name is forgotten.
     pub(super) fn finish(&mut self) {
         self.records.retain(|_, record| record.is_used);
+        self.compilations = self.compilations.wrapping_add(1);
+    }
+
+    /// Counts the configurations that were compiled so far.
+    pub(super) fn compilations(&self) -> u64 {
+        self.compilations
     }
 
     /// The content of the file that is called `name` at the place `at`, as `kind` understands it. Problems go
@@ -152,7 +160,17 @@ impl Files {
         self.records.iter().map(|(path, record)| (path.clone(), record.mark.clone())).collect()
     }
 
-    /// The same by the names of the files, without the directory that they are relative to.
+    /// The paths of all files in use.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.records.keys().map(PathBuf::as_path)
+    }
+
+    /// What the system said of every file in use when it was last made something of.
+    pub(super) fn stamps(&self) -> impl Iterator<Item = (PathBuf, Option<Stamp>)> {
+        self.records.iter().map(|(path, record)| (path.clone(), record.stamp))
+    }
+
+    /// The marks by the names of the files, without the directory that they are relative to.
     pub(super) fn named(&self) -> BTreeMap<String, Mark> {
         let name = |path: &Path| path.strip_prefix(&self.base).unwrap_or(path).to_string_lossy().into_owned();
         self.records.iter().map(|(path, record)| (name(path), record.mark.clone())).collect()

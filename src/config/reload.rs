@@ -1,8 +1,11 @@
 //! A running configuration follows its file, and the data files that it names.
 //!
-//! A new text is looked at only once it has come to rest, compiled whole, and handed on; a text with problems,
-//! or none at all, changes nothing but the status. What is compared is always the content, so it does not
-//! matter how the file was replaced, and nothing that happened while nobody looked is missed.
+//! A new text is looked at once it has come to rest, or after a second at the latest, compiled whole, and handed on; a text
+//! with problems, or none at all, changes nothing but the status. What is compared is always the content, so it does not
+//! matter how the file was replaced, and nothing that happened while nobody looked is missed. Files that never rest
+//! cost a bounded share of one CPU.
+
+mod reading;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -12,23 +15,27 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::files::{Files, Marks};
+use self::reading::{Found, Reading, Stamps, lines_cut_off, missing_end};
+use super::files::Files;
 use super::{Config, Problem, source, with_files};
+use crate::clock::Stopwatch;
 use crate::identify;
 use crate::limiter::timestamp::Timestamp;
 use crate::rls::options::Options;
 use crate::rules::routes::Routes;
 use crate::telemetry::spans;
+use crate::watch::settling::{self, Settling};
+use crate::watch::stamp::Stamp;
 use crate::watch::{Waker, Watch, Woken};
-
-/// Writers are done when nothing has happened for this long.
-const QUIET: Duration = Duration::from_millis(100);
 
 /// How often a file is looked at without a reason.
 const POLL: Duration = Duration::from_secs(2);
 
 /// A file that reads differently each time is left alone until the next look.
 const MOST_READS: usize = 10;
+
+/// After it was busy for a while it rests so many times longer: files that are replaced all the time take a quarter of a CPU.
+const REST: u32 = 3;
 
 /// What came of looking at the file.
 #[derive(Debug)]
@@ -39,6 +46,8 @@ pub enum Reload {
         config: Box<Config>,
         /// What it changes that takes a restart; everything else is to be applied now.
         needs_restart: Vec<&'static str>,
+        /// What an operator should look at.
+        warnings: Vec<String>,
     },
     /// The file says what is running.
     Unchanged,
@@ -111,6 +120,8 @@ pub struct Attempt {
     pub outcome: Outcome,
     /// The problems of a rejected file, as `weir check` prints them.
     pub problems: Vec<String>,
+    /// What an operator should look at, though it was applied.
+    pub warnings: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -148,16 +159,14 @@ impl Handle {
 
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    quiet: Duration,
+    settling: settling::Pace,
     poll: Duration,
 }
 
-/// What a look at the files found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Found {
-    text: Result<String, Problem>,
-    /// What the data files say that the configuration names.
-    data: Marks,
+impl Default for Pace {
+    fn default() -> Self {
+        Self { settling: settling::Pace::default(), poll: POLL }
+    }
 }
 
 /// Where a configuration is.
@@ -196,8 +205,12 @@ pub struct Reloader {
     started: Config,
     files: Files,
     running: Found,
+    /// The file of the running text.
+    running_stamp: Option<Stamp>,
     /// What the last evaluation found; the same again is no news.
     seen: Found,
+    /// How long reading and compiling has taken since the last rest.
+    busy: Duration,
 }
 
 impl Reloader {
@@ -207,7 +220,7 @@ impl Reloader {
     /// Every problem of the file.
     pub fn start(path: &Path) -> Result<(Config, Self), Vec<Problem>> {
         // Watching starts before reading: a change in between is seen twice rather than not at all.
-        Self::with(Origin::File(path.to_owned()), Watch::on(path), Pace { quiet: QUIET, poll: POLL })
+        Self::with(Origin::File(path.to_owned()), Watch::on(path), Pace::default())
     }
 
     /// The same for a configuration that is in no file. What it names is followed all the same.
@@ -216,10 +229,11 @@ impl Reloader {
     /// Every problem of the text.
     pub fn start_with(text: &str) -> Result<(Config, Self), Vec<Problem>> {
         let watch = Watch::on_all_in(HashSet::new());
-        Self::with(Origin::Text(text.into()), watch, Pace { quiet: QUIET, poll: POLL })
+        Self::with(Origin::Text(text.into()), watch, Pace::default())
     }
 
     fn with(origin: Origin, mut watch: Watch, pace: Pace) -> Result<(Config, Self), Vec<Problem>> {
+        let running_stamp = Stamp::of(origin.path());
         let text = origin.read().map_err(|problem| vec![problem])?;
         let mut files = Files::default();
         let config = with_files(&text, origin.path(), &source::variable, &mut files)?;
@@ -246,7 +260,9 @@ impl Reloader {
             started: without_data(&config),
             files,
             running: Found { text: Ok(text.clone()), data: data.clone() },
+            running_stamp,
             seen: Found { text: Ok(text), data },
+            busy: Duration::ZERO,
         };
         Ok((config, reloader))
     }
@@ -263,14 +279,20 @@ impl Reloader {
         while !self.is_stopped() {
             let woken = self.watch.wait(self.pace.poll);
             let requested = self.shared.requested.swap(false, Ordering::AcqRel);
-            if woken == Woken::Early && !requested && !self.is_stopped() {
-                self.watch.settle(self.pace.quiet);
+            let settling = Settling::begin(self.pace.settling);
+            if woken == Woken::Early && !requested {
+                self.settle(&settling);
             }
-            let Some(found) = self.look(requested) else { continue };
-            let reload = self.evaluate(found);
-            let status = self.status_after(&reload, now());
-            apply(reload);
-            *self.shared.status.lock() = status;
+            if let Some(reading) = self.look(requested, &settling) {
+                let began = Stopwatch::start();
+                if let Some(reload) = self.evaluate(&reading) {
+                    let status = self.status_after(&reload, now());
+                    apply(reload);
+                    *self.shared.status.lock() = status;
+                }
+                self.busy += began.elapsed();
+            }
+            self.rest();
         }
     }
 
@@ -278,48 +300,124 @@ impl Reloader {
         self.shared.stopped.load(Ordering::Acquire)
     }
 
-    /// What the files say, if it is news or was asked for, and reads the same twice.
-    fn look(&mut self, requested: bool) -> Option<Found> {
-        let mut found = self.read();
+    fn settle(&self, settling: &Settling) {
+        self.watch.settle(settling, |_| true, || self.is_stopped());
+    }
+
+    /// Does nothing for a while if there was much to do, whatever happens meanwhile.
+    fn rest(&mut self) {
+        let lasts = std::mem::take(&mut self.busy).saturating_mul(REST);
+        self.pause(lasts);
+    }
+
+    /// Waits for as long as this, or for the end. What happens meanwhile is looked at afterwards.
+    fn pause(&self, lasts: Duration) {
+        let began = Stopwatch::start();
+        let mut woken = Woken::InTime;
+        while !self.is_stopped() {
+            let left = lasts.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            if self.watch.wait(left) == Woken::Early {
+                woken = Woken::Early;
+            }
+        }
+        if woken == Woken::Early {
+            self.watch.waker().wake();
+        }
+    }
+
+    /// What the files say, if it is news or was asked for, and no file was caught in the middle of a write.
+    fn look(&mut self, requested: bool, settling: &Settling) -> Option<Reading> {
+        let mut reading = self.read();
         for _ in 0..MOST_READS {
-            if self.is_stopped() || (found == self.seen && !requested) {
+            if self.is_stopped() {
                 return None;
             }
-            if found == self.seen {
-                return Some(found);
+            if reading.found == self.seen {
+                return requested.then_some(reading);
             }
-            self.watch.settle(self.pace.quiet);
+            self.settle(settling);
             let again = self.read();
-            if again == found {
-                return Some(found);
+            if again.found == reading.found && reading.is_steady {
+                return self.has_rested(&again).then_some(again);
             }
-            found = again;
+            if settling.is_over() && reading.is_confirmed_by(&again, self.origin.path()) {
+                // What has come since is looked at next.
+                self.watch.waker().wake();
+                return self.has_rested(&reading).then_some(reading);
+            }
+            reading = again;
         }
+        self.watch.waker().wake();
         None
     }
 
-    fn read(&mut self) -> Found {
-        Found { text: self.origin.read(), data: self.files.look() }
+    /// Waits where the text may have been cut off, and says whether it is still the same afterwards.
+    fn has_rested(&mut self, reading: &Reading) -> bool {
+        if self.cut_off(reading).is_none() {
+            return true;
+        }
+        self.pause(self.pace.settling.longest);
+        let rested = self.read().found.text == reading.found.text;
+        if !rested {
+            self.watch.waker().wake();
+        }
+        rested
     }
 
-    fn evaluate(&mut self, found: Found) -> Reload {
-        let is_news = found != self.seen;
+    /// How many lines are missing at the end of a text that was written over the running one. A file that was put
+    /// in its place is as long as its writer meant it to be.
+    fn cut_off(&self, reading: &Reading) -> Option<usize> {
+        let (Ok(running), Ok(text)) = (&self.running.text, &reading.found.text) else { return None };
+        let stamp = reading.stamps.get(self.origin.path())?.as_ref()?;
+        self.running_stamp.filter(|running| running.is_same_file_as(stamp))?;
+        lines_cut_off(running, text)
+    }
+
+    fn read(&mut self) -> Reading {
+        let began = Stopwatch::start();
+        let stamps = self.stamps();
+        let found = Found { text: self.origin.read(), data: self.files.look() };
+        let is_steady = self.stamps() == stamps;
+        self.busy += began.elapsed();
+        Reading { found, stamps, is_steady }
+    }
+
+    fn stamps(&self) -> Stamps {
+        let paths = self.files.paths().chain([self.origin.path()]);
+        paths.map(|path| (path.to_owned(), Stamp::of(path))).collect()
+    }
+
+    /// Makes a configuration of what was read; nothing where a data file is in the middle of a write by now.
+    fn evaluate(&mut self, reading: &Reading) -> Option<Reload> {
+        let found = &reading.found;
+        let is_news = *found != self.seen;
+        let before = self.files.compilations();
         let compiled = match &found.text {
-            Ok(_) if found == self.running => None,
-            Ok(text) => Some(with_files(text, self.origin.path(), &source::variable, &mut self.files)),
+            Ok(_) if *found == self.running => None,
+            Ok(text) => Some(self.compile(text)),
             Err(problem) => Some(Err(vec![problem.clone()])),
         };
         // What was made use of, which need not be what was found: the text may name other files now.
-        let used = Found { text: found.text, data: self.files.marks() };
+        let data = if self.files.compilations() == before { found.data.clone() } else { self.files.marks() };
+        let used = Found { text: found.text.clone(), data };
         self.watch.follow(used.data.keys());
+        if !self.is_confirmed(reading, &used) {
+            self.watch.waker().wake();
+            return None;
+        }
         let reload = match compiled {
             None => Reload::Unchanged,
             // A file may have gone and come back, or be named again.
             Some(Ok(_)) if used == self.running => Reload::Unchanged,
             Some(Ok(config)) => {
                 let needs_restart = restart_fields(&self.started, &config);
+                let warnings = self.cut_off(reading).map(shortened).into_iter().collect();
                 self.running = used.clone();
-                Reload::Applied { config: Box::new(config), needs_restart }
+                self.running_stamp = reading.stamps.get(self.origin.path()).copied().flatten();
+                Reload::Applied { config: Box::new(config), needs_restart, warnings }
             }
             Some(Err(problems)) => Reload::Rejected { problems },
         };
@@ -327,14 +425,42 @@ impl Reloader {
         if is_news {
             log(self.origin.path(), &reload);
         }
-        reload
+        Some(reload)
+    }
+
+    fn compile(&mut self, text: &str) -> Result<Config, Vec<Problem>> {
+        let running = self.running.text.as_deref().unwrap_or_default();
+        if let Some(problem) = missing_end(running, text, self.origin.path()) {
+            return Err(vec![problem]);
+        }
+        with_files(text, self.origin.path(), &source::variable, &mut self.files)
+    }
+
+    /// Whether the data files that were made use of are whole. Those that say what was read before are; others are read
+    /// once more.
+    fn is_confirmed(&mut self, reading: &Reading, used: &Found) -> bool {
+        let is_known = |path: &PathBuf| reading.found.data.get(path) == used.data.get(path);
+        if used.data.keys().all(is_known) {
+            return true;
+        }
+        let used = Reading { found: used.clone(), stamps: self.stamps_used(reading), is_steady: true };
+        self.pause(self.pace.settling.confirm);
+        used.is_confirmed_by(&self.read(), self.origin.path())
+    }
+
+    /// The stamps of what was made use of.
+    fn stamps_used(&self, reading: &Reading) -> Stamps {
+        let mut stamps = reading.stamps.clone();
+        stamps.extend(self.files.stamps());
+        stamps
     }
 
     fn status_after(&self, reload: &Reload, at: Timestamp) -> Status {
         let mut status = self.shared.status.lock().clone();
-        let mut problems = Vec::new();
+        let (mut problems, mut said) = (Vec::new(), Vec::new());
         match reload {
-            Reload::Applied { needs_restart, .. } => {
+            Reload::Applied { needs_restart, warnings, .. } => {
+                said.clone_from(warnings);
                 status.generation += 1;
                 let text = self.running.text.as_deref().unwrap_or_default();
                 status.text = text.into();
@@ -344,9 +470,17 @@ impl Reloader {
             Reload::Unchanged => {}
             Reload::Rejected { problems: found } => problems.extend(found.iter().map(ToString::to_string)),
         }
-        status.last = Some(Attempt { at, outcome: reload.outcome(), problems });
+        status.last = Some(Attempt { at, outcome: reload.outcome(), problems, warnings: said });
         status
     }
+}
+
+/// The warning about a text that has lost so many lines at its end.
+fn shortened(lines: usize) -> String {
+    format!(
+        "the file was written in place and ends {lines} lines earlier than before, as if it was cut off; \
+         replace files by renaming, or end them with the line `...`"
+    )
 }
 
 /// What is left of `config` when it does not keep lists and databases in memory for ever.
@@ -391,10 +525,13 @@ fn is_same_tracing(old: Option<&spans::Settings>, new: Option<&spans::Settings>)
 fn log(file: &Path, reload: &Reload) {
     let file = file.display();
     match reload {
-        Reload::Applied { config, needs_restart } => {
+        Reload::Applied { config, needs_restart, warnings } => {
             tracing::info!(%file, rules = config.rules.len(), "configuration reloaded");
             for notice in &config.notices {
                 tracing::info!("{notice}");
+            }
+            for warning in warnings {
+                tracing::warn!(%file, "{warning}");
             }
             for field in needs_restart {
                 tracing::warn!(%file, field, "changed, but takes effect only after a restart");

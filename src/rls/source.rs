@@ -10,6 +10,7 @@ pub mod xds;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -20,10 +21,9 @@ use self::directory::{Directory, Listing};
 use super::desk::Desk;
 use super::document::{Document, LoadError};
 use super::rules::Rules;
+use crate::clock::Stopwatch;
+use crate::watch::settling::{Pace, Settling};
 use crate::watch::{Waker, Watch, Woken};
-
-/// Writers are done when nothing has happened for this long.
-const QUIET: Duration = Duration::from_millis(100);
 
 /// How often is looked without a reason.
 const POLL: Duration = Duration::from_secs(2);
@@ -33,6 +33,9 @@ const MUCH: usize = 1 << 20;
 
 /// Files that change while they are read are left alone until the next look.
 const MOST_READS: usize = 10;
+
+/// After it was busy for a while it rests so many times longer: files that are replaced all the time take a quarter of a CPU.
+const REST: u32 = 3;
 
 /// Why there are no rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -123,6 +126,8 @@ pub struct Follower {
     /// What was read last, whether it is in force or not.
     seen: Option<Mark>,
     listing: Option<Listing>,
+    /// How long reading has taken since the last rest.
+    busy: Duration,
 }
 
 /// What is to be followed.
@@ -162,6 +167,7 @@ impl Follower {
             seen: loaded.map(|loaded| loaded.mark.clone()),
             desk,
             listing: None,
+            busy: Duration::ZERO,
         }
     }
 
@@ -182,10 +188,27 @@ impl Follower {
                 wanted.directory.clone()
             };
             self.look(&directory, woken);
+            self.rest();
             woken = self.watch.wait(POLL);
-            if woken == Woken::Early {
-                self.watch.settle(QUIET);
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.wanted.lock().is_stopped
+    }
+
+    /// Does nothing for a while if there was much to do. What happens meanwhile is looked at afterwards.
+    fn rest(&mut self) {
+        let lasts = std::mem::take(&mut self.busy).saturating_mul(REST);
+        let began = Stopwatch::start();
+        let mut woken = Woken::InTime;
+        while !self.is_stopped() && began.elapsed() < lasts {
+            if self.watch.wait(lasts.saturating_sub(began.elapsed())) == Woken::Early {
+                woken = Woken::Early;
             }
+        }
+        if woken == Woken::Early {
+            self.watch.waker().wake();
         }
     }
 
@@ -195,6 +218,12 @@ impl Follower {
         if self.seen.as_ref() == Some(&mark) {
             return;
         }
+        let began = Stopwatch::start();
+        self.take_over(directory, mark, texts);
+        self.busy += began.elapsed();
+    }
+
+    fn take_over(&mut self, directory: &Directory, mark: Mark, texts: Texts) {
         let parsed = texts
             .map_err(Error::Unreadable)
             // On this thread alone: there is traffic now.
@@ -215,23 +244,45 @@ impl Follower {
         }
     }
 
-    /// The files' content, if it may have changed and is at rest.
+    /// The files' content, if it may have changed and no file was caught in the middle of a write.
     fn read(&mut self, directory: &Directory, woken: Woken) -> Option<(Mark, Texts)> {
+        let settling = Settling::begin(Pace::default());
+        let mut listing = directory.list();
+        if woken == Woken::InTime && listing.is_ok() && listing.as_ref().ok() == self.listing.as_ref() {
+            return None;
+        }
         for _ in 0..MOST_READS {
-            let listing = directory.list();
-            self.watch.follow_directories(directory.watched(listing.as_ref().ok()));
-            if woken == Woken::InTime && listing.is_ok() && listing.as_ref().ok() == self.listing.as_ref() {
+            if self.is_stopped() {
                 return None;
             }
+            self.watch.follow_directories(directory.watched(listing.as_ref().ok()));
+            let began = Stopwatch::start();
             let texts = listing.clone().and_then(|listing| listing.read());
-            // What changed while it was read may be half of this and half of that.
-            if directory.list() == listing {
+            self.busy += began.elapsed();
+            self.settle(&settling, listing.as_ref().ok());
+            let later = directory.list();
+            let is_at_rest = later == listing;
+            let is_whole = match (&listing, &later) {
+                (Ok(listing), Ok(later)) => settling.is_over() && listing.is_whole_by(later),
+                _ => false,
+            };
+            if is_at_rest || is_whole {
+                if !is_at_rest {
+                    // What has come since is looked at next.
+                    self.watch.waker().wake();
+                }
                 self.listing = listing.ok();
                 let content = texts.as_ref().map(|texts| hash(texts)).map_err(Clone::clone);
                 return Some((Mark { content, merged: directory.merge_domains }, texts));
             }
-            self.watch.settle(QUIET);
+            listing = later;
         }
+        self.watch.waker().wake();
         None
+    }
+
+    fn settle(&self, settling: &Settling, listing: Option<&Listing>) {
+        let is_ours = |path: &Path| listing.is_some_and(|listing| listing.has(path));
+        self.watch.settle(settling, is_ours, || self.is_stopped());
     }
 }

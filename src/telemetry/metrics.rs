@@ -204,6 +204,11 @@ impl Metrics {
         self.exporter.config_reload(outcome, generation, now);
     }
 
+    /// Whether the configuration in force has changes that wait for a restart.
+    pub fn config_restart_pending(&self, is_pending: bool) {
+        self.exporter.config_restart_pending(is_pending);
+    }
+
     /// The statistics of Envoy's rate limit service, which are shown from now on.
     pub fn rate_limits(&self) -> Arc<RateLimits> {
         Arc::clone(self.rate_limits.get_or_init(Arc::default))

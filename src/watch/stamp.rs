@@ -20,6 +20,11 @@ impl Stamp {
     pub fn of(path: &Path) -> Option<Self> {
         fs::metadata(path).ok().as_ref().map(Self::from)
     }
+
+    /// Whether this is the same file, though perhaps with another content; not one that was put in its place.
+    pub fn is_same_file_as(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
 }
 
 impl From<&Metadata> for Stamp {

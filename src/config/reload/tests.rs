@@ -7,13 +7,24 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod unrest;
+
 /// Longer than any machine takes; only a failure waits for it.
 const LONGEST: Duration = Duration::from_secs(20);
 
 /// Only events can be the reason for what happens.
-const BY_EVENTS: Pace = Pace { quiet: Duration::from_millis(20), poll: Duration::from_secs(3600) };
+const BY_EVENTS: Pace = Pace { settling: settling(20), poll: Duration::from_secs(3600) };
 
-const BY_POLLING: Pace = Pace { quiet: Duration::from_millis(2), poll: Duration::from_millis(5) };
+const BY_POLLING: Pace = Pace { settling: settling(2), poll: Duration::from_millis(5) };
+
+const fn settling(quiet: u64) -> settling::Pace {
+    settling::Pace {
+        quiet: Duration::from_millis(quiet),
+        longest: Duration::from_millis(10 * quiet),
+        confirm: Duration::from_millis(15),
+        open: Duration::from_secs(10),
+    }
+}
 
 fn text(limit: &str) -> String {
     format!(

@@ -104,6 +104,20 @@ impl Directory {
 }
 
 impl Listing {
+    /// Whether `path` is one of the files.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        self.files.iter().any(|file| file.path == path)
+    }
+
+    /// Whether a `later` listing shows that no file was caught in the middle of a write: each is what it was, or another
+    /// one was put in its place.
+    pub(super) fn is_whole_by(&self, later: &Self) -> bool {
+        let is_whole = |(old, new): (&Found, &Found)| {
+            old.path == new.path && (old.stamp == new.stamp || !old.stamp.is_same_file_as(&new.stamp))
+        };
+        self.files.len() == later.files.len() && self.files.iter().zip(&later.files).all(is_whole)
+    }
+
     /// Names and texts of the files.
     pub(super) fn read(&self) -> Result<Vec<(String, String)>, String> {
         let mut left = MOST_BYTES;

@@ -31,6 +31,7 @@ pub(super) struct Exporter {
     successful: Gauge,
     success_time: Gauge,
     generation: Gauge,
+    restart_pending: Gauge,
 }
 
 impl std::fmt::Debug for Exporter {
@@ -57,6 +58,7 @@ impl Exporter {
             successful: gauge(&recorder, &families::CONFIG_SUCCESSFUL, &[]),
             success_time: gauge(&recorder, &families::CONFIG_SUCCESS_TIME, &[]),
             generation: gauge(&recorder, &families::CONFIG_GENERATION, &[]),
+            restart_pending: gauge(&recorder, &families::CONFIG_RESTART_PENDING, &[]),
             recorder,
         }
     }
@@ -73,6 +75,10 @@ impl Exporter {
             ReloadOutcome::Applied | ReloadOutcome::Unchanged => self.config_started(generation, now),
             ReloadOutcome::Rejected => self.successful.set(0.0),
         }
+    }
+
+    pub(super) fn config_restart_pending(&self, is_pending: bool) {
+        self.restart_pending.set(f64::from(u8::from(is_pending)));
     }
 
     /// Everything, sorted by name, so that people and diffs find their way.

@@ -193,6 +193,11 @@ pub(super) static CONFIG_SUCCESS_TIME: Family =
 pub(super) static CONFIG_GENERATION: Family =
     gauge("weir_config_generation", "Configurations applied since the start, the first included.");
 
+pub(super) static CONFIG_RESTART_PENDING: Family = gauge(
+    "weir_config_restart_pending",
+    "Whether the configuration in force has changes that take effect only after a restart (1) or not (0).",
+);
+
 pub(super) static ACCESS_LOG_DROPPED: Family =
     counter("weir_access_log_dropped_total", "Access log lines lost because they were not taken in time.");
 pub(super) static SPANS_EXPORTED: Family =
@@ -220,7 +225,7 @@ pub(super) static REMOTE_DURATION: Family = histogram(
 );
 
 /// Every metric.
-pub(super) static ALL: [&Family; 59] = [
+pub(super) static ALL: [&Family; 60] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -271,6 +276,7 @@ pub(super) static ALL: [&Family; 59] = [
     &CONFIG_SUCCESSFUL,
     &CONFIG_SUCCESS_TIME,
     &CONFIG_GENERATION,
+    &CONFIG_RESTART_PENDING,
     &ACCESS_LOG_DROPPED,
     &SPANS_EXPORTED,
     &SPANS_DROPPED,
