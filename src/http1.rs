@@ -5,6 +5,7 @@
 
 pub mod chunked;
 pub mod coding;
+pub mod content_length;
 pub mod head;
 pub mod inbox;
 pub mod length;

@@ -172,6 +172,14 @@ impl ResponseBody {
         }
     }
 
+    /// The response is one to HEAD: its content is not sent. The length that the content has, where that is known.
+    pub(super) fn withhold(&mut self) -> Option<u64> {
+        let length = if self.is_end_stream() { None } else { self.size_hint().exact() };
+        self.leave_out();
+        self.content = Content::Ours(None);
+        length
+    }
+
     fn new(content: Content, exchange: Box<Exchange>) -> Self {
         let mut body = Self { content, exchange: Some(exchange) };
         body.note_end();

@@ -17,6 +17,7 @@ use self::envoy::Controls;
 use self::given::Once;
 pub(super) use self::given::{Given, validate};
 use super::connection::Secured;
+use crate::http1::content_length;
 use crate::http1::lines::Lines;
 use crate::identify::client_ip::ClientAddress;
 use crate::identify::forwarded;
@@ -93,11 +94,18 @@ fn is_asterisk(head: &request::Parts) -> bool {
 
 /// In HTTP/2 `:authority` takes the place of Host, and neither may say anything else than the other (RFC 9113
 /// section 8.3.1). In HTTP/1.1 there is exactly one, and it must be a host; HTTP/1.0 may have none (RFC 9112 section
-/// 3.2).
+/// 3.2). An authority in the target takes its place (section 3.2.2), so it must be one too: without userinfo, which no
+/// request over HTTP has (RFC 9110 section 4.2.4).
 fn names_one_host(head: &request::Parts, hosts: Once<'_>) -> bool {
-    if let Some(authority) = head.uri.authority().filter(|_| head.version == Version::HTTP_2) {
-        let same = |host: &HeaderValue| host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes());
-        return is_host(authority.as_str().as_bytes()) && head.headers.get_all(HOST).iter().all(same);
+    if let Some(authority) = head.uri.authority() {
+        let authority = authority.as_str().as_bytes();
+        if !is_host(authority) {
+            return false;
+        }
+        if head.version == Version::HTTP_2 {
+            let same = |host: &HeaderValue| host.as_bytes().eq_ignore_ascii_case(authority);
+            return head.headers.get_all(HOST).iter().all(same);
+        }
     }
     match hosts {
         Once::None => head.version == Version::HTTP_10,
@@ -178,6 +186,15 @@ pub(super) fn join_cookies(head: &mut request::Parts) {
     if let Ok(whole) = HeaderValue::from_bytes(&whole) {
         headers.insert(COOKIE, whole);
     }
+}
+
+/// Leaves a request of HTTP/2 one length in our own digits; over HTTP/1.1 that is seen to as the head is decoded. Whether
+/// the content has that length is for the `h2` crate to see (RFC 9113 section 8.1.1).
+pub(super) fn settle_length(head: &mut request::Parts) -> Result<(), Unacceptable> {
+    if head.version != Version::HTTP_2 {
+        return Ok(());
+    }
+    content_length::normalise(&mut head.headers).map(drop).map_err(|_| Unacceptable::Malformed)
 }
 
 /// Adds fields beside those that are there, as long as there is room.
@@ -318,11 +335,7 @@ pub(super) struct Hop<'a> {
 
 /// RFC 9112 section 3.2.2: the absolute target wins over Host, which is replaced.
 fn to_origin_form(head: &mut request::Parts) {
-    // Without userinfo, which is no part of a host (RFC 9110 section 4.2.4).
-    let host = head.uri.authority().and_then(|authority| {
-        let host = authority.as_str().rsplit('@').next().unwrap_or_default();
-        HeaderValue::from_str(host).ok()
-    });
+    let host = head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
     if let Some(host) = host {
         head.headers.insert(HOST, host);
     }

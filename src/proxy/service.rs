@@ -45,7 +45,9 @@ pub(super) fn handle(
         let unread = Unread::new(Expectation::of(&head.headers), body);
         return answered(answers::overloaded(exchange, refusal, unread));
     }
-    let given = match headers::validate(&head, connection.limits.headers) {
+    let validated =
+        headers::settle_length(&mut head).and_then(|()| headers::validate(&head, connection.limits.headers));
+    let given = match validated {
         Ok(given) => given,
         Err(unacceptable) => return answered(answers::malformed(exchange, unacceptable)),
     };

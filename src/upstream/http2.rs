@@ -20,7 +20,8 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
-use http::{Request, Response};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -33,6 +34,7 @@ use self::upload::Upload;
 use super::answer::Answer;
 use super::error::{Error, Malformed, Unanswered};
 use super::transport::Transport;
+use crate::http1;
 
 /// Why a stream came to nothing.
 #[derive(Debug)]
@@ -43,6 +45,8 @@ enum Failure {
     Ended(h2::Error),
     /// The request's body broke off.
     Body(io::Error),
+    /// The head of the response says no length, or several.
+    Length(http1::malformed::Malformed),
 }
 
 /// Sends a request, whose head `head` makes, over `line`, one of `lines`, and answers with the head of the
@@ -119,7 +123,7 @@ where
             None
         }
     };
-    let response = poll_fn(|cx| {
+    let mut response = poll_fn(|cx| {
         if let Poll::Ready(Err(error)) = upload.poll(cx) {
             return Poll::Ready(Err(Failure::Body(error)));
         }
@@ -127,7 +131,18 @@ where
     })
     .await?;
     line.answered();
+    let status = response.status();
+    settle_length(status, response.headers_mut()).map_err(Failure::Length)?;
     Ok(Asked { response, switch })
+}
+
+/// Leaves a response one length in our own digits, and none where there must be none (RFC 9110 section 8.6).
+fn settle_length(status: StatusCode, headers: &mut HeaderMap) -> Result<(), http1::malformed::Malformed> {
+    http1::content_length::normalise(headers)?;
+    if status == StatusCode::NO_CONTENT {
+        headers.remove(CONTENT_LENGTH);
+    }
+    Ok(())
 }
 
 impl Asked {
@@ -160,7 +175,7 @@ impl Failure {
             Self::Ended(error) => {
                 error.is_remote() && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM))
             }
-            Self::Body(_) => false,
+            Self::Body(_) | Self::Length(_) => false,
         }
     }
 }
@@ -169,6 +184,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Body(error) => Self::Reset(error),
+            Failure::Length(malformed) => Self::Malformed(malformed.into()),
             Failure::Unsent(error) | Failure::Ended(error) if error.is_library() => {
                 Self::Malformed(Malformed::Http2(error.reason().unwrap_or(Reason::PROTOCOL_ERROR)))
             }

@@ -4,6 +4,7 @@ mod bodies;
 mod exchanges;
 mod faults;
 mod headers;
+mod lengths;
 
 use std::sync::Mutex;
 

@@ -264,3 +264,13 @@ fn http_1_and_http_2_share_a_port() {
     assert_eq!(h2.ask(h2.request("GET", "/")).status, StatusCode::OK);
     assert_eq!(ask(weir.address(), &Request::get("/")).status, 200);
 }
+
+#[test]
+fn a_rejection_of_head_has_no_content_and_says_its_length() {
+    let weir = Weir::start(&config("echo", "rules: [{ name: no, action: deny }]"));
+    let mut client = H2::connect(weir.address());
+    let full = client.ask(client.request("GET", "/"));
+    let response = client.ask(client.request("HEAD", "/"));
+    assert_eq!((response.status.as_u16(), response.body.len()), (403, 0));
+    assert_eq!(response.header("content-length"), full.body.len().to_string());
+}

@@ -98,6 +98,55 @@ fn a_host_that_is_none_is_refused() {
     ]);
 }
 
+/// Spellings of a host with something in it that may not stand there, and others that name none.
+fn unlikely_hosts() -> Vec<String> {
+    let bytes = (0x21..0x7f_u8).map(char::from).filter(|byte| !byte.is_ascii_alphanumeric());
+    // These end the authority of an absolute target, so there they are no part of it.
+    let inside = bytes.filter(|byte| !['/', '?', '#'].contains(byte)).map(|byte| format!("api.test{byte}x"));
+    let whole = [
+        "",
+        ":80",
+        "api.test,",
+        "user@",
+        "user:pw@api.test",
+        "[::1",
+        "[::1]x",
+        "[]",
+        "[api.test]",
+        "::1",
+        "api.test:http",
+    ];
+    let more = ["api.test:123456", "api.test:80:80", "api.test:-1", "\u{e4}.test"];
+    inside.chain(whole.iter().chain(&more).map(ToString::to_string)).collect()
+}
+
+#[test]
+fn an_absolute_target_passes_the_same_check_as_host() {
+    let origin = Origin::hello();
+    let rules = "rules: [{ name: no, match: { host: api.test }, action: deny }]";
+    let weir = Weir::start(&config(origin.address(), rules));
+    let status = |request: String| {
+        let mut client = Client::connect(weir.address());
+        client.send(request);
+        client.answer("GET").status
+    };
+    let (mut rejected, mut wrong) = (0, Vec::new());
+    for host in unlikely_hosts() {
+        if status(format!("GET /p HTTP/1.1\r\nhost: {host}\r\n\r\n")) != 400 {
+            continue;
+        }
+        rejected += 1;
+        let absolute = status(format!("GET http://{host}/p HTTP/1.1\r\nhost: a.test\r\n\r\n"));
+        if absolute != 400 {
+            wrong.push((host, absolute));
+        }
+    }
+    assert!(rejected >= 20, "only {rejected} spellings were rejected in Host");
+    assert!(wrong.is_empty(), "{wrong:?}");
+    let denied = "GET http://api.test/p HTTP/1.1\r\nhost: a.test\r\n\r\n";
+    assert_eq!(status(denied.to_owned()), 403);
+}
+
 #[test]
 fn a_length_that_is_none_is_refused() {
     let length = |name, value: &str| post(name, &format!("content-length: {value}"), "hello");

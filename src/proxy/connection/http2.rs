@@ -10,7 +10,8 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
-use http::Request;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderValue, Method, Request, Response};
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -18,7 +19,7 @@ use hyper_util::rt::TokioIo;
 
 use super::Connection;
 use crate::proxy::activity::{Activity, Overdue};
-use crate::proxy::body::Incoming;
+use crate::proxy::body::{Incoming, ResponseBody};
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
 
@@ -39,8 +40,15 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
     let asked = Rc::clone(&connection);
     let handler = service_fn(move |request| {
         let (head, body) = Request::into_parts(request);
+        let by_head = head.method == Method::HEAD;
         let handling = service::handle(&asked, (head, Incoming::Http2(body)));
-        async move { Ok::<_, Infallible>(handling.await.into_response()) }
+        async move {
+            let mut response = handling.await.into_response();
+            if by_head {
+                withhold_content(&mut response);
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut serving = http2::Builder::new(Streams(Rc::clone(&connection)))
         .max_concurrent_streams(connection.limits.streams)
@@ -70,6 +78,13 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
             connection.worker.metrics.malformed_request();
         }
         tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// A response to HEAD has no content (RFC 9110 section 9.3.2), which hyper leaves to us.
+fn withhold_content(response: &mut Response<ResponseBody>) {
+    if let Some(length) = response.body_mut().withhold() {
+        response.headers_mut().entry(CONTENT_LENGTH).or_insert(HeaderValue::from(length));
     }
 }
 

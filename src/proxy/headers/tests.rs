@@ -132,6 +132,26 @@ fn a_request_needs_exactly_one_plausible_host() {
 }
 
 #[test]
+fn an_authority_in_the_target_is_held_to_what_host_is() {
+    let hosts = [("host", "a.test")];
+    for target in [
+        "http://user@a.test/",
+        "http://user:pw@a.test/",
+        "http://a.test,x/",
+        "http://a.test;x/",
+        "https://a(b)/",
+    ] {
+        assert_eq!(valid(&head(target, &hosts)), Err(Unacceptable::Malformed), "{target}");
+    }
+    for target in ["http://a.test/", "http://a.test:8080/", "https://[::1]:8080/"] {
+        assert_eq!(valid(&head(target, &hosts)), Ok(()), "{target}");
+    }
+    let mut by_http2 = head("http://user@a.test/", &[]);
+    by_http2.version = Version::HTTP_2;
+    assert_eq!(valid(&by_http2), Err(Unacceptable::Malformed));
+}
+
+#[test]
 fn only_one_chunked_coding_is_understood() {
     let coded = |codings: &[&str]| {
         let mut headers = vec![("host", "a")];

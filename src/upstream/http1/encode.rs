@@ -19,19 +19,22 @@ pub(super) fn head(request: &Outgoing, body: &impl Body, out: &mut Vec<u8>) -> C
     target(&parts.uri, out);
     out.extend_from_slice(b" HTTP/1.1\r\n");
     let coding = coding(&parts.headers, body);
+    let mut has_length = false;
     for (name, value) in &parts.headers {
-        // One way to tell the end, and only one. A length of nothing is passed on as it came.
-        let is_framing =
-            *name == TRANSFER_ENCODING || (*name == CONTENT_LENGTH && coding != Coding::Octets(0));
-        if !is_framing {
-            field(name, value.as_bytes(), out);
+        match *name {
+            // One way to tell the end, and only one, which is written below.
+            CONTENT_LENGTH => has_length = true,
+            TRANSFER_ENCODING => {}
+            _ => field(name, value.as_bytes(), out),
         }
     }
     out.extend_from_slice(request.ours.as_bytes());
     match &coding {
         Coding::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-        Coding::Octets(octets @ 1..) => coding::content_length(*octets, out),
-        Coding::Octets(_) | Coding::Close => {}
+        // Without a body only the client knows whether there is a length to speak of.
+        Coding::Octets(0) if !has_length => {}
+        Coding::Octets(octets) => coding::content_length(*octets, out),
+        Coding::Close => {}
     }
     out.extend_from_slice(b"\r\n");
     coding

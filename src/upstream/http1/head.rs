@@ -4,10 +4,11 @@ use std::mem::MaybeUninit;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::http1::chunked::Chunked;
-use crate::http1::head::{Place, Places, may_end, number_of};
+use crate::http1::content_length;
+use crate::http1::head::{Place, Places, may_end};
 use crate::http1::length::Length;
 use crate::http1::lines::Lines;
 use crate::http1::malformed::Malformed;
@@ -87,7 +88,11 @@ impl Reader {
         let (headers, lines, framing) = match self.pass(start, head, places)? {
             Some((lines, framing)) => (HeaderMap::new(), lines, framing),
             None => {
-                let (headers, framing) = map(head, places)?;
+                let (mut headers, framing) = map(head, places)?;
+                if status == StatusCode::NO_CONTENT {
+                    // RFC 9110 section 8.6: there must be none.
+                    headers.remove(CONTENT_LENGTH);
+                }
                 (headers, Lines::default(), framing)
             }
         };
@@ -136,12 +141,12 @@ fn map(head: &Bytes, places: &[Place]) -> Result<(HeaderMap, Framing), Malformed
     let mut framing = Framing::default();
     for place in places {
         let (name, value) = place.field(head)?;
-        if framing.note(name.as_str().as_bytes(), value.as_bytes())? != Concerns::Connection {
+        if framing.note(name.as_str().as_bytes(), value.as_bytes())? == Concerns::Everybody {
             headers.append(name, value);
         }
     }
-    if framing.is_ambiguous() {
-        headers.remove(CONTENT_LENGTH);
+    if let Some(octets) = framing.octets.filter(|_| !framing.is_ambiguous()) {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(octets));
     }
     Ok((headers, framing))
 }
@@ -172,7 +177,7 @@ impl Framing {
         match name.len() {
             14 if is(&CONTENT_LENGTH) => {
                 for number in value.split(|byte| *byte == b',') {
-                    let octets = number_of(number.trim_ascii()).ok_or(Malformed::Length)?;
+                    let octets = content_length::parse(number.trim_ascii()).ok_or(Malformed::Length)?;
                     if *self.octets.get_or_insert(octets) != octets {
                         return Err(Malformed::Length);
                     }

@@ -6,7 +6,8 @@ use hyper::body::Body;
 
 use super::head::Asked;
 use crate::http1::coding::{self, Coding, field};
-use crate::http1::head::{lists, number_of};
+use crate::http1::content_length;
+use crate::http1::head::lists;
 use crate::http1::lines::Lines;
 use crate::http1::malformed::Malformed;
 use crate::proxy::date::Date;
@@ -119,7 +120,7 @@ fn told_length(headers: &HeaderMap, body: &impl Body, out: &mut Vec<u8>) {
 }
 
 fn length_of(headers: &HeaderMap) -> Option<u64> {
-    number_of(headers.get(CONTENT_LENGTH)?.as_bytes())
+    content_length::parse(headers.get(CONTENT_LENGTH)?.as_bytes())
 }
 
 #[cfg(test)]

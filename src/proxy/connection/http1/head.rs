@@ -10,7 +10,8 @@ use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, request};
 
 use crate::http1::chunked::Chunked;
-use crate::http1::head::{Place, Places, lists, may_end, number_of, place, range};
+use crate::http1::content_length;
+use crate::http1::head::{Place, Places, lists, may_end, place, range};
 use crate::http1::length::Length;
 use crate::http1::malformed::Malformed;
 use crate::listener::Limits;
@@ -19,9 +20,6 @@ use crate::listener::Limits;
 const USUAL_FIELDS: usize = 100;
 /// A target may take this much: what a `Uri` holds.
 const LONGEST_TARGET: usize = u16::MAX as usize - 1;
-
-/// A length beyond this is negative for those that count with a sign.
-const LONGEST_BODY: u64 = i64::MAX as u64;
 
 /// The head of a request.
 #[derive(Debug)]
@@ -146,7 +144,7 @@ struct Meaning {
 }
 
 impl Meaning {
-    /// Whether a field is kept. One that a coding overrules is not, nor one that says the same again.
+    /// Whether a field is kept. One that a coding overrules is not, nor one that says the same again or in other digits.
     fn note(
         &mut self,
         name: &HeaderName,
@@ -169,12 +167,15 @@ impl Meaning {
                 if self.coded {
                     return Ok(false);
                 }
-                let octets = number_of(value.as_bytes()).filter(|octets| *octets <= LONGEST_BODY);
-                let octets = octets.ok_or(Malformed::Length)?;
+                let octets = content_length::parse(value.as_bytes()).ok_or(Malformed::Length)?;
                 match self.octets.replace(octets) {
                     Some(before) if before != octets => return Err(Malformed::Length),
                     Some(_) => return Ok(false),
-                    None => {}
+                    None if content_length::is_normal(value.as_bytes()) => {}
+                    None => {
+                        headers.append(CONTENT_LENGTH, HeaderValue::from(octets));
+                        return Ok(false);
+                    }
                 }
             }
             CONNECTION => {

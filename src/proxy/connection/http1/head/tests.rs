@@ -183,7 +183,10 @@ fn as_hyper_reads(bytes: &[u8]) -> Option<Seen> {
         let (head, body) = request.into_parts();
         let octets = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
         let line = (head.method, head.uri, head.version);
-        noted.borrow_mut().get_or_insert(Seen { line, headers: head.headers, octets });
+        let mut headers = head.headers;
+        // We change how it is written, not what it says.
+        content_length::normalise(&mut headers).unwrap();
+        noted.borrow_mut().get_or_insert(Seen { line, headers, octets });
         async { Ok::<_, Infallible>(http::Response::new(http_body_util::Empty::<Bytes>::new())) }
     });
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
