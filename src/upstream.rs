@@ -27,6 +27,7 @@ mod succession;
 mod transport;
 
 use std::cell::Cell;
+use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -52,13 +53,52 @@ pub struct Upstream {
     endpoints: Endpoints,
     /// Whether it has failed since it last answered: its failure is logged once.
     fails: Cell<bool>,
+    scarcity: Option<Rc<Scarcity>>,
+}
+
+/// Whether an upstream's requests are scarce, so that slow clients must not hold them.
+#[derive(Debug)]
+pub struct Scarcity {
+    cluster: Arc<Cluster>,
+    rate: NonZeroU32,
+    is_scarce: Cell<bool>,
+}
+
+impl Scarcity {
+    /// Bytes a second that a client must send or take while requests are scarce.
+    pub const fn rate(&self) -> NonZeroU32 {
+        self.rate
+    }
+
+    /// Whether they were at the last tick.
+    pub fn is_scarce(&self) -> bool {
+        self.is_scarce.get()
+    }
+
+    /// Says whether they are.
+    pub fn set(&self, is_scarce: bool) {
+        self.is_scarce.set(is_scarce);
+    }
+
+    /// A request was ended since its client was too slow.
+    pub fn note_slow_client(&self) {
+        self.cluster.metrics.overflowed(Overflow::ClientRate);
+    }
 }
 
 impl Upstream {
     /// A way to `cluster` without connections yet.
     pub fn new(cluster: &Arc<Cluster>, metrics: &Arc<Metrics>) -> Self {
         let endpoints = Endpoints::new(cluster, metrics);
-        Self { cluster: Arc::clone(cluster), endpoints, fails: Cell::new(false) }
+        let scarcity =
+            |rate| Rc::new(Scarcity { cluster: Arc::clone(cluster), rate, is_scarce: Cell::new(false) });
+        let scarcity = cluster.settings().limits.min_client_rate.map(scarcity);
+        Self { cluster: Arc::clone(cluster), endpoints, fails: Cell::new(false), scarcity }
+    }
+
+    /// Whether its requests are scarce; `None` where slow clients may hold them all the same.
+    pub const fn scarcity(&self) -> Option<&Rc<Scarcity>> {
+        self.scarcity.as_ref()
     }
 
     /// What all workers share of it.
@@ -78,6 +118,9 @@ impl Upstream {
 
     /// A tick has passed: where somebody waits for a connection, unused ones are closed for them.
     pub fn tick(&self) {
+        if let Some(scarcity) = &self.scarcity {
+            scarcity.set(self.cluster.breaker.is_scarce());
+        }
         if self.cluster.breaker.used(Place::Pending) > 0 {
             self.endpoints.close_unused();
         }
@@ -129,4 +172,4 @@ impl Upstream {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,6 +1,7 @@
 //! What holds where the configuration says nothing, and how far values may go.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// From a request's first byte to the end of its head. Slow clients need a second or two; one that trickles
@@ -69,6 +70,11 @@ pub const PANIC_THRESHOLD: u8 = 50;
 
 /// Open connections to an upstream, requests that wait for one, and requests under way; Envoy's default for each.
 pub const MOST_UNDER_WAY: u32 = 1024;
+/// What a client must send or take a second to keep a request while they are scarce: less than the slowest mobile
+/// networks carry, and enough to make it costly to hold many.
+pub const MIN_CLIENT_RATE: NonZeroU32 = NonZeroU32::new(1024).expect("not zero");
+/// The same as it is written.
+pub const MIN_CLIENT_RATE_TEXT: &str = "1KiB";
 /// Retries under way at once; Envoy's default.
 pub const MOST_RETRIES: u32 = 3;
 

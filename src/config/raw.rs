@@ -39,8 +39,8 @@ pub use self::tls::{
     UpstreamTls, Verify,
 };
 pub use self::upstreams::{
-    Backoff, Balance, HealthCheck, OutlierMap, Outliers, Retries, Upgrades, Upstream, UpstreamLimits,
-    UpstreamMap,
+    Backoff, Balance, ClientRate, HealthCheck, OutlierMap, Outliers, PerClient, Retries, Upgrades, Upstream,
+    UpstreamLimits, UpstreamMap,
 };
 pub use self::values::{
     Address, Algorithm, Asn, CollectorAddress, Continent, Country, Duration, Factor, FileName, HeaderPattern,

@@ -5,6 +5,7 @@
 //! downstream of us, the wait for an answer's head and the drain hang on this one clock, so they are late by
 //! up to a tick and never early.
 
+mod pace;
 mod slow_clock;
 
 use std::cell::{Cell, RefCell};
@@ -12,14 +13,18 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
 
+use self::pace::Pace;
 pub use self::slow_clock::SlowClock;
 use super::deadline::{SetBy, Timeout};
+use crate::upstream::Scarcity;
 
 /// How often a worker looks at its connections.
 pub const TICK: Duration = Duration::from_millis(100);
 /// How long a draining worker waits for the next request on a connection that is idle: a client that keeps
 /// a connection busy has one on its way, and is told `connection: close` with the answer.
 const DRAIN_GRACE: u32 = 5;
+/// So many streams of HTTP/2 can fill the window of their connection with what the upstream has not taken yet.
+pub const STREAMS_IN_WINDOW: u32 = 16;
 /// How long the rest of an unread request is read and thrown away, so that the answer is not lost to a reset.
 const LINGER: u32 = 10;
 
@@ -86,8 +91,9 @@ pub struct Activity {
     clock: Rc<SlowClock>,
     /// Of a stream: the connection it is on.
     connection: Option<Rc<Self>>,
-    /// Of a connection: its streams.
+    /// Of a connection: its streams, and those whose upload waits for the upstream.
     streams: Cell<u32>,
+    held_uploads: Cell<u32>,
     patience: Patience,
     doing: Cell<Doing>,
     since: Cell<u32>,
@@ -103,6 +109,7 @@ pub struct Activity {
     stall: Cell<u32>,
     overdue: Cell<Option<Overdue>>,
     linger: Cell<bool>,
+    pace: Pace,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -112,6 +119,7 @@ impl Activity {
             clock: Rc::clone(clock),
             connection,
             streams: Cell::new(0),
+            held_uploads: Cell::new(0),
             patience,
             doing: Cell::new(Doing::Idle),
             since: Cell::new(clock.now()),
@@ -124,6 +132,7 @@ impl Activity {
             stall: Cell::new(u32::MAX),
             overdue: Cell::new(None),
             linger: Cell::new(false),
+            pace: Pace::default(),
             waker: RefCell::default(),
         }
     }
@@ -207,7 +216,36 @@ impl Activity {
         self.uploading.set(false);
         // The rest of the request before has been read, or this one would not be here.
         self.linger.set(false);
+        self.pace.end();
         self.turn_to(Doing::Exchanging);
+    }
+
+    /// The client has to keep pace while requests are `scarce`; `counts_upload` says whether the request's body has to.
+    pub fn keep_pace(&self, scarce: Rc<Scarcity>, counts_upload: bool) {
+        self.pace.begin(scarce, counts_upload);
+    }
+
+    /// From now on the client may take as long as it likes.
+    pub fn has_own_pace(&self) {
+        self.pace.end();
+    }
+
+    /// A part of the answer's body is handed over to the client, which has not taken it yet.
+    pub fn hands_over(&self, octets: usize) {
+        self.wrote();
+        self.pace.hands_over(octets);
+    }
+
+    /// More of the answer's body is asked for: the client has taken what was handed over. Over HTTP/1.1 its connection
+    /// has said so before.
+    pub fn is_asked(&self) {
+        self.pace.is_asked(self.is_stream());
+    }
+
+    /// The client has taken so many bytes of its connection.
+    pub fn took(&self, octets: usize) {
+        self.wrote();
+        self.pace.moved(octets as u64);
     }
 
     /// From now on its bodies may stand still for `stall`.
@@ -246,6 +284,12 @@ impl Activity {
         self.since.set(self.clock.now());
     }
 
+    /// Whether the client may have been kept from sending by other streams of its connection.
+    fn is_held_up(&self) -> bool {
+        let others = self.connection.as_ref().map_or(0, |connection| connection.held_uploads.get());
+        others >= STREAMS_IN_WINDOW
+    }
+
     /// Whether a request waits for the head of its answer.
     pub fn is_unanswered(&self) -> bool {
         self.unanswered.get()
@@ -261,7 +305,7 @@ impl Activity {
     /// The request has a body; it is on its way as long as the answer is kept.
     pub fn begin_upload(self: &Rc<Self>) -> Uploading {
         self.uploading.set(true);
-        Uploading { activity: Rc::clone(self), exchange: self.exchange.get() }
+        Uploading { activity: Rc::clone(self), exchange: self.exchange.get(), is_held: Cell::new(false) }
     }
 
     /// There is an unread rest of a request, so closing has to wait for the client.
@@ -332,6 +376,9 @@ impl Activity {
                 (draining || waited > self.patience.idle).then_some(Overdue::Idle)
             }
             Doing::ReadingHead => (waited > self.patience.head).then_some(Overdue::Head),
+            Doing::Exchanging if self.pace.is_too_slow(self.unanswered.get() && !self.is_held_up()) => {
+                Some(Overdue::Stalled)
+            }
             Doing::Exchanging => match self.answer_due.get() {
                 Some(due) => (now > due.tick).then_some(Overdue::Answer(due.set_by)),
                 None => (waited > self.stall.get()).then_some(Overdue::Stalled),
@@ -361,13 +408,25 @@ impl Drop for Activity {
 pub struct Uploading {
     activity: Rc<Activity>,
     exchange: u32,
+    /// Of a stream: the upstream has not asked for more than it has got.
+    is_held: Cell<bool>,
 }
 
 impl Uploading {
     /// A part of the request's body has come.
-    pub fn moved(&self) {
+    pub fn moved(&self, octets: u64) {
         if self.is_current() {
             self.activity.read();
+            self.activity.pace.received(octets);
+            self.hold(true);
+        }
+    }
+
+    /// The next part of it is waited for.
+    pub fn waits(&self) {
+        self.hold(false);
+        if self.is_current() {
+            self.activity.pace.waits();
         }
     }
 
@@ -385,6 +444,15 @@ impl Uploading {
         }
     }
 
+    fn hold(&self, is_held: bool) {
+        if let Some(connection) = &self.activity.connection
+            && self.is_held.replace(is_held) != is_held
+        {
+            let held = connection.held_uploads.get();
+            connection.held_uploads.set(if is_held { held + 1 } else { held.saturating_sub(1) });
+        }
+    }
+
     /// Another request may have begun on the connection before this one's last byte was asked for.
     fn is_current(&self) -> bool {
         self.exchange == self.activity.exchange.get()
@@ -393,8 +461,10 @@ impl Uploading {
 
 impl Drop for Uploading {
     fn drop(&mut self) {
+        self.hold(false);
         if self.is_current() {
             self.activity.uploading.set(false);
+            self.activity.pace.received(0);
             self.activity.settle();
         }
     }

@@ -76,10 +76,11 @@ impl Upload {
             Poll::Ready(Some(Ok(frame))) => {
                 let octets = frame.data_ref().map_or(0, |data| data.len() as u64);
                 self.progress.received.set(self.progress.received.get().saturating_add(octets));
-                self.uploading.moved();
+                self.uploading.moved(octets);
             }
+            Poll::Pending => self.uploading.waits(),
             Poll::Ready(Some(Err(_))) => self.progress.failed.set(true),
-            _ => {}
+            Poll::Ready(_) => {}
         }
         if ended && !self.progress.ended.replace(true) && !self.progress.failed.get() {
             self.uploading.is_whole();
@@ -181,9 +182,20 @@ impl ResponseBody {
     }
 
     fn new(content: Content, exchange: Box<Exchange>) -> Self {
+        // Until it is asked for, its client has not made room for it.
+        exchange.activity().hands_over(0);
         let mut body = Self { content, exchange: Some(exchange) };
+        body.note_in_flight();
         body.note_end();
         body
+    }
+
+    /// A client that takes long over an answer which has come whole holds nothing of the upstream.
+    fn note_in_flight(&self) {
+        let is_in_flight = matches!(&self.content, Content::Upstream(answer) if answer.is_in_flight());
+        if let Some(exchange) = self.exchange.as_ref().filter(|_| !is_in_flight) {
+            exchange.activity().has_own_pace();
+        }
     }
 
     fn note_end(&mut self) {
@@ -203,6 +215,9 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
+        if let Some(exchange) = &self.exchange {
+            exchange.activity().is_asked();
+        }
         let polled = match &mut self.content {
             Content::Ours(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
             Content::Upstream(answer) => Pin::new(answer).poll_frame(cx),
@@ -211,13 +226,14 @@ impl Body for ResponseBody {
             match &polled {
                 Poll::Ready(Some(Ok(frame))) => {
                     exchange.sent(frame.data_ref());
-                    exchange.activity().wrote();
+                    exchange.activity().hands_over(frame.data_ref().map_or(0, Bytes::len));
                 }
                 Poll::Ready(Some(Err(_))) => exchange.broke_off(),
                 Poll::Ready(None) => exchange.note_whole(),
                 Poll::Pending => {}
             }
         }
+        self.note_in_flight();
         self.note_end();
         polled
     }

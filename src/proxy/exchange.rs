@@ -31,12 +31,14 @@ use super::limits::Limits;
 use super::settle::Settlement;
 use super::tunnel::{self, Switched};
 use crate::identify::Attributes;
+use crate::identify::client_ip;
 use crate::limiter::timestamp::Timestamp;
 use crate::overload::{Refusal, Underway};
 use crate::policy::Policy;
 use crate::rules::RuleIndex;
 use crate::rules::tariff::Ending;
 use crate::telemetry::access_log::Entry;
+use crate::upstream::Upstream;
 use crate::upstream::tunnel::Tunnel;
 
 /// What is known of an exchange so far. It goes through many hands, so it lives in a box.
@@ -45,6 +47,8 @@ pub(super) struct Exchange {
     connection: Rc<Connection>,
     activity: Rc<Activity>,
     grpc: bool,
+    /// Whose share of an upstream's requests it takes: the client's address, or its network.
+    client: IpAddr,
     /// What the client would rather speak.
     upgrade: Option<HeaderValue>,
     /// Where its stream is to be had when that is no longer one of HTTP.
@@ -92,6 +96,7 @@ impl Exchange {
             connection: Rc::clone(connection),
             activity,
             grpc: grpc::is_call(head),
+            client: connection.peer,
             upgrade: None,
             stream,
             started,
@@ -236,11 +241,17 @@ impl Exchange {
         }
     }
 
-    /// Who the rules say the client is.
-    pub(super) fn note_client(&mut self, ip: IpAddr) {
+    /// Who the rules say the client is; an IPv6 client is a network with this prefix.
+    pub(super) fn note_client(&mut self, ip: IpAddr, ipv6_prefix: u8) {
+        self.client = client_ip::network(ip, 32, ipv6_prefix);
         if let Some(record) = &mut self.record {
             record.client = Some(ip);
         }
+    }
+
+    /// Whose share of an upstream's requests it takes.
+    pub(super) const fn client(&self) -> IpAddr {
+        self.client
     }
 
     /// Holds the request back, however long its bodies may stand still otherwise.
@@ -307,9 +318,13 @@ impl Exchange {
         Arc::clone(&self.connection.worker.shared)
     }
 
-    /// The upstream that takes the request: its bodies may stand still for `stall`.
-    pub(super) fn bodies_may_rest(&self, stall: Duration) {
-        self.activity.bodies_may_rest(stall);
+    /// The upstream that takes the request: its bodies may stand still as long as it says, and go as slowly as its
+    /// requests are not scarce. The messages of a gRPC call come when they come.
+    pub(super) fn goes_to(&self, upstream: &Upstream) {
+        self.activity.bodies_may_rest(upstream.settings().idle_timeout);
+        if let Some(scarcity) = upstream.scarcity() {
+            self.activity.keep_pace(Rc::clone(scarcity), !self.grpc);
+        }
     }
 
     /// Where the request goes.

@@ -101,7 +101,7 @@ pub(super) async fn once(
     }
     let mut attempt = Attempt::begin(endpoint, exchange);
     loop {
-        let line = match attempt.endpoint.kept(exchange.is_grpc()) {
+        let line = match attempt.endpoint.kept(exchange.client(), exchange.is_grpc()) {
             Ok(Some(line)) => line,
             // Connecting is rare and its future large: it does not burden the requests that need none.
             Ok(None) => {
@@ -188,7 +188,7 @@ async fn connect(
 ) -> Result<(Attempt, Line), Failure> {
     loop {
         let connecting = {
-            let connecting = pin!(attempt.endpoint.connect(exchange.is_grpc()));
+            let connecting = pin!(attempt.endpoint.connect(exchange.client(), exchange.is_grpc()));
             or_overdue(exchange.activity(), connecting).await
         };
         match connecting {

@@ -58,7 +58,7 @@ pub(super) fn handle(
     };
     attributes.certificate = connection.certificate();
     let hop = connection.hop(attributes.client, worker.random());
-    exchange.note_client(attributes.client.ip);
+    exchange.note_client(attributes.client.ip, policy.identify.ipv6_prefix);
     worker.warn_of_untrusted_proxy(&hop, given);
 
     let mut limits = match policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
@@ -87,7 +87,7 @@ pub(super) fn handle(
     };
 
     let upstream = view.upstream(&attributes).map(Rc::clone);
-    exchange.bodies_may_rest(upstream.as_ref().map_or(view.stall, |to| to.settings().idle_timeout));
+    upstream.as_deref().inspect(|upstream| exchange.goes_to(upstream));
     exchange.reserve(&limits, policy);
     let recalled = Recalled::of(&limits, &view, &head, now);
     exchange.listen(view.fallbacks.listen(limits.rules(), &head, attributes.certificate.is_some(), now));

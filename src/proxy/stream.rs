@@ -78,7 +78,7 @@ impl Downstream {
 
     fn note_written(&self, moved: usize) {
         if moved > 0 {
-            self.activity.wrote();
+            self.activity.took(moved);
         }
     }
 

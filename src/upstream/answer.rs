@@ -88,9 +88,24 @@ impl<B> Answer<B> {
         std::mem::take(&mut self.fields)
     }
 
-    /// Keeps `held` as long as the answer lasts.
+    /// Keeps `held` until all of the answer has come from the upstream, however long its client takes to read it.
     pub(super) fn hold(&mut self, held: Option<UnderWay>) {
-        self.held = held;
+        self.held = held.filter(|_| !self.has_come());
+    }
+
+    /// Whether the request is in flight to the upstream still.
+    pub fn is_in_flight(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Whether nothing more is to come from the upstream.
+    fn has_come(&self) -> bool {
+        match &self.source {
+            Source::Whole(_) => true,
+            Source::Streaming(streaming) => streaming.length().is_over(),
+            Source::Http2(streaming) => streaming.is_over(),
+            Source::Switched(_) | Source::Echo(_) => false,
+        }
     }
 }
 
@@ -116,7 +131,7 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
-        match &mut self.source {
+        let polled = match &mut self.source {
             Source::Switched(_) => Poll::Ready(None),
             Source::Whole(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
             Source::Streaming(streaming) => streaming.poll_frame(cx).map_err(AnswerError::Upstream),
@@ -125,7 +140,11 @@ where
                 Some(head) => Poll::Ready(Some(Ok(Frame::data(head)))),
                 None => Pin::new(&mut echo.body).poll_frame(cx).map_err(|_| AnswerError::Request),
             },
+        };
+        if matches!(polled, Poll::Ready(None | Some(Err(_)))) || (polled.is_ready() && self.has_come()) {
+            self.held = None;
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -4,11 +4,15 @@
 //! is ever above its limit. Requests over HTTP/1 each have a connection of their own, so where no fewer requests
 //! than connections are allowed nobody counts them.
 
+mod shares;
+
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::Semaphore;
 
+use self::shares::Shares;
 use super::settings::Limits;
 
 /// The places of one upstream.
@@ -19,7 +23,13 @@ pub(super) struct Breaker {
     pending: Gauge,
     requests: Gauge,
     retries: Gauge,
+    /// Requests that wait until their client is within its share.
+    over_share: Gauge,
     counts_requests: bool,
+    /// Requests that can be served at once: without connections to share, each needs one of its own.
+    capacity: u32,
+    /// `None` where no client has a share of its own.
+    shares: Option<Shares>,
 }
 
 /// What can be full.
@@ -31,9 +41,22 @@ pub(super) enum Place {
     Request,
     /// Being tried again.
     Retry,
+    /// Waiting for the client to be within its share.
+    OverShare,
 }
 
+/// Why a request cannot begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Full {
+    /// As many requests are in flight as may be.
+    Requests,
+    /// The client has its share of them.
+    Share,
+}
+
+/// Each counter has cache lines of its own.
 #[derive(Debug)]
+#[repr(align(128))]
 struct Gauge {
     used: AtomicU32,
     most: u32,
@@ -44,12 +67,17 @@ struct Gauge {
 pub(super) struct Taken {
     breaker: Arc<Breaker>,
     place: Place,
+    /// Where the client's requests are counted, if they are.
+    client: Option<usize>,
 }
 
 impl Breaker {
-    /// Nothing under way yet.
-    pub(super) fn new(limits: Limits, counts_requests: bool) -> Arc<Self> {
+    /// Nothing under way yet. With `shares_connections`, requests do not need a connection each.
+    pub(super) fn new(limits: Limits, counts_requests: bool, shares_connections: bool) -> Arc<Self> {
         let gauge = |most| Gauge { used: AtomicU32::new(0), most };
+        let counts_requests = counts_requests || limits.requests < limits.connections;
+        let capacity =
+            if shares_connections { limits.requests } else { limits.requests.min(limits.connections) };
         let connections =
             usize::try_from(limits.connections).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Arc::new(Self {
@@ -57,13 +85,48 @@ impl Breaker {
             pending: gauge(limits.pending),
             requests: gauge(limits.requests),
             retries: gauge(limits.retries),
-            counts_requests: counts_requests || limits.requests < limits.connections,
+            // They hold nothing of the upstream, but memory of ours.
+            over_share: gauge(limits.pending),
+            counts_requests,
+            capacity,
+            shares: Shares::new(limits.requests_per_client, capacity),
         })
     }
 
-    /// Whether requests have to take places.
+    /// Whether `requests` bounds them beside the connections.
     pub(super) fn counts_requests(&self) -> bool {
         self.counts_requests
+    }
+
+    /// Whether each client has a share.
+    pub(super) fn has_shares(&self) -> bool {
+        self.shares.is_some()
+    }
+
+    /// Whether more than half of what can be served at once is in flight.
+    pub(super) fn is_scarce(&self) -> bool {
+        self.used(Place::Request) > self.capacity / 2
+    }
+
+    /// Takes a place for a request of `client`; `is_bounded` says whether `requests` counts for it.
+    ///
+    /// The client's count is raised first and the decision taken together with the place. So neither bound is ever
+    /// exceeded, and a request that does not fit takes nothing away from other clients meanwhile.
+    pub(super) fn take_request(self: &Arc<Self>, client: IpAddr, is_bounded: bool) -> Result<Taken, Full> {
+        let most = if is_bounded { self.requests.most } else { u32::MAX };
+        let counted = self.shares.as_ref().map(|shares| (shares, shares.add(client)));
+        let fits = |used: u32| counted.is_none_or(|(shares, (_, own))| shares.allows(own, used));
+        let more = |used: u32| (used < most && fits(used)).then(|| used.saturating_add(1));
+        match self.requests.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => {
+                let client = counted.map(|(_, (slot, _))| slot);
+                Ok(Taken { breaker: Arc::clone(self), place: Place::Request, client })
+            }
+            Err(used) => {
+                counted.inspect(|(shares, (slot, _))| shares.remove(*slot));
+                Err(if used < most { Full::Share } else { Full::Requests })
+            }
+        }
     }
 
     /// Takes a place; `None` if there is none.
@@ -84,7 +147,7 @@ impl Breaker {
     fn take_one_of(self: &Arc<Self>, place: Place, most: u32) -> Option<Taken> {
         let more = |used: u32| (used < most).then(|| used.saturating_add(1));
         self.gauge(place).used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Taken { breaker: Arc::clone(self), place })
+        Some(Taken { breaker: Arc::clone(self), place, client: None })
     }
 
     const fn gauge(&self, place: Place) -> &Gauge {
@@ -92,57 +155,19 @@ impl Breaker {
             Place::Pending => &self.pending,
             Place::Request => &self.requests,
             Place::Retry => &self.retries,
+            Place::OverShare => &self.over_share,
         }
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
+        if let (Some(shares), Some(slot)) = (&self.breaker.shares, self.client) {
+            shares.remove(slot);
+        }
         self.breaker.gauge(self.place).used.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use super::*;
-
-    const LIMITS: Limits = Limits { connections: 9, pending: 3, requests: 3, retries: 1 };
-
-    #[test]
-    fn no_more_than_allowed_are_under_way_however_many_threads_try() {
-        let breaker = Breaker::new(LIMITS, false);
-        let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        std::thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    for _ in 0..10_000 {
-                        if let Some(taken) = breaker.take(Place::Request) {
-                            most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                            inside.fetch_sub(1, Ordering::SeqCst);
-                            drop(taken);
-                        }
-                    }
-                });
-            }
-        });
-        assert!(most.into_inner() <= 3);
-        assert_eq!(breaker.used(Place::Request), 0);
-    }
-
-    #[test]
-    fn retries_may_be_a_share_of_requests_where_that_is_more() {
-        let breaker = Breaker::new(LIMITS, true);
-        let first = breaker.take_retry(0);
-        assert!(first.is_some() && breaker.take_retry(1).is_none());
-        assert!(breaker.take_retry(2).is_some());
-    }
-
-    #[test]
-    fn requests_are_counted_only_where_connections_do_not_bound_them() {
-        assert!(Breaker::new(LIMITS, false).counts_requests());
-        assert!(!Breaker::new(Limits { requests: 9, ..LIMITS }, false).counts_requests());
-        assert!(Breaker::new(Limits { requests: 9, ..LIMITS }, true).counts_requests());
-    }
-}
+mod tests;

@@ -68,7 +68,7 @@ impl Cluster {
         Arc::new(Self {
             known: watch::Sender::new(Known { hosts, is_settled }),
             epoch: AtomicU32::new(0),
-            breaker: Breaker::new(settings.limits, settings.retries.budget > 0),
+            breaker: Breaker::new(settings.limits, settings.retries.budget > 0, settings.http2),
             ejections: Mutex::new(ejections),
             metrics: metrics.cluster(&settings.name),
             tls: tls.map(ArcSwap::new),

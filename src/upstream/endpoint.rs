@@ -4,8 +4,10 @@
 //! and an [`Answer`]. A request that meets a connection which the upstream has closed meanwhile is sent once more
 //! on a fresh one, if that is safe.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,10 +17,10 @@ use bytes::Bytes;
 use http::uri::Scheme;
 use http::{Method, Response, StatusCode};
 use hyper::body::Body;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::answer::Answer;
-use super::breaker::{Place, Taken};
+use super::breaker::{Full, Place, Taken};
 use super::cluster::Cluster;
 use super::echo;
 use super::error::{Error, Unanswered};
@@ -31,12 +33,15 @@ use super::http2::{self, lines::Lines};
 use super::outgoing::Outgoing;
 use super::pool::{Pool, Room};
 use super::secured;
-use super::settings::Balance;
+use super::settings::{Balance, Settings};
 use super::transport::Transport;
 use crate::http1::length::Length;
 use crate::telemetry::metrics::{EndpointMetrics, Overflow};
 use crate::tls::Protocol;
 use crate::tls::client::Client;
+
+/// How long a request whose client is above its share waits before it looks again by itself.
+const SHARE_RETRY: Duration = Duration::from_millis(100);
 
 /// One worker's way to one endpoint.
 #[derive(Debug)]
@@ -48,6 +53,14 @@ pub struct Endpoint {
     metrics: Rc<EndpointMetrics>,
     /// TLS as all of its connections have it.
     tls: Option<Arc<Client>>,
+    ended: Rc<Ended>,
+}
+
+/// Wakes requests whose client is above its share when another request has ended.
+#[derive(Debug, Default)]
+struct Ended {
+    waiting: Cell<u32>,
+    notify: Notify,
 }
 
 impl Endpoint {
@@ -69,6 +82,7 @@ impl Endpoint {
             host: Arc::clone(host),
             metrics,
             tls,
+            ended: Rc::default(),
         }
     }
 
@@ -109,30 +123,42 @@ impl Endpoint {
         self.lines.age();
     }
 
-    /// A way for one request at once; `None` if a connection has to be made first. A `call` of gRPC always goes over
-    /// HTTP/2.
+    /// A way for one request of `client` at once; `None` if a connection has to be made first, or the client has its
+    /// share of the requests. A `call` of gRPC always goes over HTTP/2.
     ///
     /// # Errors
     /// [`Error::Overflow`] where as many requests are under way as may be.
-    pub fn kept(&self, call: bool) -> Result<Option<Line>, Error> {
+    pub fn kept(&self, client: IpAddr, call: bool) -> Result<Option<Line>, Error> {
         if self.host.target == Target::Echo {
             return Ok(Some(Line { under_way: None, kind: Kind::Echo }));
         }
-        let kind = match self.speaks_http2(call) {
-            true => self.lines.free().map(Kind::Http2),
-            false => self.pool.checkout().map(|connection| Kind::Http1 { connection, is_kept: true }),
-        };
-        let Some(kind) = kind else { return Ok(None) };
-        Ok(Some(Line { under_way: self.begin(call)?, kind }))
+        let Some(kind) = self.free(call) else { return Ok(None) };
+        match self.begin(client, call) {
+            Ok(under_way) => Ok(Some(Line { under_way, kind })),
+            Err(full) => {
+                self.give_back(kind);
+                if full == Full::Share { Ok(None) } else { Err(self.overflow(Overflow::Requests)) }
+            }
+        }
     }
 
-    /// A way for one request by a connection that is made for it, or, where there are as many as may be, by the first
-    /// that is free.
+    /// A way for one request of `client` by a connection that is made for it, or, where there are as many as may be, by
+    /// the first that is free. A client that has its share of the requests waits until another one of them has ended.
     ///
     /// # Errors
     /// [`Error`] if no connection can be made, or as much is under way as may be.
-    pub async fn connect(&self, call: bool) -> Result<Line, Error> {
-        let under_way = self.begin(call)?;
+    pub async fn connect(&self, client: IpAddr, call: bool) -> Result<Line, Error> {
+        let under_way = match self.begin(client, call) {
+            Ok(under_way) => under_way,
+            Err(Full::Requests) => return Err(self.overflow(Overflow::Requests)),
+            Err(Full::Share) => {
+                let under_way = self.wait_for_share(client, call).await?;
+                if let Some(kind) = self.free(call) {
+                    return Ok(Line { under_way, kind });
+                }
+                under_way
+            }
+        };
         let kind = if self.speaks_http2(call) {
             Kind::Http2(self.lines.take(&async || self.open_shared().await).await?)
         } else {
@@ -140,6 +166,40 @@ impl Endpoint {
             Kind::Http1 { connection, is_kept }
         };
         Ok(Line { under_way, kind })
+    }
+
+    /// A connection with room for a request, if there is one.
+    fn free(&self, call: bool) -> Option<Kind> {
+        match self.speaks_http2(call) {
+            true => self.lines.free().map(Kind::Http2),
+            false => self.pool.checkout().map(|connection| Kind::Http1 { connection, is_kept: true }),
+        }
+    }
+
+    /// The request that was to go by it does not begin.
+    fn give_back(&self, kind: Kind) {
+        if let Kind::Http1 { connection, .. } = kind {
+            self.pool.give_back(connection);
+        }
+    }
+
+    /// A place among the client's requests, once it has fewer than its share. Ends of requests on other workers are
+    /// noticed within [`SHARE_RETRY`].
+    async fn wait_for_share(&self, client: IpAddr, call: bool) -> Result<Option<UnderWay>, Error> {
+        let breaker = &self.cluster.breaker;
+        let Some(_waiting) = breaker.take(Place::OverShare) else {
+            return Err(self.overflow(Overflow::Client));
+        };
+        let _counted = self.ended.wait();
+        let beginning = async {
+            loop {
+                let _ = tokio::time::timeout(SHARE_RETRY, self.ended.notify.notified()).await;
+                if let Ok(under_way) = self.begin(client, call) {
+                    return under_way;
+                }
+            }
+        };
+        tokio::time::timeout(self.patience(), beginning).await.map_err(|_| self.overflow(Overflow::Client))
     }
 
     /// Sends a request and answers with the head of the answer, its body still to come. Dropped before, it
@@ -249,21 +309,18 @@ impl Endpoint {
     }
 
     /// A request begins: it has a place, if places are counted.
-    fn begin(&self, call: bool) -> Result<Option<UnderWay>, Error> {
+    fn begin(&self, client: IpAddr, call: bool) -> Result<Option<UnderWay>, Full> {
         let breaker = &self.cluster.breaker;
-        let is_balanced = self.cluster.settings().balance == Balance::LeastRequest;
+        let Settings { balance, limits, .. } = self.cluster.settings();
         // Those that share connections are bounded by nothing else.
-        let is_counted = breaker.counts_requests() || self.speaks_http2(call);
-        if !is_balanced && !is_counted {
+        let is_bounded = breaker.counts_requests() || self.speaks_http2(call);
+        let is_counted = is_bounded || breaker.has_shares() || limits.min_client_rate.is_some();
+        if *balance != Balance::LeastRequest && !is_counted {
             return Ok(None);
         }
-        let taken = match is_counted.then(|| breaker.take(Place::Request)) {
-            Some(None) => return Err(self.overflow(Overflow::Requests)),
-            Some(taken) => taken,
-            None => None,
-        };
+        let taken = if is_counted { Some(breaker.take_request(client, is_bounded)?) } else { None };
         self.host.under_way.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(UnderWay { host: Arc::clone(&self.host), _taken: taken }))
+        Ok(Some(UnderWay { host: Arc::clone(&self.host), _taken: taken, ended: Rc::clone(&self.ended) }))
     }
 
     fn speaks_http2(&self, call: bool) -> bool {
@@ -346,10 +403,32 @@ impl Line {
 pub(super) struct UnderWay {
     host: Arc<Host>,
     _taken: Option<Taken>,
+    ended: Rc<Ended>,
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.host.under_way.fetch_sub(1, Ordering::Relaxed);
+        // Whoever wakes looks when all of this has been dropped: a worker is one thread.
+        if self.ended.waiting.get() > 0 {
+            self.ended.notify.notify_one();
+        }
+    }
+}
+
+impl Ended {
+    /// Counts a request that waits, until that is dropped.
+    fn wait(&self) -> WaitsForShare<'_> {
+        self.waiting.set(self.waiting.get().saturating_add(1));
+        WaitsForShare(self)
+    }
+}
+
+/// A request whose client is above its share.
+struct WaitsForShare<'a>(&'a Ended);
+
+impl Drop for WaitsForShare<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.set(self.0.waiting.get().saturating_sub(1));
     }
 }

@@ -1,5 +1,6 @@
 //! What the configuration says of an upstream.
 
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
@@ -103,6 +104,21 @@ pub struct Limits {
     pub requests: u32,
     /// Requests being tried again.
     pub retries: u32,
+    /// Requests of one client.
+    pub requests_per_client: ClientShare,
+    /// Bytes a second that a client must send or take while requests are scarce; `None` for no such minimum.
+    pub min_client_rate: Option<NonZeroU32>,
+}
+
+/// How many of an upstream's requests one client may have in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientShare {
+    /// Fewer than a multiple of those that are still free.
+    Auto,
+    /// So many.
+    Fixed(NonZeroU32),
+    /// All of them.
+    All,
 }
 
 /// When a request is tried again.

@@ -3,7 +3,7 @@ mod reuse;
 use std::time::Duration;
 
 use super::host::{EJECTED, FAILED_CHECK, Target};
-use super::settings::{Balance, Limits, Outliers, Retries, RetryOn};
+use super::settings::{Balance, ClientShare, Limits, Outliers, Retries, RetryOn};
 use super::*;
 
 const OUTLIERS: Outliers = Outliers {
@@ -14,7 +14,14 @@ const OUTLIERS: Outliers = Outliers {
 };
 
 pub(super) fn settings(addresses: &[(&str, u16)]) -> Settings {
-    let limits = Limits { connections: 1, pending: 1, requests: 1, retries: 1 };
+    let limits = Limits {
+        connections: 1,
+        pending: 1,
+        requests: 1,
+        retries: 1,
+        requests_per_client: ClientShare::Auto,
+        min_client_rate: None,
+    };
     let address = |(host, port): &(&str, u16)| Address::Tcp { host: (*host).into(), port: *port };
     Settings {
         name: "api".into(),
@@ -39,6 +46,13 @@ pub(super) fn settings(addresses: &[(&str, u16)]) -> Settings {
             attempt_count: false,
         },
     }
+}
+
+/// An upstream where slow clients have to keep a minimum.
+pub(crate) fn with_min_client_rate(rate: u32) -> Upstream {
+    let mut settings = settings(&[("10.0.0.1", 1)]);
+    settings.limits.min_client_rate = NonZeroU32::new(rate);
+    upstream(settings)
 }
 
 fn upstream(settings: Settings) -> Upstream {

@@ -30,6 +30,7 @@ mod recipes;
 mod reload;
 mod remote;
 mod rls;
+mod slow_clients;
 mod state;
 mod support;
 mod throttling;

@@ -1,10 +1,15 @@
 //! How the endpoints of an upstream are chosen, watched and left out.
 
+use std::num::NonZeroU32;
+
 use super::timeout;
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::{defaults, parse, raw};
-use crate::upstream::settings::{HealthCheck, Limits, Outliers};
+use crate::upstream::settings::{ClientShare, HealthCheck, Limits, Outliers};
+
+/// More than this a second is no minimum but a fast client.
+const MAX_CLIENT_RATE: u64 = 1 << 20;
 
 /// What endpoints are asked.
 pub(super) fn health_check(raw: &raw::HealthCheck, at: At<'_>, report: &mut Report<'_>) -> HealthCheck {
@@ -72,13 +77,63 @@ pub(super) fn outliers(raw: Option<&raw::Outliers>, at: At<'_>, report: &mut Rep
 }
 
 /// How much may be under way.
-pub(super) fn limits(raw: Option<&raw::UpstreamLimits>) -> Limits {
+pub(super) fn limits(raw: Option<&raw::UpstreamLimits>, at: At<'_>, report: &mut Report<'_>) -> Limits {
     let read = |of: fn(&raw::UpstreamLimits) -> Option<u64>, default| count(raw.and_then(of), default);
-    Limits {
+    let per_client = raw.and_then(|raw| raw.requests_per_client);
+    let rate = raw.and_then(|raw| raw.min_client_rate.as_ref());
+    let limits = Limits {
+        requests_per_client: share(per_client, at.key("requests_per_client"), report),
+        min_client_rate: client_rate(rate, at.key("min_client_rate"), report),
         connections: read(|raw| raw.connections, defaults::MOST_UNDER_WAY),
         pending: read(|raw| raw.pending, defaults::MOST_UNDER_WAY),
         requests: read(|raw| raw.requests, defaults::MOST_UNDER_WAY),
         retries: read(|raw| raw.retries, defaults::MOST_RETRIES),
+    };
+    if let ClientShare::Fixed(each) = limits.requests_per_client
+        && each.get() > limits.requests
+    {
+        let fault = format!("above `requests`, {each} > {}", limits.requests);
+        report.value(at.key("requests_per_client"), Fault::new(fault).hint("`false` for no share"));
+    }
+    limits
+}
+
+/// How many requests one client may have.
+fn share(raw: Option<raw::PerClient>, at: At<'_>, report: &mut Report<'_>) -> ClientShare {
+    match raw {
+        None | Some(raw::PerClient::Auto(_)) => ClientShare::Auto,
+        Some(raw::PerClient::Count(most)) => {
+            let most = u32::try_from(most).ok().and_then(NonZeroU32::new);
+            most.map_or(ClientShare::Auto, ClientShare::Fixed)
+        }
+        Some(raw::PerClient::Switch(is_on)) => {
+            if is_on {
+                report.value(at, "expected a number, `auto` or `false`, got true");
+            }
+            ClientShare::All
+        }
+    }
+}
+
+/// Bytes a second.
+fn client_rate(raw: Option<&raw::ClientRate>, at: At<'_>, report: &mut Report<'_>) -> Option<NonZeroU32> {
+    match raw {
+        None => Some(defaults::MIN_CLIENT_RATE),
+        Some(raw::ClientRate::Switch(is_on)) => {
+            if *is_on {
+                report.value(at, "expected a size or `false`, got true");
+            }
+            None
+        }
+        Some(raw::ClientRate::Bytes(raw)) => {
+            let bytes = report.take(at, parse::size(&raw.0))?;
+            let rate =
+                u32::try_from(bytes).ok().and_then(NonZeroU32::new).filter(|_| bytes <= MAX_CLIENT_RATE);
+            if rate.is_none() {
+                report.value(at, format!("expected a size from 1B to 1MiB, got {bytes} bytes"));
+            }
+            rate
+        }
     }
 }
 

@@ -174,7 +174,7 @@ fn settings(
         outliers,
         panic_threshold,
         retries,
-        limits: endpoints::limits(raw.and_then(|raw| raw.limits.as_ref())),
+        limits: endpoints::limits(raw.and_then(|raw| raw.limits.as_ref()), at.key("limits"), report),
         name: name.unwrap_or_else(|| first.to_string().into()),
         addresses: addresses.into(),
         http2: raw.and_then(|raw| raw.http2).unwrap_or(false),

@@ -3,10 +3,11 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::Auto;
 use super::rules::Matcher;
 use super::tariff::Refund;
 use super::tls::UpstreamTls;
-use super::values::{Duration, OneOrMany, Percentage, UpstreamAddress};
+use super::values::{Duration, OneOrMany, Percentage, Size, UpstreamAddress};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
 
@@ -122,6 +123,35 @@ pub struct UpstreamLimits {
     /// Requests that are being tried again.
     #[schemars(range(min = 0, max = 1_000_000), extend("default" = defaults::MOST_RETRIES))]
     pub retries: Option<u64>,
+    /// Requests of one client: `auto` for fewer than four times what is free, once half of them are in use; `false` for
+    /// as many as there are.
+    #[schemars(extend("default" = "auto"))]
+    pub requests_per_client: Option<PerClient>,
+    /// What a client must send or take a second to keep a request once half of them are in use; `false` for nothing.
+    #[schemars(extend("default" = defaults::MIN_CLIENT_RATE_TEXT))]
+    pub min_client_rate: Option<ClientRate>,
+}
+
+/// Requests of one client.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum PerClient {
+    /// This many.
+    Count(#[schemars(range(min = 1, max = 1_000_000))] u64),
+    /// By what is free.
+    Auto(Auto),
+    /// `false` for all of them.
+    Switch(#[schemars(extend("const" = false))] bool),
+}
+
+/// A size in each second.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ClientRate {
+    /// `false` for no minimum.
+    Switch(#[schemars(extend("const" = false))] bool),
+    /// So many bytes a second.
+    Bytes(Size),
 }
 
 /// Which endpoint takes the next request.

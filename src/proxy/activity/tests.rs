@@ -160,3 +160,120 @@ fn closed_connections_are_forgotten() {
     clock.tick();
     assert_eq!(clock.open(), 0);
 }
+
+/// An upstream whose requests are scarce once one is in flight, and the request that makes them so.
+fn scarcity() -> (Rc<Scarcity>, crate::upstream::Upstream) {
+    let upstream = crate::upstream::tests::with_min_client_rate(1000);
+    (Rc::clone(upstream.scarcity().expect("a minimum")), upstream)
+}
+
+#[test]
+fn a_client_that_sends_too_slowly_is_ended_once_requests_are_scarce() {
+    let (clock, connection) = clock_and_connection();
+    let (scarcity, _) = scarcity();
+    connection.begin_exchange(Duration::from_secs(300));
+    connection.keep_pace(Rc::clone(&scarcity), true);
+    let uploading = connection.begin_upload();
+    uploading.waits();
+    pass(&clock, Duration::from_secs(60));
+    assert_eq!(connection.overdue(), None, "there are enough requests");
+    scarcity.set(true);
+    clock.tick();
+    assert_eq!(connection.overdue(), Some(Overdue::Stalled));
+}
+
+#[test]
+fn a_client_that_keeps_the_minimum_is_left_alone() {
+    let (clock, connection) = clock_and_connection();
+    let (scarcity, _) = scarcity();
+    scarcity.set(true);
+    connection.begin_exchange(Duration::from_secs(300));
+    connection.keep_pace(scarcity, true);
+    let uploading = connection.begin_upload();
+    for _ in 0..60 {
+        uploading.waits();
+        pass(&clock, Duration::from_secs(1));
+        uploading.moved(1000);
+    }
+    assert_eq!(connection.overdue(), None);
+}
+
+#[test]
+fn a_slow_upstream_is_not_blamed_on_the_client() {
+    let (clock, connection) = clock_and_connection();
+    let (scarcity, _) = scarcity();
+    scarcity.set(true);
+    connection.begin_exchange(Duration::from_secs(300));
+    connection.keep_pace(scarcity, true);
+    // It has sent all that was asked for, then the upstream thinks, then its answer comes in drips.
+    let uploading = connection.begin_upload();
+    uploading.waits();
+    uploading.moved(1);
+    pass(&clock, Duration::from_secs(60));
+    drop(uploading);
+    connection.answered();
+    for _ in 0..60 {
+        connection.hands_over(1);
+        connection.took(1);
+        connection.is_asked();
+        pass(&clock, Duration::from_secs(1));
+    }
+    assert_eq!(connection.overdue(), None);
+}
+
+#[test]
+fn a_client_that_does_not_read_is_ended_unless_nothing_is_held_for_it() {
+    let (clock, connection) = clock_and_connection();
+    let (scarcity, _) = scarcity();
+    scarcity.set(true);
+    for holds in [false, true] {
+        connection.begin_exchange(Duration::from_secs(300));
+        connection.keep_pace(Rc::clone(&scarcity), true);
+        connection.answered();
+        connection.hands_over(100_000);
+        if !holds {
+            connection.has_own_pace();
+        }
+        pass(&clock, Duration::from_secs(11));
+        assert_eq!(connection.overdue(), holds.then_some(Overdue::Stalled));
+    }
+}
+
+#[test]
+fn a_call_may_be_silent_between_its_messages() {
+    let (clock, connection) = clock_and_connection();
+    let (scarcity, _) = scarcity();
+    scarcity.set(true);
+    for (counts_upload, is_answered) in [(false, false), (true, true)] {
+        connection.begin_exchange(Duration::from_secs(300));
+        connection.keep_pace(Rc::clone(&scarcity), counts_upload);
+        let uploading = connection.begin_upload();
+        uploading.waits();
+        if is_answered {
+            connection.answered();
+        }
+        pass(&clock, Duration::from_secs(60));
+        assert_eq!(connection.overdue(), None);
+    }
+}
+
+#[test]
+fn an_upload_that_others_of_its_connection_may_hold_up_is_not_too_slow() {
+    let (clock, connection) = clock_and_connection();
+    let (scarcity, _) = scarcity();
+    scarcity.set(true);
+    let stream = connection.open_stream();
+    stream.begin_exchange(Duration::from_secs(300));
+    stream.keep_pace(scarcity, true);
+    let uploading = stream.begin_upload();
+    uploading.waits();
+    let others: Vec<_> = (0..STREAMS_IN_WINDOW).map(|_| connection.open_stream()).collect();
+    let uploads: Vec<_> = others.iter().map(Activity::begin_upload).collect();
+    uploads.iter().for_each(|upload| upload.moved(1 << 16));
+    pass(&clock, Duration::from_secs(60));
+    assert_eq!(stream.overdue(), None);
+    // One of them has made room in the connection's window.
+    uploads[0].waits();
+    pass(&clock, Duration::from_secs(11));
+    assert_eq!(stream.overdue(), Some(Overdue::Stalled));
+}

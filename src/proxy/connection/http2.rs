@@ -18,7 +18,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
 use super::Connection;
-use crate::proxy::activity::{Activity, Overdue};
+use crate::proxy::activity::{Activity, Overdue, STREAMS_IN_WINDOW};
 use crate::proxy::body::{Incoming, ResponseBody};
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
@@ -29,7 +29,7 @@ const MOST_RESETS_PENDING: usize = 20;
 const MOST_ERRORS: usize = 256;
 /// What a stream, and all of a connection's together, may send before we have passed it on.
 const STREAM_WINDOW: u32 = 64 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
+const CONNECTION_WINDOW: u32 = STREAMS_IN_WINDOW * STREAM_WINDOW;
 /// What is kept for a stream whose client does not take it.
 const SEND_BUFFER: usize = 64 * 1024;
 

@@ -106,11 +106,16 @@ pub enum Overflow {
     Requests,
     /// As many are being tried again as may be.
     Retries,
+    /// A client has its share of the requests, and did not get below it in time.
+    Client,
+    /// A client has sent or taken too little while requests were scarce.
+    ClientRate,
 }
 
 impl Overflow {
     /// The label values, in the order of their declaration.
-    pub(super) const LABELS: [&'static str; 4] = ["connections", "pending", "requests", "retries"];
+    pub(super) const LABELS: [&'static str; 6] =
+        ["connections", "pending", "requests", "retries", "requests_per_client", "min_client_rate"];
 }
 
 /// What all workers count of one upstream together: what is rare.

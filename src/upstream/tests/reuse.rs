@@ -1,7 +1,7 @@
 //! A kept connection ends, and the next request comes before we have been told.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 
@@ -12,6 +12,8 @@ use http_body_util::{BodyExt as _, Full};
 use super::*;
 use crate::upstream::endpoint::Line;
 use crate::upstream::outgoing::Outgoing;
+
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Reads a request with the body `order` and answers it.
 fn answer(stream: &mut TcpStream) {
@@ -58,12 +60,12 @@ async fn what_cannot_be_sent_twice_is_not_sent_on_a_connection_that_has_ended_un
 
     let upstream = upstream(settings(&[(&address.ip().to_string(), address.port())]));
     let endpoint = upstream.pick(&[]).expect("an endpoint");
-    let line = endpoint.connect(false).await.expect("a connection");
+    let line = endpoint.connect(CLIENT, false).await.expect("a connection");
     assert_eq!(post(&upstream, line).await, StatusCode::OK);
     // Without a turn of the runtime, which would notice.
     close.send(()).unwrap();
     closed.recv().unwrap();
-    let line = endpoint.kept(false).expect("room").expect("a connection that seems open");
+    let line = endpoint.kept(CLIENT, false).expect("room").expect("a connection that seems open");
     assert_eq!(post(&upstream, line).await, StatusCode::OK);
     server.join().unwrap();
 }

@@ -1,0 +1,118 @@
+//! Clients that send slowly, or do not read, must not keep an upstream's requests from other clients.
+
+use std::time::Duration;
+
+use crate::support::wait::{until_true, within};
+use crate::support::{Client, LISTENER, Origin, Request, Weir, config_with, get};
+
+/// A request whose body has only begun.
+const SLOW_UPLOAD: &str = "POST /slow HTTP/1.1\r\nhost: a.test\r\ncontent-length: 1000000\r\n\r\nx";
+
+fn weir(origin: &Origin, limits: &str) -> Weir {
+    let upstream =
+        format!("{{ address: \"{}\", connect_timeout: 500ms, limits: {limits} }}", origin.address());
+    Weir::start(&config_with(LISTENER, &upstream, ""))
+}
+
+fn get_from(address: &str, weir: &Weir) -> u16 {
+    Client::connect_from(address, weir.address()).get("/").status
+}
+
+fn overflows(weir: &Weir, limit: &str) -> f64 {
+    weir.metric("weir_upstream_overflows_total", &[("limit", limit)])
+}
+
+/// Slow uploads of 127.0.0.1, as many as `count`.
+fn uploads(weir: &Weir, count: usize) -> Vec<Client> {
+    let clients: Vec<_> = (0..count).map(|_| Client::connect_from("127.0.0.1", weir.address())).collect();
+    clients.iter().for_each(|client| client.send(SLOW_UPLOAD));
+    clients
+}
+
+#[test]
+fn a_client_with_slow_uploads_leaves_requests_for_other_clients_by_default() {
+    let origin = Origin::hello();
+    let weir = weir(&origin, "{ connections: 40 }");
+    let slow = uploads(&weir, 60);
+    until_true("the client to have its share", || overflows(&weir, "requests_per_client") > 0.0);
+    for _ in 0..5 {
+        assert_eq!(get_from("127.0.0.2", &weir), 200);
+        assert_eq!(get_from("127.0.0.3", &weir), 200);
+    }
+    drop(slow);
+    until_true("the client's requests to be given back", || get_from("127.0.0.1", &weir) == 200);
+}
+
+#[test]
+fn a_client_has_as_many_requests_as_the_configuration_says() {
+    let origin = Origin::hello();
+    let weir = weir(&origin, "{ requests_per_client: 3 }");
+    let slow = uploads(&weir, 3);
+    until_true("three requests", || origin.connections() == 3);
+    let rejected = get(weir.address(), "/");
+    assert_eq!((rejected.status, rejected.header("x-envoy-overloaded")), (503, "true"));
+    assert_eq!(overflows(&weir, "requests_per_client"), 1.0);
+    assert_eq!(get_from("127.0.0.2", &weir), 200);
+    drop(slow);
+    until_true("a place", || get_from("127.0.0.1", &weir) == 200);
+}
+
+/// What does not fit into the share waits like what finds no connection.
+#[test]
+fn a_request_above_its_clients_share_waits_until_another_one_has_ended() {
+    let origin = Origin::hello();
+    let upstream = format!(
+        "{{ address: \"{}\", connect_timeout: 10s, limits: {{ requests_per_client: 1 }} }}",
+        origin.address()
+    );
+    let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+    let slow = uploads(&weir, 1);
+    until_true("one request", || origin.connections() == 1);
+    let mut waiting = Client::connect(weir.address());
+    waiting.send(Request::get("/waits").bytes());
+    assert_eq!(get_from("127.0.0.2", &weir), 200);
+    assert!(origin.seen().iter().all(|seen| seen.head.word(1) != "/waits"));
+    drop(slow);
+    assert_eq!(waiting.answer("GET").status, 200);
+}
+
+#[test]
+fn without_shares_one_client_may_have_all_requests() {
+    let origin = Origin::hello();
+    let weir = weir(&origin, "{ connections: 10, pending: 0, requests_per_client: false }");
+    let _slow = uploads(&weir, 10);
+    until_true("ten requests", || origin.connections() == 10);
+    assert_eq!(get_from("127.0.0.2", &weir), 503);
+}
+
+#[test]
+fn slow_uploads_are_ended_while_requests_are_scarce() {
+    let origin = Origin::hello();
+    let weir = weir(&origin, "{ connections: 5, requests_per_client: false, min_client_rate: 1MiB }");
+    let mut slow = uploads(&weir, 5);
+    until_true("five requests", || origin.connections() == 5);
+    let freed = within(Duration::from_secs(40), || (get_from("127.0.0.1", &weir) == 200).then_some(()));
+    assert!(freed.is_some(), "slow uploads hold every request");
+    let ended = overflows(&weir, "min_client_rate");
+    assert!(ended >= 1.0, "{ended}");
+    let statuses: Vec<_> = slow.iter_mut().filter_map(|client| client.try_answer("POST").ok()).collect();
+    assert!(statuses.iter().any(|answer| answer.status == 408), "{statuses:?}");
+}
+
+/// The answer is here, only its client does not read it: over HTTP/2 with a window of nothing.
+#[test]
+fn an_answer_that_has_come_whole_holds_no_request_however_slowly_it_is_read() {
+    let origin = Origin::hello();
+    let weir = weir(&origin, "{ requests: 1 }");
+    let client = Client::connect(weir.address());
+    client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    // SETTINGS_INITIAL_WINDOW_SIZE of 0, and a GET by literal fields.
+    client.send(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00");
+    let fields: [&[u8]; 4] = [b"\x82", b"\x86", b"\x84", b"\x41\x06a.test"];
+    let block = fields.concat();
+    let head = [0, 0, u8::try_from(block.len()).unwrap(), 1, 5, 0, 0, 0, 1];
+    client.send([&head[..], &block].concat());
+    until_true("the first request", || origin.seen().len() == 1);
+    until_true("its place", || get_from("127.0.0.2", &weir) == 200);
+    drop(client);
+}
