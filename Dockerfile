@@ -9,6 +9,8 @@ RUN cargo build --release --locked --bin weir
 FROM debian:bookworm-slim
 
 COPY --from=build /src/target/release/weir /usr/local/bin/weir
+# Under the name of envoyproxy/ratelimit it is `weir rls`: manifests of meshes run this path.
+RUN ln -s /usr/local/bin/weir /bin/ratelimit
 # Whom upstreams with `https://` and no `ca` are verified by.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY config/container.yaml /etc/weir/weir.yaml

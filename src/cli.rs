@@ -1,6 +1,7 @@
 //! The command line: what can be asked for, and nothing of how it is done.
 
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -104,6 +105,26 @@ pub enum Import {
     },
 }
 
+/// The name of the reference's program, which manifests run by its path.
+const RATELIMIT: &str = "ratelimit";
+
+impl Cli {
+    /// The command line of this process. Called as `ratelimit`, it is that of `weir rls`: the reference takes no
+    /// arguments and ignores those it is given.
+    pub fn of_process() -> Self {
+        Self::of(std::env::args_os())
+    }
+
+    fn of(arguments: impl IntoIterator<Item = OsString>) -> Self {
+        let mut arguments = arguments.into_iter().peekable();
+        let name = arguments.peek().and_then(|program| Path::new(program).file_name());
+        if name == Some(OsStr::new(RATELIMIT)) {
+            return Self::parse_from(["weir", "rls"]);
+        }
+        Self::parse_from(arguments)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +140,15 @@ mod tests {
         let cli = Cli::parse_from(["weir", "run", "--log-format", "json"]);
         assert_eq!(cli.log_format, Some(LogFormat::Json));
         assert!(matches!(cli.command, Command::Run { config } if config.to_str() == Some(DEFAULT_CONFIG)));
+    }
+
+    #[test]
+    fn a_program_called_ratelimit_is_the_rate_limit_service_whatever_its_arguments() {
+        let of = |arguments: &[&str]| Cli::of(arguments.iter().map(OsString::from)).command;
+        for arguments in [&["/bin/ratelimit"][..], &["ratelimit", "--flag"], &["./ratelimit", "run"]] {
+            assert!(matches!(of(arguments), Command::Rls { print_config: false }), "{arguments:?}");
+        }
+        assert!(matches!(of(&["/opt/ratelimit/weir", "run"]), Command::Run { .. }));
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod zone;
 
 mod judging;
 mod meters;
+mod repeats;
 mod store;
 mod together;
 

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 use weir::cli::{Cli, Command, Import, LogFormat};
 use weir::config::environment;
 use weir::telemetry::logging::{self, LevelHandle};
@@ -22,7 +22,7 @@ const FAILED: u8 = 1;
 const BAD_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::of_process();
     match &cli.command {
         Command::Run { config } => run(config, &cli),
         Command::Rls { print_config } => rls(*print_config, &cli),

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::Error;
+use super::{Error, pressure};
 use crate::config::Config;
 use crate::drain::Phase;
 use crate::listener::socket::{self, Socket};
@@ -23,6 +23,9 @@ use crate::rls::windows::Windows;
 use crate::telemetry::statsd;
 use crate::tls::server::Server as Tls;
 use crate::worker::Crew;
+
+/// Connections of the gRPC port at once, however many descriptors there are: an Envoy has one for each of its workers.
+const MAX_CONNECTIONS: usize = 10_000;
 
 /// The sockets of the service.
 pub(super) struct Sockets {
@@ -112,8 +115,7 @@ impl RateLimits {
         let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
         let desk = Arc::new(Desk::new(service, limiter, clock, Arc::clone(&shared.drain), stats));
         desk.set_native(Arc::clone(&shared.generation.load().policy), &shared.metrics);
-        let (connections, overload) = (options.ports.connections, Arc::clone(&shared.overload));
-        let port = Port::new(Arc::clone(&desk), connections, security, overload);
+        let port = Port::new(Arc::clone(&desk), options.ports.connections, security, connections(config));
         Ok(Some(Self {
             port: Arc::new(port),
             desk,
@@ -190,6 +192,13 @@ impl RateLimits {
             statsd.finish();
         }
     }
+}
+
+/// Connections of the gRPC port at once, where nobody says how many. Half of the descriptors are for clients of the
+/// proxy and as many again for its upstreams, which never all have a connection.
+fn connections(config: &Config) -> usize {
+    let share = if config.listeners.is_empty() { 2 } else { 8 };
+    (pressure::descriptors() / share).min(MAX_CONNECTIONS)
 }
 
 async fn serve_doors(

@@ -46,7 +46,7 @@ pub fn read() -> Result<FromEnvironment, Vec<String>> {
 /// # Errors
 /// What is wrong with which of them, a line each.
 pub fn from_variables(variables: &BTreeMap<String, String>) -> Result<FromEnvironment, Vec<String>> {
-    let mut reader = Reader { variables, problems: Vec::new() };
+    let mut reader = Reader { variables, problems: Vec::new(), notices: notices(variables) };
     let mut configuration = json!({ "rls": rls(&mut reader) });
     if let Some(address) = variables.get(ADMIN) {
         configuration["admin"] = json!({ "address": address });
@@ -58,7 +58,7 @@ pub fn from_variables(variables: &BTreeMap<String, String>) -> Result<FromEnviro
         return Err(reader.problems);
     }
     let text = serde_yaml::to_string(&configuration).map_err(|error| vec![error.to_string()])?;
-    Ok(FromEnvironment { text, notices: notices(variables), log_level, is_log_json })
+    Ok(FromEnvironment { text, notices: reader.notices, log_level, is_log_json })
 }
 
 /// What is said is said: nothing in it stands for another variable.
@@ -158,11 +158,13 @@ fn xds(env: &mut Reader<'_>) -> Value {
     let is_secure = env.switch("CONFIG_GRPC_XDS_SERVER_USE_TLS", false);
     let first = env.duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s");
     let longest = env.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s");
+    let metadata = env.metadata("CONFIG_GRPC_XDS_NODE_METADATA");
+    let headers = env.map("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS");
     let mut xds = json!({
         "address": if is_secure { format!("https://{server}") } else { server.to_owned() },
         "node": env.text("CONFIG_GRPC_XDS_NODE_ID", super::defaults::XDS_NODE),
-        "metadata": pairs(env.text("CONFIG_GRPC_XDS_NODE_METADATA", ""), '='),
-        "headers": pairs(env.text("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ""), ':'),
+        "metadata": metadata,
+        "headers": headers,
         "backoff": format!("{first}..{longest}"),
     });
     let largest = env.text("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "");
@@ -183,14 +185,6 @@ fn xds(env: &mut Reader<'_>) -> Value {
     xds
 }
 
-/// `NAME=VALUE,NAME=VALUE`.
-fn pairs(text: &str, between: char) -> Value {
-    let pair = |pair: &str| {
-        pair.split_once(between).map(|(name, value)| (name.trim().to_owned(), json!(value.trim())))
-    };
-    Value::Object(text.split(',').filter_map(pair).collect())
-}
-
 fn prometheus(env: &mut Reader<'_>) -> Option<Value> {
     let (address, path) = (env.text("PROMETHEUS_ADDR", ":9090"), env.text("PROMETHEUS_PATH", "/metrics"));
     let address = match address.strip_prefix(':') {
@@ -206,7 +200,7 @@ fn statsd(env: &mut Reader<'_>) -> Option<Value> {
     let interval = env.duration("STATS_FLUSH_INTERVAL", "10s");
     let is_used = env.switch("USE_STATSD", true);
     let is_disabled = env.switch("DISABLE_STATS", false) || env.switch("USE_PROMETHEUS", false);
-    let tags = pairs(env.text("EXTRA_TAGS", ""), ':');
+    let tags = env.map("EXTRA_TAGS");
     (is_used && !is_disabled).then(
         || json!({ "address": format!("{}:{port}", bracketed(&host)), "interval": interval, "tags": tags }),
     )
@@ -248,6 +242,7 @@ fn notices(variables: &BTreeMap<String, String>) -> Vec<String> {
 struct Reader<'a> {
     variables: &'a BTreeMap<String, String>,
     problems: Vec<String>,
+    notices: Vec<String>,
 }
 
 impl<'a> Reader<'a> {
@@ -286,6 +281,23 @@ impl<'a> Reader<'a> {
                 None
             }
         }
+    }
+
+    /// `NAME:VALUE,NAME:VALUE`, as the reference's envconfig reads maps: what is no pair ends it.
+    fn map(&mut self, name: &str) -> Value {
+        let (map, others) = pairs(self.text(name, ""), ':');
+        for other in others {
+            self.wrong(name, "NAME:VALUE, more of them after commas", other);
+        }
+        map
+    }
+
+    /// `NAME=VALUE,NAME=VALUE`, of which the reference ignores what is no pair.
+    fn metadata(&mut self, name: &str) -> Value {
+        let (metadata, others) = pairs(self.text(name, ""), '=');
+        let ignored = |other| format!("{name}: ignored, for it is not NAME=VALUE: {}", quoted(other));
+        self.notices.extend(others.into_iter().map(ignored));
+        metadata
     }
 
     fn number(&mut self, name: &str, default: u16) -> u16 {
@@ -334,6 +346,20 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Names and values of a list, `between` which stands a character; and what of it is no such pair.
+fn pairs(text: &str, between: char) -> (Value, Vec<&str>) {
+    let (mut pairs, mut others) = (Map::new(), Vec::new());
+    for pair in text.split(',').filter(|_| !text.trim().is_empty()) {
+        match pair.split_once(between) {
+            Some((name, value)) if !name.trim().is_empty() => {
+                pairs.insert(name.trim().to_owned(), json!(value.trim()));
+            }
+            _ => others.push(pair),
+        }
+    }
+    (Value::Object(pairs), others)
+}
+
 /// IPv6 addresses stand in brackets before a port.
 fn bracketed(host: &str) -> String {
     match host.parse::<IpAddr>() {
@@ -368,92 +394,4 @@ fn go_duration(text: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(variables: &[(&str, &str)]) -> Result<FromEnvironment, Vec<String>> {
-        let owned = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        from_variables(&owned.collect())
-    }
-
-    fn rls_of(variables: &[(&str, &str)]) -> Value {
-        serde_yaml::from_str::<Value>(&read(variables).unwrap().text).unwrap()["rls"].take()
-    }
-
-    #[test]
-    fn without_variables_everything_is_as_the_reference_has_it() {
-        let rls = rls_of(&[]);
-        assert_eq!(rls["address"], "0.0.0.0:8081");
-        assert_eq!((&rls["http"], &rls["debug"]), (&json!("0.0.0.0:8080"), &json!("0.0.0.0:6070")));
-        assert_eq!(rls["config"]["directory"], "/srv/runtime_data/current");
-        assert_eq!(rls["config"]["prefix"], "config.");
-        assert_eq!(rls["near_limit"], "80%");
-        assert_eq!(rls["connections"]["max_age"], "86400000ms");
-        assert!(rls.get("tls").is_none() && rls.get("prometheus").is_none());
-        assert_eq!(rls["statsd"]["address"], "localhost:8125");
-    }
-
-    #[test]
-    fn the_directory_is_found_as_the_reference_finds_it() {
-        let root = [("RUNTIME_ROOT", "/data/"), ("RUNTIME_SUBDIRECTORY", "ratelimit")];
-        assert_eq!(rls_of(&root)["config"]["directory"], "/data/ratelimit");
-        let own = [root[0], root[1], ("RUNTIME_WATCH_ROOT", "false"), ("RUNTIME_APPDIRECTORY", "rules")];
-        assert_eq!(rls_of(&own)["config"]["directory"], "/data/ratelimit/rules");
-        assert_eq!(rls_of(&own)["config"]["prefix"], "");
-    }
-
-    #[test]
-    fn what_is_set_is_taken_over() {
-        let rls = rls_of(&[
-            ("GRPC_HOST", "::"),
-            ("GRPC_PORT", "18081"),
-            ("USE_PROMETHEUS", "1"),
-            ("PROMETHEUS_ADDR", ":19001"),
-            ("NEAR_LIMIT_RATIO", "0.875"),
-            ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
-            ("LIMIT_RESET_HEADER", "x-reset"),
-            ("GRPC_MAX_CONNECTION_AGE", "1h30m"),
-            ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "T"),
-            ("GRPC_SERVER_USE_TLS", "true"),
-            ("GRPC_SERVER_TLS_CERT", "/c"),
-            ("GRPC_SERVER_TLS_KEY", "/k"),
-            ("GRPC_CLIENT_TLS_CACERT", "/ca"),
-            ("GRPC_CLIENT_TLS_SAN", "envoy"),
-        ]);
-        assert_eq!(rls["address"], "[::]:18081");
-        assert_eq!(rls["prometheus"], json!({"address": "0.0.0.0:19001", "path": "/metrics"}));
-        assert_eq!(rls["near_limit"], "87.5%");
-        assert_eq!(rls["response_headers"]["reset"], "x-reset");
-        assert_eq!(rls["response_headers"]["limit"], "RateLimit-Limit");
-        assert_eq!(rls["connections"]["max_age"], "5400000ms");
-        assert_eq!(rls["counting"], "only_over");
-        assert_eq!(rls["tls"], json!({"certificate": "/c", "key": "/k", "client_ca": "/ca"}));
-        assert_eq!(rls["client_names"], json!(["envoy"]));
-        assert!(rls.get("statsd").is_none(), "Prometheus takes its place");
-    }
-
-    #[test]
-    fn every_mistake_is_named_with_its_variable() {
-        let problems =
-            read(&[("PORT", "many"), ("SHADOW_MODE", "yes"), ("NEAR_LIMIT_RATIO", "2")]).unwrap_err();
-        assert_eq!(problems.len(), 3);
-        assert!(problems.contains(&"SHADOW_MODE: expected true or false, got \"yes\"".to_owned()));
-    }
-
-    #[test]
-    fn variables_of_stores_are_named_in_one_line() {
-        let read = read(&[("REDIS_URL", "redis:6379"), ("BACKEND_TYPE", "redis"), ("HOME", "/")]).unwrap();
-        let line = "counters are in memory, so these variables have no meaning: BACKEND_TYPE, REDIS_URL";
-        assert_eq!(read.notices, [line]);
-    }
-
-    #[test]
-    fn durations_are_those_of_go() {
-        assert_eq!(go_duration("1h30m"), Some(5_400_000));
-        assert_eq!(go_duration("1.5s"), Some(1500));
-        assert_eq!(go_duration("250ms"), Some(250));
-        for wrong in ["", "5", "s", "1d", "1h30", "-1s"] {
-            assert_eq!(go_duration(wrong), None, "{wrong}");
-        }
-    }
-}
+mod tests;

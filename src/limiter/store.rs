@@ -107,13 +107,14 @@ pub(super) struct Store {
 /// The shards of one request, locked.
 pub(super) struct Locked<'a> {
     store: &'a Store,
+    /// In ascending order.
     held: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
 }
 
 impl Locked<'_> {
     fn guard(&self, key: Fingerprint) -> usize {
         let shard = self.store.shard_of(key);
-        self.held.iter().position(|(held, _)| *held == shard).unwrap_or(0)
+        self.held.binary_search_by_key(&shard, |(held, _)| *held).unwrap_or(0)
     }
 
     /// Where `key` is, which is among those that were locked.

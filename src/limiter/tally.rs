@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::algorithm::{self, Algorithm, Outcome, State};
 use super::key::{Fingerprint, KeyHash};
 use super::quota::{Limit, Quota};
+use super::repeats::Repeats;
 use super::store::Locked;
 use super::timestamp::Timestamp;
 use super::{Limiter, Meter};
@@ -76,6 +77,7 @@ pub(super) struct Counters<'a> {
     limiter: &'a Limiter,
     tallies: &'a [Tally],
     keys: SmallVec<[Fingerprint; 4]>,
+    repeats: Repeats,
 }
 
 /// Counts `tallies` as `counting` says, which is asked once with what all of them would read.
@@ -94,8 +96,10 @@ pub(super) fn tally(
 
 impl<'a> Counters<'a> {
     pub(super) fn new(limiter: &'a Limiter, tallies: &'a [Tally]) -> Self {
-        let keys = tallies.iter().map(|tally| tally.key.salted(tally.meter.salt)).collect();
-        Self { limiter, tallies, keys }
+        let keys: SmallVec<[Fingerprint; 4]> =
+            tallies.iter().map(|tally| tally.key.salted(tally.meter.salt)).collect();
+        let repeats = Repeats::of(&keys);
+        Self { limiter, tallies, keys, repeats }
     }
 
     /// What has to be locked.
@@ -136,8 +140,7 @@ impl<'a> Counters<'a> {
                 read.push(Tallied { before: 0, after: 0, is_over: false, reset: None });
                 continue;
             };
-            let earlier = (0..position).rev().find(|earlier| self.keys[*earlier] == key);
-            let state = match earlier {
+            let state = match self.repeats.earlier(position) {
                 Some(earlier) => states[earlier],
                 None => native(shard.state(shard.find(key), tally.meter.id, now), &quota),
             };

@@ -11,6 +11,7 @@ use super::algorithm::{self, Outcome, State, ban};
 use super::decision::{Decision, Enforcement, Verdict, Verdicts};
 use super::judging::{self, Before};
 use super::key::Fingerprint;
+use super::repeats::Repeats;
 use super::reservation::{self, Charging};
 use super::store::{Locked, Place, Shard, Store};
 use super::tally::{Counters, Counting, Tallied, Tally};
@@ -31,7 +32,15 @@ pub struct Ruling {
 struct Trial<'a> {
     checks: &'a [Check],
     keys: SmallVec<[Fingerprint; 4]>,
+    repeats: Repeats,
     locked: Locked<'a>,
+}
+
+/// What the checks up to one position would have charged to its counter.
+#[derive(Clone, Copy, Debug, Default)]
+struct Charged {
+    counter: Option<State>,
+    held: u64,
 }
 
 type Several = SmallVec<[Verdict; 2]>;
@@ -63,24 +72,41 @@ pub(super) fn check_and_tally(
     (decision, counters.count_all(read, counting, &mut trial.locked, now))
 }
 
+impl Charged {
+    /// The same after `check`, which keeps `state` if it is charged at all.
+    fn with(self, check: &Check, state: Option<State>) -> Self {
+        match (check.charging, state) {
+            (_, None) => self,
+            (Charging::OnArrival, charged) => Self { counter: charged, ..self },
+            (Charging::OnAnswer | Charging::WhileServed, Some(_)) => {
+                Self { held: self.held.saturating_add(check.cost.into()), ..self }
+            }
+        }
+    }
+}
+
 impl<'a> Trial<'a> {
     /// Locks what `checks` and the counters of `others` need.
     fn begin(store: &'a Store, checks: &'a [Check], others: &[Fingerprint]) -> Self {
         let keys: SmallVec<[Fingerprint; 4]> =
             checks.iter().map(|check| check.key.salted(check.meter.salt)).collect();
+        let repeats = Repeats::of(&keys);
         let locked = store.lock_all(keys.iter().chain(others).copied());
-        Self { checks, keys, locked }
+        Self { checks, keys, repeats, locked }
     }
 
     /// What each check says, and what its counter would say if it were charged.
     fn evaluate(&self, now: Timestamp) -> (Several, Next) {
         let mut verdicts = Several::new();
         let mut next = Next::new();
+        let mut charged: SmallVec<[Charged; 4]> = SmallVec::new();
         for (position, check) in self.checks.iter().enumerate() {
-            let before = self.before(position, &next);
+            let earlier = self.repeats.earlier(position).map_or_else(Charged::default, |at| charged[at]);
+            let before = self.before(position, earlier);
             let (verdict, state) = judging::evaluate(self.shard(position), check, before, now);
             verdicts.push(verdict);
             next.push(state);
+            charged.push(earlier.with(check, state));
         }
         (verdicts, next)
     }
@@ -126,20 +152,14 @@ impl<'a> Trial<'a> {
         self.locked.shard_mut(self.keys[position])
     }
 
-    /// What the counter at `position` says once the checks before it have been charged: the same counter may be
-    /// among them.
-    fn before(&self, position: usize, next: &[Option<State>]) -> Before<'_> {
+    /// What the counter at `position` says once the `earlier` checks of the same counter have been charged.
+    fn before(&self, position: usize, earlier: Charged) -> Before<'_> {
         let (key, shard) = (self.keys[position], self.shard(position));
         let mut before = Before::of(shard, &self.checks[position], (key, self.place(position)));
-        for earlier in (0..position).filter(|earlier| self.keys[*earlier] == key) {
-            match (self.checks[earlier].charging, next[earlier]) {
-                (_, None) => {}
-                (Charging::OnArrival, charged) => before.counter = charged.into(),
-                (Charging::OnAnswer | Charging::WhileServed, Some(_)) => {
-                    before.held = before.held.saturating_add(self.checks[earlier].cost.into());
-                }
-            }
+        if let Some(charged) = earlier.counter {
+            before.counter = Some(charged).into();
         }
+        before.held = before.held.saturating_add(earlier.held);
         before
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::request::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use super::stats::Stats;
 use super::unit::Unit;
 
@@ -76,7 +77,7 @@ pub struct CurrentLimit {
     pub name: Arc<str>,
 }
 
-/// Why there is no answer. The texts are the reference's, which clients and dashboards match on.
+/// Why there is no answer. The texts of the first three are the reference's, which clients and dashboards match on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Undecided {
     /// The request names no domain.
@@ -91,4 +92,10 @@ pub enum Undecided {
     /// A limit in the request is per UNKNOWN, at which the reference breaks down.
     #[error("rate limit override of descriptor {0} has no unit")]
     NoUnit(usize),
+    /// The request has more descriptors than are decided at once. The reference has no bound.
+    #[error("too many rate limit descriptors in one request, at most {MAX_DESCRIPTORS}: {0}")]
+    TooManyDescriptors(usize),
+    /// A descriptor of the request has too many entries. The reference has no bound.
+    #[error("too many entries in rate limit descriptor {0}, at most {MAX_ENTRIES}: {1}")]
+    TooManyEntries(usize, usize),
 }

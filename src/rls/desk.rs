@@ -16,7 +16,7 @@ use crate::drain::{Drain, Readiness};
 use crate::limiter::Limiter;
 use crate::limiter::timestamp::Timestamp;
 use crate::policy::Policy;
-use crate::telemetry::metrics::{Hits, Metrics, RateLimits, RuleMetrics};
+use crate::telemetry::metrics::{Hits, Metrics, Origin, RateLimits, RuleMetrics};
 
 /// Shared by all who answer.
 #[derive(Debug)]
@@ -86,7 +86,8 @@ impl Desk {
                 within_limit: descriptor.within_limit,
                 shadow_mode: descriptor.shadow_mode,
             };
-            self.stats.count(&request.domain, &descriptor.key, hits);
+            let origin = if descriptor.has_values { Origin::Requests } else { Origin::Rules };
+            self.stats.count((&request.domain, &descriptor.key, origin), hits);
         }
         if answer.stats.domain_not_found > 0 {
             self.stats.domain_not_found(&request.domain, answer.stats.domain_not_found);

@@ -6,17 +6,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
 
-use super::answer::Code;
+use super::answer::{Code, Undecided};
 use super::desk::Desk;
 use super::json;
+use super::request::MAX_MESSAGE;
 use crate::side_door::{self, Reply};
-
-/// A question in JSON is a few hundred bytes.
-const MOST_BYTES: usize = 1024 * 1024;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -65,12 +63,26 @@ fn stats(desk: &Desk) -> String {
     desk.stats().counters().iter().map(|(name, count)| format!("{name}: {count}\n")).collect()
 }
 
-/// 200 or 429 with the answer, or 400 without a word, as the reference has it.
+/// 200 or 429 with the response; 400 without a reason as in the reference, or with it where the request is over a bound
+/// that the reference does not have.
 async fn decided(desk: &Desk, request: Request<Incoming>) -> Reply {
     let bad = || reply(StatusCode::BAD_REQUEST, TEXT, "Bad Request\n");
-    let Ok(body) = Limited::new(request.into_body(), MOST_BYTES).collect().await else { return bad() };
+    let body = match Limited::new(request.into_body(), MAX_MESSAGE).collect().await {
+        Ok(body) => body,
+        Err(error) if error.is::<LengthLimitError>() => {
+            let message = format!("request too large, at most {MAX_MESSAGE} bytes\n");
+            return reply(StatusCode::PAYLOAD_TOO_LARGE, TEXT, message);
+        }
+        Err(_) => return bad(),
+    };
     let Ok(asked) = json::request(&body.to_bytes()) else { return bad() };
-    let Ok(answer) = desk.decide(&asked) else { return bad() };
+    let answer = match desk.decide(&asked) {
+        Ok(answer) => answer,
+        Err(over @ (Undecided::TooManyDescriptors(_) | Undecided::TooManyEntries(..))) => {
+            return reply(StatusCode::BAD_REQUEST, TEXT, format!("{over}\n"));
+        }
+        Err(_) => return bad(),
+    };
     let status = match answer.overall {
         Code::Ok => StatusCode::OK,
         Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,

@@ -1,27 +1,33 @@
-//! Envoy's rate limit quota service, as far as it needs no network: buckets, who asks for them, and what each may have.
+//! Envoy's rate limit quota service, as far as it needs no network: buckets, the clients that report on them, and what
+//! each is assigned.
 //!
 //! Envoys decide by themselves, with a token bucket that they are assigned, and report what they let pass and what not.
-//! Here a rule's limit is divided among those that report on the same bucket: each gets what it asks for as long as that
-//! is less than an equal share, and what is left goes in equal shares to those that ask for more. All shares together
-//! never exceed the limit. Whoever goes without a word keeps its share until its assignment has run out, since it may
-//! be using it.
+//! Here a rule's limit is divided among those that report on the same bucket (`division`), and no assignment is raised
+//! before what it takes has been given up elsewhere (`bucket`): assignments that may be in force never exceed the limit
+//! together.
 
-use std::collections::{BTreeMap, HashMap};
+mod bound;
+mod bucket;
+mod division;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::rules::{Level, Rate, Rules};
-use super::unit::Unit;
+use self::bound::limit;
+use self::bucket::Bucket;
+use super::rules::Rules;
 use crate::limiter::timestamp::Timestamp;
 
 /// How long an assignment holds. Envoy reports every five seconds; this is what it may miss.
 pub const TIME_TO_LIVE: Duration = Duration::from_secs(20);
 
-/// Buckets in all, and entries of one: what is over is not assigned anything.
-const MOST_BUCKETS: usize = 100_000;
-const MOST_ENTRIES: usize = 8;
-
-/// Clients of one bucket. More than these and a share is hardly worth dividing.
-const MOST_CLIENTS: usize = 10_000;
+/// Buckets in all.
+const MAX_BUCKETS: usize = 100_000;
+/// Clients of one bucket.
+const MAX_CLIENTS: usize = 10_000;
+/// Clients of all buckets, each counted in every bucket that it has: some 200 bytes each.
+const MAX_SHARES: usize = 200_000;
 
 /// Who reports: one stream.
 pub type StreamId = u64;
@@ -69,27 +75,27 @@ pub struct Assignment {
     pub strategy: Option<Strategy>,
 }
 
+/// A bucket of one domain.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Key {
+    domain: Box<str>,
+    bucket: BucketId,
+}
+
 /// Everything that is divided.
 #[derive(Debug, Default)]
 pub struct Quotas {
-    buckets: HashMap<(Box<str>, BucketId), HashMap<StreamId, Client>>,
+    buckets: HashMap<Arc<Key>, Bucket>,
+    /// The buckets of each client.
+    streams: HashMap<StreamId, HashSet<Arc<Key>>>,
+    /// Clients of all buckets.
+    shares: usize,
     last_sweep: Timestamp,
 }
 
-/// One client of one bucket.
-#[derive(Clone, Copy, Debug)]
-struct Client {
-    /// What it asks for, in requests per unit of the limit.
-    demand: f64,
-    /// What it was told last, and how long that holds.
-    told: Option<Strategy>,
-    expires: Timestamp,
-    is_gone: bool,
-}
-
 impl Quotas {
-    /// Takes a report, and answers who is to be told what. The reporter is told of every bucket that it reports on and
-    /// that a rule is for; others of those whose share has changed.
+    /// Takes a report, and returns the assignments to send, in their order. The reporter is assigned something for every
+    /// bucket that it reports on and that a rule is for; others where their share changes.
     pub fn report(
         &mut self,
         rules: &Rules,
@@ -98,63 +104,64 @@ impl Quotas {
         now: Timestamp,
     ) -> Vec<Assignment> {
         self.sweep(now);
-        let mut told = Vec::new();
+        let mut assignments = Vec::new();
         for usage in usages {
-            match limit(rules, domain, &usage.bucket) {
-                Some(limit) => self.note(domain, from, &usage, limit, now, &mut told),
+            let bound = limit(rules, domain, &usage.bucket);
+            let key = Key { domain: domain.into(), bucket: usage.bucket.clone() };
+            let Some(bound) = bound else {
                 // What a rule was for until now is given back.
-                None => {
-                    let clients = self.buckets.get_mut(&(domain.into(), usage.bucket.clone()));
-                    if clients.and_then(|clients| clients.remove(&from)).is_some() {
-                        told.push(Assignment { to: from, bucket: usage.bucket, strategy: None });
-                    }
+                if self.give_up(&key, from) {
+                    assignments.push(Assignment { to: from, bucket: usage.bucket, strategy: None });
                 }
-            }
+                continue;
+            };
+            let Some(bucket) = self.admit(key, from) else { continue };
+            let assigned = bucket.report(from, &usage, bound, now);
+            assignments.extend(assigned.into_iter().map(|(to, tokens)| Assignment {
+                to,
+                bucket: usage.bucket.clone(),
+                strategy: Some(bound.strategy(tokens)),
+            }));
         }
-        told
+        assignments
     }
 
-    /// A client has gone. What it was told holds until it runs out.
+    /// The bucket of `key`, if `from` is in it or there is room.
+    fn admit(&mut self, key: Key, from: StreamId) -> Option<&mut Bucket> {
+        let (known, clients) =
+            self.buckets.get(&key).map_or((false, 0), |bucket| (bucket.has(from), bucket.clients()));
+        let has_room = clients < MAX_CLIENTS
+            && self.shares < MAX_SHARES
+            && (clients > 0 || self.buckets.len() < MAX_BUCKETS);
+        if !known && !has_room {
+            return None;
+        }
+        let key = Arc::new(key);
+        self.shares += usize::from(!known);
+        // Also of one that is known: it may have left, and come again.
+        self.streams.entry(from).or_default().insert(Arc::clone(&key));
+        Some(self.buckets.entry(key).or_default())
+    }
+
+    /// Forgets a client of a bucket; whether there was one.
+    fn give_up(&mut self, key: &Key, from: StreamId) -> bool {
+        let Some(bucket) = self.buckets.get_mut(key) else { return false };
+        let was_there = bucket.forget(from);
+        if bucket.clients() == 0 {
+            self.buckets.remove(key);
+        }
+        self.shares -= usize::from(was_there);
+        if let Some(keys) = self.streams.get_mut(&from) {
+            keys.remove(key);
+        }
+        was_there
+    }
+
+    /// A client has gone. What it was assigned holds until it runs out, since it may go on using it.
     pub fn leave(&mut self, stream: StreamId) {
-        for clients in self.buckets.values_mut() {
-            if let Some(client) = clients.get_mut(&stream) {
-                (client.is_gone, client.demand) = (true, 0.0);
-            }
-        }
-    }
-
-    fn note(
-        &mut self,
-        domain: &str,
-        from: StreamId,
-        usage: &Usage,
-        limit: Bound,
-        now: Timestamp,
-        told: &mut Vec<Assignment>,
-    ) {
-        let key = (Box::from(domain), usage.bucket.clone());
-        if !self.buckets.contains_key(&key) && self.buckets.len() >= MOST_BUCKETS {
-            return;
-        }
-        let clients = self.buckets.entry(key).or_default();
-        if !clients.contains_key(&from) && clients.len() >= MOST_CLIENTS {
-            return;
-        }
-        let demand = limit.demand(usage);
-        let client =
-            clients.entry(from).or_insert(Client { demand, told: None, expires: now, is_gone: false });
-        client.is_gone = false;
-        // Half of what was before: one quiet report does not take everything away, nor does one burst get it.
-        client.demand = if client.told.is_some() { f64::midpoint(client.demand, demand) } else { demand };
-        let mut shares = limit.divide(clients, now);
-        let before = |stream: StreamId| clients.get(&stream).and_then(|client| client.told).map_or(0, tokens);
-        // Whoever gets less is told first.
-        shares.sort_by_key(|(stream, strategy)| tokens(*strategy) > before(*stream));
-        for (stream, strategy) in shares {
-            let Some(client) = clients.get_mut(&stream) else { continue };
-            if stream == from || client.told != Some(strategy) {
-                (client.told, client.expires) = (Some(strategy), now.saturating_add(TIME_TO_LIVE));
-                told.push(Assignment { to: stream, bucket: usage.bucket.clone(), strategy: Some(strategy) });
+        for key in self.streams.remove(&stream).into_iter().flatten() {
+            if let Some(bucket) = self.buckets.get_mut(&key) {
+                bucket.leave(stream);
             }
         }
     }
@@ -165,107 +172,14 @@ impl Quotas {
             return;
         }
         self.last_sweep = now;
-        self.buckets.retain(|_, clients| {
-            clients.retain(|_, client| !(client.is_gone && client.expires <= now));
-            !clients.is_empty()
+        self.buckets.retain(|_, bucket| {
+            self.shares -= bucket.sweep(now);
+            bucket.clients() > 0
         });
     }
 }
 
-/// What all clients of a bucket may have together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bound {
-    Everything,
-    Rate(Rate),
-}
-
-impl Bound {
-    /// Requests per unit that `usage` stands for.
-    fn demand(self, usage: &Usage) -> f64 {
-        let Self::Rate(Rate { requests_per_unit, unit }) = self else { return 0.0 };
-        let seen = usage.allowed.saturating_add(usage.denied) as f64;
-        if usage.elapsed.is_zero() {
-            // The first report comes with the first request: nobody knows yet, so it may have what there is.
-            return f64::from(requests_per_unit);
-        }
-        seen / usage.elapsed.as_secs_f64() * unit.period().duration().as_secs_f64()
-    }
-
-    /// What each client that is there may have.
-    fn divide(self, clients: &HashMap<StreamId, Client>, now: Timestamp) -> Vec<(StreamId, Strategy)> {
-        let mut here: Vec<_> = clients.iter().filter(|(_, client)| !client.is_gone).collect();
-        let Self::Rate(Rate { requests_per_unit, unit }) = self else {
-            return here.into_iter().map(|(stream, _)| (*stream, Strategy::AllowAll)).collect();
-        };
-        let gone = clients.values().filter(|client| client.is_gone && client.expires > now);
-        let held: u64 = gone.filter_map(|client| client.told).map(tokens).sum();
-        let mut left = u64::from(requests_per_unit).saturating_sub(held);
-        // Those who ask for the least first: what they do not need is for the others.
-        here.sort_by(|(one, first), (other, second)| {
-            first.demand.total_cmp(&second.demand).then_with(|| one.cmp(other))
-        });
-        let mut shares = Vec::with_capacity(here.len());
-        for (index, (stream, client)) in here.iter().enumerate() {
-            let rest = (here.len() - index) as u64;
-            // Who was late gets what division leaves over.
-            let equal = left / rest;
-            let wanted = (client.demand * 1.25).ceil().max(1.0);
-            let share = if rest == 1 { left } else { equal.min(wanted as u64) };
-            left -= share;
-            shares.push((**stream, strategy(share, unit)));
-        }
-        shares
-    }
-}
-
-fn strategy(share: u64, unit: Unit) -> Strategy {
-    match u32::try_from(share).unwrap_or(u32::MAX) {
-        0 => Strategy::DenyAll,
-        count => Strategy::Tokens { count, per: unit.period().duration() },
-    }
-}
-
-fn tokens(strategy: Strategy) -> u64 {
-    match strategy {
-        Strategy::Tokens { count, .. } => count.into(),
-        Strategy::AllowAll | Strategy::DenyAll => 0,
-    }
-}
-
-/// What a rule says of a bucket. Its entries have no order, so any will do in which they lead to a limit; the one that
-/// sorts first is taken.
-fn limit(rules: &Rules, domain: &str, bucket: &BucketId) -> Option<Bound> {
-    if bucket.is_empty() || bucket.len() > MOST_ENTRIES {
-        return None;
-    }
-    let entries: Vec<_> = bucket.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    let mut steps = MOST_STEPS;
-    descend(rules.domain(domain)?, &entries, &mut steps)
-}
-
-/// Looks at nodes for one bucket: a tree in which all orders of eight entries lead on would have 100 000.
-const MOST_STEPS: usize = 1_000;
-
-fn descend(level: &Level, entries: &[(&str, &str)], steps: &mut usize) -> Option<Bound> {
-    for (index, (key, value)) in entries.iter().enumerate() {
-        *steps = steps.checked_sub(1)?;
-        let Some(node) = level.find(key, &format!("{key}_{value}")) else { continue };
-        let rest: Vec<_> = entries[..index].iter().chain(&entries[index + 1..]).copied().collect();
-        let found = match (&node.rule, rest.is_empty()) {
-            (Some(rule), true) => Some(match rule.rate {
-                Some(rate) if !rule.shadow_mode => Bound::Rate(rate),
-                // What only looks on refuses nobody.
-                Some(_) | None => Bound::Everything,
-            }),
-            (None, true) => None,
-            (_, false) => descend(&node.below, &rest, steps),
-        };
-        if found.is_some() {
-            return found;
-        }
-    }
-    None
-}
-
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

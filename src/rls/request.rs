@@ -1,6 +1,17 @@
 //! What is asked: `RateLimitRequest` as plain data.
 
+use super::answer::Undecided;
 use super::unit::Unit;
+
+/// Bytes of one message. Envoy's request headers have 60 KiB by default, and descriptors repeat parts of them.
+pub const MAX_MESSAGE: usize = 256 * 1024;
+
+/// Descriptors of one request. Envoy sends one for each `rate_limits` of a route and its virtual host: a handful. All
+/// counters of a request are locked at once, so the bound is also one on how long others wait for them.
+pub const MAX_DESCRIPTORS: usize = 256;
+
+/// Entries of one descriptor. Envoy sends one for each action of a `rate_limits`: fewer than ten.
+pub const MAX_ENTRIES: usize = 64;
 
 /// One question: may this request pass, in this domain, under all of these descriptors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +56,17 @@ pub struct Override {
 }
 
 impl Request {
+    /// Whether the request is within the bounds of descriptors and entries.
+    pub(super) fn check_size(&self) -> Result<(), Undecided> {
+        if self.descriptors.len() > MAX_DESCRIPTORS {
+            return Err(Undecided::TooManyDescriptors(self.descriptors.len()));
+        }
+        match self.descriptors.iter().position(|descriptor| descriptor.entries.len() > MAX_ENTRIES) {
+            Some(index) => Err(Undecided::TooManyEntries(index, self.descriptors[index].entries.len())),
+            None => Ok(()),
+        }
+    }
+
     /// Hits of one of its descriptors.
     pub(super) fn hits(&self, descriptor: &Descriptor) -> Hits {
         let count = descriptor.hits_addend.unwrap_or_else(|| self.hits_addend.max(1).into());

@@ -1,14 +1,20 @@
 //! The gRPC port: every worker accepts, shakes hands and answers on its own, as the proxy does.
 
+mod budget;
+mod calls;
 mod connection;
+mod framing;
 mod health;
 mod quota;
 mod ratelimit;
+mod receiving;
 mod shaking;
 mod wire;
 
+use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -18,15 +24,17 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tonic_health::pb::health_server::HealthServer;
 
+use self::budget::Budget;
+use self::calls::Load;
 use self::health::Health;
 use self::quota::{Quota, Streams};
 use self::ratelimit::RateLimit;
+use self::receiving::Receiving;
 use self::shaking::Shaking;
 use super::desk::Desk;
 use crate::drain::Phase;
 use crate::listener::socket::Socket;
 use crate::listener::{self, Accepted};
-use crate::overload::Overload;
 use crate::tls::server::Server as Tls;
 use crate::worker::Unfinished;
 
@@ -37,6 +45,8 @@ pub struct Settings {
     pub max_age: Duration,
     /// How long it then has for what is under way.
     pub grace: Duration,
+    /// Connections at once; `None` for a share of the descriptors that the process may have.
+    pub max: Option<NonZeroUsize>,
 }
 
 /// What all workers share of the port.
@@ -45,9 +55,11 @@ pub struct Port {
     desk: Arc<Desk>,
     settings: Settings,
     security: ArcSwap<Security>,
-    overload: Arc<Overload>,
+    budget: Arc<Budget>,
     /// Of all workers: shares are divided among all who report.
     quotas: Arc<Mutex<Streams>>,
+    /// Bytes of incomplete messages of all streams.
+    incomplete: Arc<AtomicUsize>,
 }
 
 /// How connections are secured.
@@ -65,13 +77,16 @@ struct Services {
     rate_limit: RateLimitServiceServer<RateLimit>,
     quota: RateLimitQuotaServiceServer<Quota>,
     health: HealthServer<Health>,
+    /// Bytes of incomplete messages of all streams.
+    incomplete: Arc<AtomicUsize>,
 }
 
 impl Port {
-    /// The port of `desk`. Connections count in `overload`.
-    pub fn new(desk: Arc<Desk>, settings: Settings, security: Security, overload: Arc<Overload>) -> Self {
+    /// The port of `desk`, for `max` connections unless the settings have another number.
+    pub fn new(desk: Arc<Desk>, settings: Settings, security: Security, max: usize) -> Self {
         let security = ArcSwap::from_pointee(security);
-        Self { desk, settings, security, overload, quotas: Arc::default() }
+        let budget = Budget::new(settings.max.map_or(max, NonZeroUsize::get));
+        Self { desk, settings, security, budget, quotas: Arc::default(), incomplete: Arc::default() }
     }
 
     /// From now on new connections are secured by this.
@@ -90,10 +105,20 @@ impl Port {
             quota: RateLimitQuotaServiceServer::new(Quota {
                 desk: Arc::clone(&self.desk),
                 streams: Arc::clone(&self.quotas),
-            }),
+            })
+            .max_decoding_message_size(framing::MAX_MESSAGE),
+            incomplete: Arc::clone(&self.incomplete),
             health: HealthServer::new(Health(Arc::clone(&self.desk))),
         }
     }
+}
+
+/// What the connections of one worker share.
+#[derive(Debug, Default)]
+struct Shared {
+    shaking: Shaking,
+    receiving: Receiving,
+    load: Rc<Load>,
 }
 
 /// Answers what comes to `socket` on this thread, until the drain is over.
@@ -103,12 +128,12 @@ impl Port {
 pub async fn run(port: Arc<Port>, socket: Socket) -> Result<(), Unfinished> {
     let drain = Arc::clone(port.desk.drain());
     let services = port.services();
-    let shaking = Rc::<Shaking>::default();
+    let shared = Rc::<Shared>::default();
     let connections = Rc::new(std::cell::RefCell::new(JoinSet::new()));
     let handle = |accepted: Accepted| {
-        // Over the bound it is closed: what balances in front of us comes back elsewhere.
-        let Ok(place) = port.overload.connect() else { return };
-        let entrance = (Arc::clone(&port), Rc::clone(&shaking));
+        // Without a place it is closed: what balances in front of us comes back elsewhere.
+        let Some(place) = port.budget.enter() else { return };
+        let entrance = (Arc::clone(&port), Rc::clone(&shared));
         let serving = connection::serve(entrance, services.clone(), accepted, place);
         let mut connections = connections.borrow_mut();
         while connections.try_join_next().is_some() {}

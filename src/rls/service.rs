@@ -82,6 +82,7 @@ impl Service {
         if request.descriptors.is_empty() {
             return Err(Undecided::NoDescriptors);
         }
+        request.check_size()?;
         let native = self.native.as_deref();
         let native = native.and_then(|policy| Native::ask(policy, request, self.settings.shadow_mode, now));
         let domain = match (&self.rules, &native) {
@@ -288,6 +289,7 @@ impl Counted<'_> {
         let crossing = Crossing { before, after, hits: self.hits, limit, near };
         DescriptorStats {
             key: Arc::clone(&self.stat_key),
+            has_values: !self.rule.is_some_and(|rule| Arc::ptr_eq(&rule.stat_key, &self.stat_key)),
             total_hits: self.hits,
             over_limit: if is_over { crossing.over() } else { 0 },
             near_limit: crossing.near(),

@@ -24,6 +24,8 @@ pub struct Stats {
 pub struct DescriptorStats {
     /// Domain and entries, e.g. `basic.key1_foo`, as they are.
     pub key: Arc<str>,
+    /// Whether there are values of the request in `key`, so that clients decide how many such names there are.
+    pub has_values: bool,
     /// Hits asked for.
     pub total_hits: u64,
     /// Hits above the limit.

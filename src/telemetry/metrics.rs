@@ -27,7 +27,7 @@ pub use self::elastic::Elastic;
 pub use self::envoy::{Stats, StatsFilter, Used};
 use self::exporter::Exporter;
 pub use self::process::resident_memory;
-pub use self::rate_limits::{Hits, RateLimits, sanitized};
+pub use self::rate_limits::{Hits, Origin, RateLimits, sanitized};
 use self::remote::Remotes;
 pub use self::remote::{RemoteMetrics, RemoteOutcome};
 use self::rule::Rules;

@@ -344,3 +344,16 @@ fn embedded(manifest: &str) -> Vec<String> {
     }
     blocks
 }
+
+#[test]
+fn a_link_called_ratelimit_is_the_rate_limit_service_whatever_its_arguments() {
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("ratelimit");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_weir"), &link).unwrap();
+    for arguments in [&[][..], &["--an-argument", "of somebody"]] {
+        let mut run = std::process::Command::new(&link);
+        let output = run.args(arguments).env_clear().env("GRPC_PORT", "many").output().unwrap();
+        assert_eq!(text(&output.stderr), "GRPC_PORT: expected a port, got \"many\"\n", "{arguments:?}");
+        assert_eq!(output.status.code(), Some(2));
+    }
+}

@@ -1,5 +1,6 @@
 //! Envoy's rate limit service, asked as Envoy asks it.
 
+mod bounds;
 mod desk;
 mod doors;
 mod envoy;

@@ -33,11 +33,7 @@ pub(super) fn limits(raw: Option<&raw::ListenerLimits>, at: At<'_>, report: &mut
 /// How much may be under way in all.
 pub(super) fn compile(raw: Option<&raw::Overload>, at: At<'_>, report: &mut Report<'_>) -> Settings {
     let Some(raw) = raw else { return Settings::default() };
-    let number = |number: u64| usize::try_from(number).ok().and_then(NonZeroUsize::new);
-    let connections = raw.connections.and_then(|connections| match connections {
-        raw::Connections::Count(count) => number(count),
-        raw::Connections::Auto(_) => None,
-    });
+    let connections = raw.connections.and_then(connections);
     let per_client = raw.connections_per_client.and_then(|count| u32::try_from(count).ok());
     if let (Some(most), Some(each)) = (connections, per_client)
         && most.get() < usize::try_from(each).unwrap_or(usize::MAX)
@@ -51,6 +47,18 @@ pub(super) fn compile(raw: Option<&raw::Overload>, at: At<'_>, report: &mut Repo
         requests: raw.requests.and_then(number),
         memory: raw.memory.as_ref().and_then(|raw| memory(&raw.0, at.key("memory"), report)),
     }
+}
+
+/// A number of connections; `None` for `auto`.
+pub(super) fn connections(raw: raw::Connections) -> Option<NonZeroUsize> {
+    match raw {
+        raw::Connections::Count(count) => number(count),
+        raw::Connections::Auto(_) => None,
+    }
+}
+
+fn number(number: u64) -> Option<NonZeroUsize> {
+    usize::try_from(number).ok().and_then(NonZeroUsize::new)
 }
 
 fn memory(text: &str, at: At<'_>, report: &mut Report<'_>) -> Option<Memory> {

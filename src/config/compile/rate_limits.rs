@@ -8,7 +8,7 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::addresses::Taken;
-use super::{timeout, tls};
+use super::{clients, timeout, tls};
 use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::problem::{Fault, Report, quoted};
@@ -99,6 +99,7 @@ fn ports(raw: &raw::Rls, at: At<'_>, taken: &mut Taken, report: &mut Report<'_>)
     let connections = Connections {
         max_age: max_age.unwrap_or(defaults::RLS_MAX_AGE),
         grace: grace.unwrap_or(defaults::RLS_GRACE),
+        max: given.and_then(|raw| raw.max).and_then(clients::connections),
     };
     let doors = [http, debug, prometheus].into_iter().flatten().collect();
     let statsd = statsd(raw.statsd.as_ref(), at.key("statsd"), report);

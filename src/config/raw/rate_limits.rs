@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Address, Backoff, Duration, OneOrMany, Percentage, Size, Tls, UpstreamAddress, UpstreamTls};
+use super::{
+    Address, Backoff, Connections, Duration, OneOrMany, Percentage, Size, Tls, UpstreamAddress, UpstreamTls,
+};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
 
@@ -195,4 +197,7 @@ pub struct RlsConnections {
     /// How long it then has for what is under way.
     #[schemars(extend("default" = shown(defaults::RLS_GRACE)))]
     pub grace: Option<Duration>,
+    /// Connections at once; one more takes the place of the one that has been silent for the longest time.
+    #[schemars(extend("default" = "auto"))]
+    pub max: Option<Connections>,
 }

@@ -1,6 +1,10 @@
 use proptest::prelude::*;
 
+use super::bound::Bound;
+use super::simulation::Mesh;
 use super::{Strategy, *};
+use crate::rls::rules::Rate;
+use crate::rls::unit::Unit;
 
 const START: Timestamp = Timestamp::from_secs(1_795_248_000);
 
@@ -22,10 +26,9 @@ fn usage(entries: &[(&str, &str)], seconds: u64, allowed: u64) -> Usage {
     Usage { bucket: bucket(entries), elapsed: Duration::from_secs(seconds), allowed, denied: 0 }
 }
 
-/// What all clients of all buckets were told that may still be in use.
+/// Tokens that all clients of all buckets may be using.
 fn outstanding(quotas: &Quotas, now: Timestamp) -> u64 {
-    let clients = quotas.buckets.values().flat_map(HashMap::values);
-    clients.filter(|client| client.expires > now).filter_map(|client| client.told).map(tokens).sum()
+    quotas.buckets.values().map(|bucket| bucket.in_force(now)).sum()
 }
 
 #[test]
@@ -120,6 +123,110 @@ proptest! {
             prop_assert!(told.iter().any(|assignment| assignment.to == stream), "the reporter is answered");
             let out = outstanding(&quotas, now);
             prop_assert!(out <= u64::from(count), "{out} of {count}");
+        }
+    }
+}
+
+/// A limit of 100 a second.
+fn per_second() -> Rules {
+    rules("domain: d\ndescriptors:\n  - key: a\n    rate_limit: { unit: second, requests_per_unit: 100 }\n")
+}
+
+#[test]
+fn a_busy_client_has_what_an_idle_one_does_not_use_after_two_reports() {
+    let mut mesh = Mesh::new(per_second(), Duration::from_secs(5));
+    let (busy, idle) = (mesh.join(400.0), mesh.join(0.2));
+    mesh.run(Duration::from_secs(11));
+    let passed = mesh.run(Duration::from_secs(10));
+    assert!(passed >= 900, "{passed} of 1000 in ten seconds");
+    assert!(mesh.assigned(busy) >= 90 && mesh.assigned(idle) >= 1);
+    mesh.set_demand(idle, 400.0);
+    mesh.run(Duration::from_secs(16));
+    assert!((45..=55).contains(&mesh.assigned(idle)), "an equal share for equal demand");
+}
+
+#[test]
+fn a_new_busy_client_gets_an_equal_share_and_never_before_it_was_given_up() {
+    let mut mesh = Mesh::new(per_second(), Duration::from_secs(5));
+    let first = mesh.join(400.0);
+    mesh.run(Duration::from_secs(20));
+    assert_eq!(mesh.assigned(first), 100);
+    let second = mesh.join(400.0);
+    for _ in 0..200 {
+        mesh.run(Duration::from_millis(100));
+        assert!(mesh.in_force() <= 100, "{}", mesh.in_force());
+    }
+    assert!((45..=55).contains(&mesh.assigned(second)), "{}", mesh.assigned(second));
+}
+
+#[test]
+fn a_client_that_is_not_heard_of_any_more_leaves_its_share_when_that_has_run_out() {
+    let mut mesh = Mesh::new(per_second(), Duration::from_secs(1));
+    let (first, second) = (mesh.join(400.0), mesh.join(400.0));
+    mesh.run(Duration::from_secs(20));
+    mesh.silence(first);
+    mesh.run(TIME_TO_LIVE + Duration::from_secs(3));
+    assert_eq!(mesh.assigned(second), 100);
+}
+
+#[test]
+fn a_report_that_crossed_a_lower_assignment_does_not_confirm_it() {
+    let (mut quotas, rules) = (Quotas::default(), limited(100));
+    let report = |seconds| vec![usage(&[("a", "1")], seconds, 1000)];
+    quotas.report(&rules, (1, "d"), report(0), START);
+    let started = quotas.report(&rules, (2, "d"), report(0), START);
+    let of = |assignments: &[Assignment], to| {
+        assignments.iter().rev().find(|assignment| assignment.to == to).map(|one| one.strategy)
+    };
+    let lowered = Some(Some(Strategy::Tokens { count: 50, per: Duration::from_secs(60) }));
+    assert_eq!((of(&started, 1), of(&started, 2)), (lowered, Some(Some(Strategy::DenyAll))));
+    let crossed = START.saturating_add(Duration::from_millis(10));
+    let reported = quotas.report(&rules, (1, "d"), report(5), crossed);
+    assert_eq!(of(&reported, 2), None, "{reported:?}");
+    let after = START.saturating_add(Duration::from_secs(5));
+    let reported = quotas.report(&rules, (1, "d"), report(5), after);
+    assert!(of(&reported, 2).is_some(), "{reported:?}");
+    assert!(outstanding(&quotas, after) <= 100);
+}
+
+#[test]
+fn buckets_and_clients_are_bounded_and_a_client_that_leaves_is_forgotten_in_all_of_them() {
+    let (mut quotas, rules) = (Quotas::default(), limited(100));
+    let buckets = 2_000;
+    let reports: Vec<_> = (0..buckets).map(|name| usage(&[("a", &name.to_string())], 0, 1)).collect();
+    for stream in 0..=(MAX_SHARES / buckets) as u64 {
+        quotas.report(&rules, (stream, "d"), reports.clone(), START);
+    }
+    assert_eq!(quotas.shares, MAX_SHARES);
+    for stream in 0..=(MAX_SHARES / buckets) as u64 {
+        quotas.leave(stream);
+    }
+    quotas.sweep(START.saturating_add(TIME_TO_LIVE * 2));
+    assert_eq!((quotas.shares, quotas.buckets.len(), quotas.streams.len()), (0, 0, 0));
+    let long = "x".repeat(2_000);
+    assert!(quotas.report(&rules, (1, "d"), vec![usage(&[("a", &long)], 0, 1)], START).is_empty());
+}
+
+proptest! {
+    #[test]
+    fn what_clients_go_by_never_exceeds_the_limit_however_late_it_reaches_them(
+        seed in any::<u64>(),
+        demands in prop::collection::vec(0.0_f64..300.0, 2..6),
+    ) {
+        let mut mesh = Mesh::new(per_second(), Duration::from_secs(2)).with_latencies(seed);
+        let mut clients = Vec::new();
+        for (index, demand) in demands.iter().enumerate() {
+            clients.push(mesh.join(*demand));
+            for step in 0..60 {
+                mesh.run(Duration::from_millis(100));
+                prop_assert!(mesh.in_force() <= 100, "{} after {} steps", mesh.in_force(), step);
+            }
+            mesh.set_demand(clients[index / 2], demands[demands.len() - 1 - index]);
+        }
+        mesh.leave(clients[0]);
+        for _ in 0..300 {
+            mesh.run(Duration::from_millis(100));
+            prop_assert!(mesh.in_force() <= 100, "{}", mesh.in_force());
         }
     }
 }

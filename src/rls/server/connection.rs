@@ -6,68 +6,117 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::{sleep, timeout};
+use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service as _;
 
+use super::budget::Place;
+use super::calls::{Calls, Held, Tracked};
+use super::framing::Framed;
 use super::shaking::Shaking;
-use super::{Port, Services};
+use super::{Port, Services, Shared};
 use crate::drain::Phase;
 use crate::listener::Accepted;
 use crate::listener::transport::Transport;
-use crate::overload::Place;
 use crate::tls::identity::Identity;
 
 /// For a TLS handshake, and what it has to wait for others.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Calls that a connection may have under way. An Envoy has one connection per worker for all that it asks.
-const MOST_STREAMS: u32 = 10_000;
-/// Streams opened and reset again that may wait to be noticed; more end the connection (CVE-2023-44487). As many as there
-/// may be streams: who has waited too long for all of his answers resets them all at once.
-const MOST_RESETS_PENDING: usize = MOST_STREAMS as usize;
+/// Calls that a connection may have in flight. An Envoy has one connection per worker for all that it asks, at most 1024
+/// calls in all unless its circuit breaker says otherwise, and opens another connection where one is full.
+const MAX_STREAMS: u32 = 1024;
+/// Streams opened and reset again that may wait to be noticed; more end the connection (CVE-2023-44487). A client whose
+/// calls have waited too long resets them all at once and opens others, several times during a pause of ours.
+const MAX_RESETS_PENDING: usize = 10_000;
 /// Whoever has said nothing for so long is asked whether it is still there: a machine may have been switched off. Pings
 /// of HTTP/2 would say the same, but have every frame of every call noted.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Bytes of a call's fields.
 const MOST_FIELDS: u32 = 16 * 1024;
+/// For the calls of a connection that gives way to another.
+const DISPLACED_GRACE: Duration = Duration::from_secs(1);
+
+/// Why a connection is told to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Aged,
+    Drained,
+    /// Another one has its place.
+    Displaced,
+    /// The client does not take a response.
+    Stuck,
+}
+
+/// What the calls of one connection are answered by.
+struct Connection {
+    services: Services,
+    shared: Rc<Shared>,
+    calls: Rc<Calls>,
+    place: Place,
+}
 
 /// Serves a connection to its end.
 pub(super) async fn serve(
-    (port, shaking): (Arc<Port>, Rc<Shaking>),
+    (port, shared): (Arc<Port>, Rc<Shared>),
     services: Services,
     accepted: Accepted,
     place: Place,
 ) {
     accepted.stream.set_nodelay();
     accepted.stream.keep_alive(SILENCE);
-    let Some(stream) = secured(&port, &shaking, accepted.stream).await else { return };
-    let services = Arc::new(services);
-    let answer = service_fn(move |request| answer(Arc::clone(&services), request));
+    let stream = tokio::select! {
+        stream = secured(&port, &shared.shaking, accepted.stream) => stream,
+        () = place.displaced() => return,
+    };
+    let Some(stream) = stream else { return };
+    let calls = Calls::new(Rc::clone(&shared.load));
+    let connection = Rc::new(Connection { services, shared, calls, place });
+    let of_calls = Rc::clone(&connection);
+    let respond = service_fn(move |request| respond(Rc::clone(&of_calls), request));
     let serving = http2::Builder::new(OnThisThread)
         .timer(TokioTimer::new())
-        .max_concurrent_streams(MOST_STREAMS)
-        .max_pending_accept_reset_streams(MOST_RESETS_PENDING)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_pending_accept_reset_streams(MAX_RESETS_PENDING)
         .max_header_list_size(MOST_FIELDS)
-        .serve_connection(TokioIo::new(stream), answer);
+        .serve_connection(TokioIo::new(stream), respond);
     let mut serving = pin!(serving);
-    let drain = port.desk.drain();
-    let aged = tokio::select! {
+    let ending = tokio::select! {
         // Whatever a client did wrong concerns nobody else.
         _ = serving.as_mut() => return,
-        () = sleep(jittered(port.settings.max_age)) => true,
-        () = drain.reached(Phase::Draining) => false,
+        ending = connection.ending(&port) => ending,
+    };
+    let grace = match ending {
+        Ending::Aged => port.settings.grace,
+        // A drain ends by itself; see `run`.
+        Ending::Drained => Duration::MAX,
+        Ending::Displaced if connection.place.has_called() => DISPLACED_GRACE,
+        Ending::Displaced | Ending::Stuck => return,
     };
     serving.as_mut().graceful_shutdown();
-    // A drain ends by itself; see `run`.
-    let grace = if aged { port.settings.grace } else { Duration::MAX };
-    let _ = timeout(grace, serving).await;
-    drop(place);
+    tokio::select! {
+        _ = timeout(grace, serving) => {}
+        () = connection.calls.stuck() => {}
+    }
+}
+
+impl Connection {
+    async fn ending(&self, port: &Port) -> Ending {
+        tokio::select! {
+            () = sleep(jittered(port.settings.max_age)) => Ending::Aged,
+            () = port.desk.drain().reached(Phase::Draining) => Ending::Drained,
+            () = self.place.displaced() => Ending::Displaced,
+            () = self.calls.stuck() => Ending::Stuck,
+        }
+    }
 }
 
 /// The connection with TLS, if the port has it; `None` if that failed.
@@ -107,15 +156,58 @@ fn jittered(age: Duration) -> Duration {
     age.mul_f64(fastrand::f64().mul_add(0.2, 0.9))
 }
 
-/// Calls whichever service the path names; a call takes a copy of that one alone.
-async fn answer(services: Arc<Services>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-    match service_of(request.uri().path()) {
-        "envoy.service.ratelimit.v3.RateLimitService" => services.rate_limit.clone().call(request).await,
-        "envoy.service.rate_limit_quota.v3.RateLimitQuotaService" => {
-            services.quota.clone().call(request).await
-        }
-        "grpc.health.v1.Health" => services.health.clone().call(request).await,
-        _ => Ok(unimplemented()),
+/// Has the service respond that the path names, within the bounds of the worker.
+async fn respond(
+    connection: Rc<Connection>,
+    request: Request<Incoming>,
+) -> Result<Response<Tracked>, Infallible> {
+    let responded = match (service_of(request.uri().path()), request.uri().path()) {
+        ("envoy.service.rate_limit_quota.v3.RateLimitQuotaService", _) => connection.quota(request).await,
+        (_, "/grpc.health.v1.Health/Watch") => connection.watch(request).await,
+        _ => connection.unary(request).await,
+    };
+    let (response, held) = responded.unwrap_or_else(|status| (status.into_http(), Held::default()));
+    Ok(response.map(|body| Tracked { body, _held: held }))
+}
+
+type Responded = Result<(Response<Body>, Held), Status>;
+
+impl Connection {
+    /// A call takes a copy of its service alone.
+    async fn unary(&self, request: Request<Incoming>) -> Responded {
+        let request = self.received(request).await?;
+        let call = self.calls.begin()?;
+        let response = match service_of(request.uri().path()) {
+            "envoy.service.ratelimit.v3.RateLimitService" => {
+                self.services.rate_limit.clone().call(request).await
+            }
+            "grpc.health.v1.Health" => self.services.health.clone().call(request).await,
+            _ => Ok(unimplemented()),
+        };
+        response.map(|response| (response, call.into())).map_err(|never| match never {})
+    }
+
+    async fn watch(&self, request: Request<Incoming>) -> Responded {
+        let request = self.received(request).await?;
+        let stream = self.calls.open()?;
+        let response = self.services.health.clone().call(request).await;
+        response.map(|response| (response, stream.into())).map_err(|never| match never {})
+    }
+
+    async fn quota(&self, request: Request<Incoming>) -> Responded {
+        let stream = self.calls.open()?;
+        self.place.called();
+        let request = request.map(|body| Framed::new(body, Arc::clone(&self.services.incomplete)));
+        let response = self.services.quota.clone().call(request).await;
+        response.map(|response| (response, stream.into())).map_err(|never| match never {})
+    }
+
+    /// The request with its whole message.
+    async fn received(&self, request: Request<Incoming>) -> Result<Request<Full<Bytes>>, Status> {
+        let (head, body) = request.into_parts();
+        let message = self.shared.receiving.message(body).await?;
+        self.place.called();
+        Ok(Request::from_parts(head, Full::new(message)))
     }
 }
 

@@ -19,6 +19,7 @@ use envoy_types::pb::envoy::r#type::v3::rate_limit_strategy::{BlanketRule, Strat
 use envoy_types::pb::envoy::r#type::v3::{RateLimitStrategy, TokenBucket};
 use envoy_types::pb::google::protobuf::UInt32Value;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tonic::codegen::tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
@@ -27,12 +28,17 @@ use super::wire;
 use crate::rls::desk::Desk;
 use crate::rls::quota::{Assignment, BucketId, Quotas, Strategy, StreamId, TIME_TO_LIVE, Usage};
 
-/// Answers that a client has not taken yet. Beyond this it is told nothing new until its next report, which is
-/// answered by what holds then.
-const MOST_WAITING: usize = 64;
+/// Responses that a client has not taken yet; one more ends its stream, for nobody knows what such a client goes by.
+const MAX_WAITING: usize = 256;
 
 /// Streams in all; an Envoy has one.
-const MOST_STREAMS: usize = 10_000;
+const MAX_STREAMS: usize = 10_000;
+
+/// Buckets of one report: an Envoy reports on all that it has used.
+const MAX_USAGES: usize = 10_000;
+
+/// Buckets that are divided without a pause for what else there is to do on this thread.
+const BATCH: usize = 128;
 
 type Outgoing = Result<RateLimitQuotaResponse, Status>;
 
@@ -40,8 +46,16 @@ type Outgoing = Result<RateLimitQuotaResponse, Status>;
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     quotas: Quotas,
-    open: HashMap<StreamId, Sender<Outgoing>>,
+    open: HashMap<StreamId, Outbox>,
     last: StreamId,
+}
+
+/// Where responses of one stream go.
+#[derive(Debug)]
+struct Outbox {
+    responses: Sender<Outgoing>,
+    /// Too many have not been taken.
+    overflowed: Arc<Notify>,
 }
 
 /// The service.
@@ -59,7 +73,7 @@ impl RateLimitQuotaService for Quota {
         &self,
         request: Request<Streaming<RateLimitQuotaUsageReports>>,
     ) -> Result<Response<Answers>, Status> {
-        let (sender, receiver) = channel(MOST_WAITING);
+        let (sender, receiver) = channel(MAX_WAITING);
         let opened = Open::new(self.clone(), sender)?;
         tokio::task::spawn(opened.follow(request.into_inner()));
         Ok(Response::new(Answers(receiver)))
@@ -82,21 +96,24 @@ impl Stream for Answers {
 struct Open {
     service: Quota,
     id: StreamId,
-    /// Ends when nobody takes answers any more.
+    /// Ends when nobody takes responses any more.
     sender: Sender<Outgoing>,
+    overflowed: Arc<Notify>,
 }
 
 impl Open {
     fn new(service: Quota, sender: Sender<Outgoing>) -> Result<Self, Status> {
+        let overflowed = Arc::<Notify>::default();
         let mut streams = service.streams.lock();
-        if streams.open.len() >= MOST_STREAMS {
+        if streams.open.len() >= MAX_STREAMS {
             return Err(Status::resource_exhausted("too many streams"));
         }
         streams.last += 1;
         let id = streams.last;
-        streams.open.insert(id, sender.clone());
+        let outbox = Outbox { responses: sender.clone(), overflowed: Arc::clone(&overflowed) };
+        streams.open.insert(id, outbox);
         drop(streams);
-        Ok(Self { service, id, sender })
+        Ok(Self { service, id, sender, overflowed })
     }
 
     /// Takes reports until the client, or the connection, has gone.
@@ -107,18 +124,43 @@ impl Open {
             let report = tokio::select! {
                 report = reports.message() => report,
                 () = self.sender.closed() => return,
+                () = self.overflowed.notified() => return,
             };
-            let Ok(Some(report)) = report else { return };
-            if !report.domain.is_empty() {
-                domain = report.domain;
+            match report {
+                Ok(Some(report)) => {
+                    if let Err(status) = self.take(report, &mut domain).await {
+                        return self.end(status);
+                    }
+                }
+                Ok(None) => return,
+                Err(status) => return self.end(status),
             }
-            if domain.is_empty() {
-                let _ = self.sender.try_send(Err(Status::invalid_argument("a report without a domain")));
-                return;
-            }
-            let usages = report.bucket_quota_usages.into_iter().map(usage).collect();
-            self.report(&domain, usages);
         }
+    }
+
+    fn end(&self, status: Status) {
+        // One that takes nothing learns nothing.
+        let _ = self.sender.try_send(Err(status));
+    }
+
+    async fn take(&self, report: RateLimitQuotaUsageReports, domain: &mut String) -> Result<(), Status> {
+        if !report.domain.is_empty() {
+            *domain = report.domain;
+        }
+        if domain.is_empty() {
+            return Err(Status::invalid_argument("a report without a domain"));
+        }
+        let count = report.bucket_quota_usages.len();
+        if count > MAX_USAGES {
+            let message = format!("too many buckets in one report, at most {MAX_USAGES}: {count}");
+            return Err(Status::invalid_argument(message));
+        }
+        let mut usages = report.bucket_quota_usages.into_iter().map(usage).peekable();
+        while usages.peek().is_some() {
+            self.report(domain, usages.by_ref().take(BATCH).collect());
+            tokio::task::yield_now().await;
+        }
+        Ok(())
     }
 
     fn report(&self, domain: &str, usages: Vec<Usage>) {
@@ -126,7 +168,7 @@ impl Open {
         let mut streams = self.service.streams.lock();
         let assignments = streams.quotas.report(&rules, (self.id, domain), usages, now);
         let mut by_stream: HashMap<StreamId, Vec<Action>> = HashMap::new();
-        // In their order: who loses is told before who gets it.
+        // In their order: lower assignments are sent before higher ones.
         let mut order: Vec<StreamId> = Vec::new();
         for assignment in assignments {
             let to = assignment.to;
@@ -136,13 +178,22 @@ impl Open {
             });
             by_stream.entry(to).or_default().push(action(assignment));
         }
+        // Under the lock in which they were decided, so that a client gets them in that order.
         for stream in order {
             let actions = by_stream.remove(&stream).unwrap_or_default();
-            let answer = RateLimitQuotaResponse { bucket_action: actions };
-            if let Some(sender) = streams.open.get(&stream) {
-                // One that takes nothing learns of it when it reports next.
-                let _ = sender.try_send(Ok(answer));
-            }
+            streams.send(stream, RateLimitQuotaResponse { bucket_action: actions });
+        }
+    }
+}
+
+impl Streams {
+    fn send(&mut self, to: StreamId, response: RateLimitQuotaResponse) {
+        let Some(outbox) = self.open.get(&to) else { return };
+        if outbox.responses.try_send(Ok(response)).is_err() {
+            // What it was assigned before may be in force until it has run out.
+            outbox.overflowed.notify_one();
+            self.open.remove(&to);
+            self.quotas.leave(to);
         }
     }
 }

@@ -32,7 +32,9 @@ fn status(undecided: &Undecided) -> Status {
     let message = undecided.to_string();
     match undecided {
         Undecided::NoDomain | Undecided::NoDescriptors => Status::unknown(message),
-        Undecided::NoUnit(_) => Status::invalid_argument(message),
+        Undecided::NoUnit(_) | Undecided::TooManyDescriptors(_) | Undecided::TooManyEntries(..) => {
+            Status::invalid_argument(message)
+        }
         Undecided::NoRules => Status::unavailable(message),
     }
 }

@@ -64,6 +64,10 @@ pub(super) static RATELIMIT_FAILED_LOADS: Family = counter(
     "ratelimit_service_config_load_error",
     "Sets of rate limit rules that could not be loaded; those before stay.",
 );
+pub(super) static RATELIMIT_OVERFLOWS: Family = counter(
+    "weir_rate_limit_stat_overflows_total",
+    "Descriptors and domains whose statistics were counted under other_names, since there are too many or too long names.",
+);
 pub(super) static REQUESTS: Family =
     counter("weir_requests_total", "Requests answered, by listener and class of the status code.");
 pub(super) static REQUESTS_RESET: Family =

@@ -1,7 +1,7 @@
 //! The statistics of Envoy's rate limit service, under the names that envoyproxy/ratelimit gives them.
 //!
-//! They are kept by name, and a rule may ask for names that have what clients send in them. So there is a bound:
-//! what comes after it is counted under one name for all. A name costs about a hundred bytes.
+//! They are kept by name, and a rule may ask for names that have what clients send in them. So their number and their
+//! length have a bound: what is beyond is counted under one name for all. Each name is five lines of every scrape.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -18,8 +18,14 @@ use super::exporter::{escaped, header, histogram_lines};
 use super::families::{self, Family};
 use crate::telemetry::histogram::{self, Histogram};
 
-/// Names in all, of descriptors and of unknown domains.
-const MOST_NAMES: usize = 200_000;
+/// Names that rules make up without the help of requests: as many as there are rules, and of reloads.
+const MAX_RULE_NAMES: usize = 100_000;
+/// Names with values of requests in them: with five lines each, some ten megabytes of a scrape.
+const MAX_REQUEST_NAMES: usize = 10_000;
+/// Domains that requests name and nobody has configured.
+const MAX_DOMAINS: usize = 1_000;
+/// Bytes of a name that a request makes up.
+const MAX_NAME: usize = 256;
 const SHARDS: usize = 16;
 
 /// Where is counted what has no place of its own any more.
@@ -75,8 +81,34 @@ const FIELDS: [(&str, &Family); 5] = [
     ("within_limit", &families::RATELIMIT_WITHIN_LIMIT),
 ];
 
-/// Keyed, for names may have in them what clients send.
-type Shard = Mutex<HashMap<Arc<str>, Entry, RandomState>>;
+/// Where a name comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// From the rules alone.
+    Rules,
+    /// From values of a request.
+    Requests,
+}
+
+/// Some of the names.
+#[derive(Debug, Default)]
+struct Names {
+    /// Keyed, for names may have in them what clients send.
+    entries: HashMap<Arc<str>, Entry, RandomState>,
+    of_requests: usize,
+}
+
+impl Names {
+    fn has_room(&self, origin: Origin) -> bool {
+        let of_rules = self.entries.len().saturating_sub(self.of_requests);
+        match origin {
+            Origin::Rules => of_rules < MAX_RULE_NAMES / SHARDS,
+            Origin::Requests => self.of_requests < MAX_REQUEST_NAMES / SHARDS,
+        }
+    }
+}
+
+type Shard = Mutex<Names>;
 
 /// The statistics.
 #[derive(Debug, Default)]
@@ -89,7 +121,9 @@ pub struct RateLimits {
     loads: AtomicU64,
     failed_loads: AtomicU64,
     durations: Histogram,
-    is_full: AtomicBool,
+    /// Times that something was counted as [`OTHERS`].
+    overflows: AtomicU64,
+    has_warned: AtomicBool,
 }
 
 /// One name.
@@ -102,20 +136,33 @@ struct Entry {
 
 impl RateLimits {
     /// Counts hits of a descriptor, whose name is `domain`, a full stop, and more.
-    pub fn count(&self, domain: &str, name: &Arc<str>, hits: Hits) {
-        let hash = FixedState::default().hash_one(&**name);
-        let mut shard = self.descriptors[hash as usize % SHARDS].lock();
-        if let Some(entry) = shard.get_mut(&**name) {
+    pub fn count(&self, (domain, name, origin): (&str, &Arc<str>, Origin), hits: Hits) {
+        if origin == Origin::Requests && name.len() > MAX_NAME {
+            return self.count_other(hits);
+        }
+        let mut names = self.shard(name).lock();
+        if let Some(entry) = names.entries.get_mut(&**name) {
             return entry.hits.add(hits);
         }
-        let has_room = shard.len() < MOST_NAMES / SHARDS;
-        let (name, domain) = match has_room {
-            true => (Arc::clone(name), Some(domain.len())),
-            false => (OTHERS.into(), None),
-        };
-        shard.entry(name).or_insert_with(|| Entry { domain, hits: Hits::default() }).hits.add(hits);
-        drop(shard);
-        self.note_room(has_room);
+        if !names.has_room(origin) {
+            drop(names);
+            return self.count_other(hits);
+        }
+        names.of_requests += usize::from(origin == Origin::Requests);
+        names.entries.insert(Arc::clone(name), Entry { domain: Some(domain.len()), hits });
+    }
+
+    /// Counts hits that have no name of their own any more.
+    fn count_other(&self, hits: Hits) {
+        let mut names = self.shard(OTHERS).lock();
+        let entry = Entry { domain: None, hits: Hits::default() };
+        names.entries.entry(OTHERS.into()).or_insert(entry).hits.add(hits);
+        drop(names);
+        self.overflowed();
+    }
+
+    fn shard(&self, name: &str) -> &Shard {
+        &self.descriptors[FixedState::default().hash_one(name) as usize % SHARDS]
     }
 
     /// Counts descriptors of a domain that nobody configured.
@@ -125,20 +172,23 @@ impl RateLimits {
             *count = count.saturating_add(descriptors);
             return;
         }
-        // They come from requests alone.
-        let has_room = all.len() < MOST_NAMES / 100;
+        let has_room = all.len() < MAX_DOMAINS && domain.len() <= MAX_NAME;
         let count = all.entry(if has_room { domain } else { OTHERS }.into()).or_default();
         *count = count.saturating_add(descriptors);
         drop(all);
-        self.note_room(has_room);
+        if !has_room {
+            self.overflowed();
+        }
     }
 
-    fn note_room(&self, has_room: bool) {
-        if !has_room && !self.is_full.swap(true, Ordering::Relaxed) {
+    fn overflowed(&self) {
+        self.overflows.fetch_add(1, Ordering::Relaxed);
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                most = MOST_NAMES,
+                max_names = MAX_REQUEST_NAMES,
+                max_length = MAX_NAME,
                 counted_as = OTHERS,
-                "statistics of rate limits have too many names: more are counted under one"
+                "too many or too long names in the statistics of rate limits: more are counted under one name"
             );
         }
     }
@@ -220,6 +270,7 @@ impl RateLimits {
             (&families::RATELIMIT_SHADOWED, "", &self.shadowed),
             (&families::RATELIMIT_LOADS, "", &self.loads),
             (&families::RATELIMIT_FAILED_LOADS, "", &self.failed_loads),
+            (&families::RATELIMIT_OVERFLOWS, "", &self.overflows),
         ] {
             text.push_str(&header(family));
             line(text, family, labels, count.load(Ordering::Relaxed));
@@ -233,7 +284,7 @@ impl RateLimits {
 
     fn entries(&self) -> Vec<(Arc<str>, Entry)> {
         let of = |shard: &Shard| -> Vec<_> {
-            shard.lock().iter().map(|(name, entry)| (Arc::clone(name), *entry)).collect()
+            shard.lock().entries.iter().map(|(name, entry)| (Arc::clone(name), *entry)).collect()
         };
         self.descriptors.iter().flat_map(of).collect()
     }
@@ -303,8 +354,8 @@ mod tests {
     #[test]
     fn levels_below_the_second_are_added_up_in_labels_and_apart_in_names() {
         let stats = RateLimits::default();
-        stats.count("a.b", &"a.b.k_v.l.m".into(), hits(2));
-        stats.count("a.b", &"a.b.k_v.l.n".into(), hits(3));
+        stats.count(("a.b", &"a.b.k_v.l.m".into(), Origin::Rules), hits(2));
+        stats.count(("a.b", &"a.b.k_v.l.n".into(), Origin::Rules), hits(3));
         let text = stats.render();
         let line = "ratelimit_service_rate_limit_total_hits{domain=\"a.b\",key1=\"k_v\",key2=\"l\"} 5\n";
         assert!(text.contains(line), "{text}");
@@ -314,26 +365,45 @@ mod tests {
     }
 
     #[test]
-    fn clients_cannot_make_statistics_grow_without_end() {
+    fn clients_cannot_make_statistics_grow_without_end_in_number_or_length() {
         let stats = RateLimits::default();
-        for name in 0..MOST_NAMES * 2 {
-            stats.count("d", &format!("d.k_{name}").into(), hits(1));
+        let total = 4 * MAX_REQUEST_NAMES as u64;
+        for name in 0..total {
+            stats.count(("d", &format!("d.k_{name}").into(), Origin::Requests), hits(1));
         }
-        for domain in 0..MOST_NAMES {
-            stats.domain_not_found(&domain.to_string(), 1);
+        for length in MAX_NAME..MAX_NAME + 1000 {
+            stats.count(("d", &format!("d.k_{}", "x".repeat(length)).into(), Origin::Requests), hits(1));
+        }
+        for domain in 0..4 * MAX_DOMAINS {
+            stats.domain_not_found(&format!("{}{domain}", "x".repeat(domain % 400)), 1);
         }
         let entries = stats.entries();
-        assert!(entries.len() <= MOST_NAMES + SHARDS, "{}", entries.len());
-        assert_eq!(entries.iter().map(|(_, entry)| entry.hits.total).sum::<u64>(), MOST_NAMES as u64 * 2);
-        assert!(stats.domains_not_found.lock().len() <= MOST_NAMES / 100 + 1);
-        let not_found: u64 = stats.domains_not_found.lock().values().sum();
-        assert_eq!(not_found, MOST_NAMES as u64, "nothing is lost, it is only not told apart");
+        assert!(entries.len() <= MAX_REQUEST_NAMES + 1, "{}", entries.len());
+        let counted: u64 = entries.iter().map(|(_, entry)| entry.hits.total).sum();
+        assert_eq!(counted, total + 1000, "nothing is lost, it is only not told apart");
+        assert!(stats.domains_not_found.lock().len() <= MAX_DOMAINS + 1);
+        assert_eq!(stats.domains_not_found.lock().values().sum::<u64>(), 4 * MAX_DOMAINS as u64);
+        let text = stats.render();
+        assert!(text.len() < 10_000_000, "{} bytes", text.len());
+        let others = text.lines().find_map(|line| line.strip_prefix("weir_rate_limit_stat_overflows_total "));
+        assert!(others.unwrap().parse::<u64>().unwrap() >= total - MAX_REQUEST_NAMES as u64 + 1000);
+    }
+
+    #[test]
+    fn names_of_rules_have_room_however_many_names_requests_make_up() {
+        let stats = RateLimits::default();
+        for name in 0..2 * MAX_REQUEST_NAMES {
+            stats.count(("d", &format!("d.k_{name}").into(), Origin::Requests), hits(1));
+        }
+        let long: Arc<str> = format!("d.{}", "rule".repeat(100)).into();
+        stats.count(("d", &long, Origin::Rules), hits(7));
+        assert_eq!(stats.counters()[&format!("ratelimit.service.rate_limit.{long}.total_hits")], 7);
     }
 
     #[test]
     fn nothing_in_a_name_breaks_a_line() {
         let stats = RateLimits::default();
-        stats.count("d", &"d.k_\n\"x 10.0.0.1:80|c".into(), hits(1));
+        stats.count(("d", &"d.k_\n\"x 10.0.0.1:80|c".into(), Origin::Requests), hits(1));
         let text = stats.render();
         assert!(text.contains("key1=\"k__\\\"x 10_0_0_1_80_c\"} 1"), "{text}");
     }

@@ -36,7 +36,7 @@ fn what_is_no_question_is_a_bad_request_and_nothing_more() {
         assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
     }
     let huge = format!("{{\"domain\":\"{}\"}}", "x".repeat(2 << 20));
-    assert_eq!(ask(http, &Request::post("/json", huge)).status, 400);
+    assert_eq!(ask(http, &Request::post("/json", huge)).status, 413);
     assert_eq!(get(http, "/elsewhere").status, 404);
 }
 

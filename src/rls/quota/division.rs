@@ -1,0 +1,82 @@
+//! How many tokens of a limit each client should have.
+//!
+//! Each gets what it asks for and a quarter more, up to an equal share of what is left; what nobody asks for is divided
+//! equally. So who asks for little leaves the rest to the others, and nobody is kept below an equal share.
+
+use super::StreamId;
+
+/// Of a limit, all clients together keep so much even if they ask for nothing: one part in so many.
+const KEPT: u64 = 20;
+
+/// What one client asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish {
+    pub(super) client: StreamId,
+    /// Tokens; `None` of a client that has not been there for long enough to tell.
+    pub(super) demand: Option<f64>,
+}
+
+/// Divides `tokens` by what is wished for.
+pub(super) fn divide(tokens: u64, wishes: &[Wish]) -> Vec<(StreamId, u64)> {
+    let count = wishes.len() as u64;
+    let kept = (tokens / (KEPT * count.max(1))).max(1);
+    // Whoever has just come may have one request or thousands: a quarter of an equal share is a beginning.
+    let beginning = (tokens / (4 * count.max(1))).max(kept);
+    let wanted = |wish: &Wish| match wish.demand {
+        None => beginning,
+        // A float above the range of the type becomes its largest value.
+        Some(demand) => ((demand * 1.25).ceil() as u64).max(kept),
+    };
+    let mut shares: Vec<(StreamId, u64)> = wishes.iter().map(|wish| (wish.client, wanted(wish))).collect();
+    // Those that ask for the least first: what they do not need is for the others.
+    shares.sort_unstable_by_key(|&(client, wanted)| (wanted, client));
+    let mut left = tokens;
+    for (index, (_, share)) in shares.iter_mut().enumerate() {
+        *share = (*share).min(left / (count - index as u64));
+        left -= *share;
+    }
+    let (each, rest) = (left / count.max(1), left % count.max(1));
+    shares.iter_mut().for_each(|(_, share)| *share += each);
+    if let Some((_, last)) = shares.last_mut() {
+        *last += rest;
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn shares(tokens: u64, demands: &[Option<f64>]) -> Vec<u64> {
+        let wishes = (0..).zip(demands).map(|(client, demand)| Wish { client, demand: *demand });
+        let mut shares = divide(tokens, &wishes.collect::<Vec<_>>());
+        shares.sort_unstable();
+        shares.into_iter().map(|(_, share)| share).collect()
+    }
+
+    #[test]
+    fn idle_clients_leave_nearly_everything_to_busy_ones() {
+        assert_eq!(shares(100, &[Some(0.0)]), [100]);
+        assert_eq!(shares(100, &[Some(0.0), Some(500.0)]), [2, 98]);
+        assert_eq!(shares(100, &[Some(500.0), Some(500.0)]), [50, 50]);
+        assert_eq!(shares(100, &[Some(8.0), Some(500.0), Some(500.0)]), [10, 45, 45]);
+        assert_eq!(shares(100, &[None, Some(500.0)]), [12, 88]);
+        assert_eq!(shares(100, &[None, None]), [50, 50]);
+        assert_eq!(shares(100, &[Some(8.0), Some(40.0)]), [30, 70], "what nobody asks for is halved");
+        assert_eq!(shares(0, &[None, Some(3.0)]), [0, 0]);
+        assert_eq!(shares(1, &[Some(3.0), Some(3.0), Some(3.0)]), [0, 0, 1]);
+    }
+
+    proptest! {
+        #[test]
+        fn all_of_a_limit_is_divided_and_no_more(
+            tokens in 0_u64..100_000,
+            demands in prop::collection::vec(prop::option::of(0.0_f64..1e12), 1..40),
+        ) {
+            let shares = shares(tokens, &demands);
+            prop_assert_eq!(shares.iter().sum::<u64>(), tokens);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Envoys that report, and go by what reaches them: a second of theirs takes a millisecond.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{Assignment, BucketId, Quotas, Strategy, StreamId, TIME_TO_LIVE, Usage};
+use crate::limiter::timestamp::Timestamp;
+use crate::rls::rules::Rules;
+
+const STEP: Duration = Duration::from_millis(10);
+
+/// Several Envoys and the service.
+pub(super) struct Mesh {
+    quotas: Quotas,
+    rules: Rules,
+    interval: Duration,
+    now: Timestamp,
+    envoys: Vec<Envoy>,
+    random: fastrand::Rng,
+    has_latencies: bool,
+    seconds: Vec<u64>,
+}
+
+/// One that asks for `demand` requests a second.
+struct Envoy {
+    demand: f64,
+    asked: f64,
+    /// What it goes by and how long; nothing limits it before it has anything.
+    strategy: Option<(Strategy, Timestamp)>,
+    tokens: f64,
+    next_report: Timestamp,
+    last_report: Option<Timestamp>,
+    usage: (u64, u64),
+    /// On the way to it, and from it.
+    to: VecDeque<(Timestamp, Strategy)>,
+    from: VecDeque<(Timestamp, Usage)>,
+    latency: Duration,
+    is_silent: bool,
+    has_left: bool,
+}
+
+impl Mesh {
+    pub(super) fn new(rules: Rules, interval: Duration) -> Self {
+        Self {
+            quotas: Quotas::default(),
+            rules,
+            interval,
+            now: Timestamp::from_secs(1_795_248_000),
+            envoys: Vec::new(),
+            random: fastrand::Rng::with_seed(7),
+            has_latencies: false,
+            seconds: Vec::new(),
+        }
+    }
+
+    /// The same with another latency for each.
+    pub(super) fn with_latencies(self, seed: u64) -> Self {
+        Self { random: fastrand::Rng::with_seed(seed), has_latencies: true, ..self }
+    }
+
+    pub(super) fn join(&mut self, demand: f64) -> usize {
+        let latency = if self.has_latencies { self.random.u64(1..12) } else { 2 };
+        self.envoys.push(Envoy {
+            demand,
+            asked: 1.0,
+            strategy: None,
+            tokens: 0.0,
+            next_report: self.now,
+            last_report: None,
+            usage: (0, 0),
+            to: VecDeque::new(),
+            from: VecDeque::new(),
+            latency: STEP * u32::try_from(latency).unwrap(),
+            is_silent: false,
+            has_left: false,
+        });
+        self.envoys.len() - 1
+    }
+
+    pub(super) fn set_demand(&mut self, envoy: usize, demand: f64) {
+        self.envoys[envoy].demand = demand;
+    }
+
+    /// It reports no more, and nobody knows why.
+    pub(super) fn silence(&mut self, envoy: usize) {
+        self.envoys[envoy].is_silent = true;
+    }
+
+    /// Its stream ends; it goes by what it has until that runs out.
+    pub(super) fn leave(&mut self, envoy: usize) {
+        self.envoys[envoy].has_left = true;
+        self.envoys[envoy].is_silent = true;
+        self.quotas.leave(envoy as StreamId);
+    }
+
+    /// Tokens that it goes by.
+    pub(super) fn assigned(&self, envoy: usize) -> u64 {
+        match self.envoys[envoy].strategy {
+            Some((Strategy::Tokens { count, .. }, until)) if until > self.now => count.into(),
+            _ => 0,
+        }
+    }
+
+    /// Tokens that all go by.
+    pub(super) fn in_force(&self) -> u64 {
+        (0..self.envoys.len()).map(|envoy| self.assigned(envoy)).sum()
+    }
+
+    /// Lets time pass; requests that passed.
+    pub(super) fn run(&mut self, time: Duration) -> u64 {
+        let end = self.now.saturating_add(time);
+        let mut passed = 0;
+        while self.now < end {
+            self.now = self.now.saturating_add(STEP);
+            for at in 0..self.envoys.len() {
+                let now = self.now;
+                passed += self.envoys[at].step(now, self.interval);
+                while let Some((_, usage)) = self.envoys[at].from.pop_front_if(|(due, _)| *due <= now) {
+                    let from = (at as StreamId, "d");
+                    let assignments = self.quotas.report(&self.rules, from, vec![usage], now);
+                    assignments.into_iter().for_each(|assignment| self.deliver(assignment));
+                }
+            }
+        }
+        self.seconds.push(passed);
+        passed
+    }
+
+    fn deliver(&mut self, assignment: Assignment) {
+        let envoy = &mut self.envoys[usize::try_from(assignment.to).unwrap()];
+        if let (Some(strategy), false) = (assignment.strategy, envoy.has_left) {
+            envoy.to.push_back((self.now.saturating_add(envoy.latency), strategy));
+        }
+    }
+}
+
+impl Envoy {
+    fn step(&mut self, now: Timestamp, interval: Duration) -> u64 {
+        while let Some((_, strategy)) = self.to.pop_front_if(|(due, _)| *due <= now) {
+            let is_another = self.strategy.is_none_or(|(before, _)| before != strategy);
+            // An Envoy begins with a full bucket wherever the assignment differs.
+            if let (true, Strategy::Tokens { count, .. }) = (is_another, strategy) {
+                self.tokens = count.into();
+            }
+            // Its time runs from when it was sent, for what follows from it elsewhere does.
+            let sent = now.saturating_sub(self.latency);
+            self.strategy = Some((strategy, sent.saturating_add(TIME_TO_LIVE)));
+        }
+        self.asked += self.demand * STEP.as_secs_f64();
+        let before = self.usage.0;
+        if let Some((Strategy::Tokens { count, per }, _)) = self.strategy {
+            let refill = f64::from(count) / per.as_secs_f64() * STEP.as_secs_f64();
+            self.tokens = (self.tokens + refill).min(count.into());
+        }
+        while self.asked >= 1.0 {
+            self.asked -= 1.0;
+            self.pass(now);
+        }
+        self.report(now, interval);
+        self.usage.0.saturating_sub(before)
+    }
+
+    fn pass(&mut self, now: Timestamp) {
+        let passes = match self.strategy {
+            None | Some((Strategy::AllowAll, _)) => true,
+            Some((Strategy::DenyAll, _)) => false,
+            Some((Strategy::Tokens { .. }, until)) => until > now && self.tokens >= 1.0,
+        };
+        match passes {
+            true => (self.tokens, self.usage.0) = (self.tokens - 1.0, self.usage.0 + 1),
+            false => self.usage.1 += 1,
+        }
+    }
+
+    fn report(&mut self, now: Timestamp, interval: Duration) {
+        if now < self.next_report || self.is_silent {
+            return;
+        }
+        let bucket = BucketId::from([("a".to_owned(), "1".to_owned())]);
+        let elapsed = self.last_report.map_or(Duration::ZERO, |last| now.since(last));
+        let (allowed, denied) = std::mem::take(&mut self.usage);
+        self.from.push_back((now.saturating_add(self.latency), Usage { bucket, elapsed, allowed, denied }));
+        self.last_report = Some(now);
+        self.next_report = now.saturating_add(interval);
+    }
+}
