@@ -7,6 +7,7 @@
 
 pub mod elsewhere;
 pub mod enforce;
+pub mod grpc;
 pub mod key;
 pub mod listed;
 pub mod matcher;

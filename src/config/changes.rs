@@ -110,7 +110,7 @@ fn changes_of_limits(old: &Limiting, new: &Limiting, parts: &mut Vec<String>) {
     let others = [
         ("scope", !are_kept_alike(old, new)),
         ("on_missing", differs(&old.on_missing, &new.on_missing)),
-        ("count or refund_on", old.tariff != new.tariff && old.tariff.cost == new.tariff.cost),
+        ("count or refund_on", differs(&old.tariff, &new.tariff) && old.tariff.cost == new.tariff.cost),
         ("ban", old.ban != new.ban),
         ("on_denied", old.on_denied != new.on_denied),
         ("on_change", old.on_change != new.on_change),

@@ -1,6 +1,7 @@
 //! What is counted by its answer, what is given back, and what a cost is that somebody tells.
 
 mod costs;
+mod responses;
 mod settling;
 
 use std::time::Duration;

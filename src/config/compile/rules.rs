@@ -110,7 +110,7 @@ fn limiting(
     if !is_nested && raw.limit.is_none() && raw.limits.is_none() && raw.in_flight.is_some() {
         throttle::without_limit(raw, at, report);
     }
-    let tariff = tariff::compile(raw, &limits, at, report);
+    let tariff = tariff::compile(raw, &limits, at, scope, report);
     throttle::check_charging(throttle, &tariff, at.key("throttle"), report);
     let remote = elsewhere::compile(raw, &key, throttle, at, scope, report);
     let enforce = throttle::enforce(raw, (throttle, &key), at, report);
