@@ -3,6 +3,7 @@
 mod costs;
 mod responses;
 mod settling;
+mod shared;
 
 use std::time::Duration;
 
