@@ -73,8 +73,8 @@ impl Settlement {
 
     /// Whether it depends on more of the response than its status.
     pub(super) fn reads_fields(&self) -> bool {
-        let tariffs = self.open.iter().filter_map(|open| tariff_of(&self.policy, open.rule));
-        tariffs.into_iter().any(Tariff::reads_fields)
+        let reads = |open: &Open| tariff_of(&self.policy, open.rule).is_some_and(Tariff::reads_fields);
+        self.open.iter().any(reads)
     }
 
     /// The end of the request is known, its bodies' octets and what is awaited of a gRPC `call` apart; tells `note` what
