@@ -369,8 +369,8 @@ fn notations(rule: &Rule) -> Box<[Notation]> {
 /// Nested networks are told apart by what they are.
 fn limit_name<'a>(rule: &'a Rule, limit: &RuleLimit) -> Cow<'a, str> {
     match &limit.nested {
-        Some(nested) => format!("{}/{}", rule.name, nested.prefix).into(),
-        None => Cow::Borrowed(&rule.name),
+        Some(nested) => format!("{}/{}", rule.counter(), nested.prefix).into(),
+        None => Cow::Borrowed(rule.counter()),
     }
 }
 

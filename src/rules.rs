@@ -7,6 +7,7 @@
 
 pub mod elsewhere;
 pub mod enforce;
+pub mod grpc;
 pub mod key;
 pub mod listed;
 pub mod matcher;
@@ -97,17 +98,12 @@ impl RuleSet {
             Action::Deny => Kind::Deny,
             Action::Limit(_) => Kind::Limit,
         };
-        let mut meters = meters.iter().copied();
         Self {
             index: Index::new(&rules, |rule| !rule.reads_descriptors()),
             domains: domains(&rules),
             kinds: rules.iter().map(kind).collect(),
             all_limit: rules.iter().all(|rule| kind(rule) == Kind::Limit),
-            plans: rules
-                .iter()
-                .enumerate()
-                .map(|(index, rule)| plan::plan(index, rule, &mut meters))
-                .collect(),
+            plans: plan::plans(&rules, meters),
             elastic: rules.iter().any(Rule::is_elastic),
             rules: rules.into(),
             hasher,

@@ -86,6 +86,9 @@ pub(super) fn summary(rule: &Rule) -> Map<String, Value> {
     };
     shown.insert("action".to_owned(), action.into());
     if let Action::Limit(limiting) = &rule.action {
+        if let Some(counter) = &limiting.counter {
+            shown.insert("counter".to_owned(), (**counter).into());
+        }
         add_limiting(&mut shown, limiting);
     }
     shown

@@ -23,15 +23,17 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     let mut lines = Vec::new();
     let (before, after) = (places(&old.rules), places(&new.rules));
     for rule in old.rules.iter().filter(|rule| !after.contains_key(&*rule.name)) {
-        lines.push(format!("rule {}: removed; {DROPPED}", rule.name));
+        let counters = if goes_on(rule, &new.rules) { KEPT } else { DROPPED };
+        lines.push(format!("rule {}: removed; {counters}", rule.name));
     }
     for (rule, refusal) in new.rules.iter().zip(&new.refusals) {
         let Some(&index) = before.get(&*rule.name) else {
-            lines.push(format!("rule {}: added, {}", rule.name, summary(rule)));
+            let counters = if goes_on(rule, &old.rules) { format!("; {KEPT}") } else { String::new() };
+            lines.push(format!("rule {}: added, {}{counters}", rule.name, summary(rule)));
             continue;
         };
         let mut parts = Vec::new();
-        changes_of_rule(&old.rules[index], rule, &mut parts);
+        changes_of_rule(&old.rules[index], rule, goes_on(rule, &old.rules), &mut parts);
         if old.refusals.get(index) != Some(refusal) {
             parts.push("answer to refused requests changed".to_owned());
         }
@@ -68,7 +70,18 @@ fn are_others(old: &Config, new: &Config) -> bool {
     old.upstreams != new.upstreams || old.upstream_tls != new.upstream_tls
 }
 
-fn changes_of_rule(old: &Rule, new: &Rule, parts: &mut Vec<String>) {
+/// Whether the counters of `rule` are those of one of `rules`, too.
+fn goes_on(rule: &Rule, rules: &[Rule]) -> bool {
+    let key = |rule: &Rule| match &rule.action {
+        Action::Limit(limiting) => Some(limiting.key.to_string()),
+        Action::Allow | Action::Deny => None,
+    };
+    key(rule).is_some()
+        && rules.iter().any(|other| other.counter() == rule.counter() && key(other) == key(rule))
+}
+
+/// `keeps` says whether the counters of `new` are there already.
+fn changes_of_rule(old: &Rule, new: &Rule, keeps: bool, parts: &mut Vec<String>) {
     if differs(&old.matcher, &new.matcher) {
         parts.push(format!("match changed; {KEPT}"));
     }
@@ -79,8 +92,12 @@ fn changes_of_rule(old: &Rule, new: &Rule, parts: &mut Vec<String>) {
         let name = |domain: &Option<Box<str>>| domain.as_deref().unwrap_or("none").to_owned();
         parts.push(format!("domain {} → {}; {KEPT}", name(&old.domain), name(&new.domain)));
     }
+    if old.counter() != new.counter() {
+        let counters = if keeps { KEPT } else { AFRESH };
+        parts.push(format!("counter {} → {}; {counters}", old.counter(), new.counter()));
+    }
     match (&old.action, &new.action) {
-        (Action::Limit(old), Action::Limit(new)) => changes_of_limits(old, new, parts),
+        (Action::Limit(old), Action::Limit(new)) => changes_of_limits(old, new, keeps, parts),
         (Action::Limit(_), _) => parts.push(format!("limit → {}; {DROPPED}", summary(new))),
         (_, Action::Limit(_)) => parts.push(format!("{} → {}", action(&old.action), summary(new))),
         (old, new) if action(old) != action(new) => parts.push(format!("{} → {}", action(old), action(new))),
@@ -88,12 +105,12 @@ fn changes_of_rule(old: &Rule, new: &Rule, parts: &mut Vec<String>) {
     }
 }
 
-fn changes_of_limits(old: &Limiting, new: &Limiting, parts: &mut Vec<String>) {
+fn changes_of_limits(old: &Limiting, new: &Limiting, keeps: bool, parts: &mut Vec<String>) {
     // As the lineage of counters has it: by what is written.
     let (from, to) = (old.key.to_string(), new.key.to_string());
-    let keeps = from == to;
-    if !keeps {
-        parts.push(format!("key {from} → {to}; {AFRESH}"));
+    if from != to {
+        let counters = if keeps { KEPT } else { AFRESH };
+        parts.push(format!("key {from} → {to}; {counters}"));
     }
     quotas(old, new, keeps, parts);
     let shown = |name: &str, old: String, new: String, parts: &mut Vec<String>| {
@@ -110,7 +127,7 @@ fn changes_of_limits(old: &Limiting, new: &Limiting, parts: &mut Vec<String>) {
     let others = [
         ("scope", !are_kept_alike(old, new)),
         ("on_missing", differs(&old.on_missing, &new.on_missing)),
-        ("count or refund_on", old.tariff != new.tariff && old.tariff.cost == new.tariff.cost),
+        ("count or refund_on", differs(&old.tariff, &new.tariff) && old.tariff.cost == new.tariff.cost),
         ("ban", old.ban != new.ban),
         ("on_denied", old.on_denied != new.on_denied),
         ("on_change", old.on_change != new.on_change),

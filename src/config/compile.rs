@@ -5,6 +5,7 @@
 
 mod addresses;
 mod clients;
+mod counters;
 mod credentials;
 mod descriptors;
 mod domain;
@@ -93,6 +94,7 @@ pub(super) fn compile(
         .rules
         .as_ref()
         .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut scope, report));
+    plans::note_unnamed(raw.plans.as_ref(), scope.plans.as_deref(), &rules, root.key("plans"), report);
     let (rules, refusals) = rules.into_iter().unzip();
     let upstreams = upstreams::compile(raw, &addresses.taken, &mut scope, report);
     let services = std::mem::take(&mut scope.services);

@@ -33,7 +33,7 @@ pub use self::rules::{
     OnDenied, OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
 };
 pub use self::scope::{Elsewhere, Entry as DescriptorEntry, OnError, Scope, ScopeWord};
-pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
+pub use self::tariff::{Cost, Count, GrpcStatus, Refund, Status, ToldCost};
 pub use self::tls::{
     Certificate, CertificateName, CertificateNames, ClientAuth, NotVerified, ProxyMode, ProxyProtocol, Tls,
     UpstreamTls, Verify,

@@ -137,7 +137,8 @@ impl Check<'_, '_> {
         {
             let properties = schema.get("properties").and_then(Schema::as_object);
             let known = listed(properties.into_iter().flatten().map(|(key, _)| key.as_str()));
-            self.report.value(at, format!("expected exactly one of {known}, got {given} keys"));
+            let how_many = if bound("maxProperties").is_some() { "exactly" } else { "at least" };
+            self.report.value(at, format!("expected {how_many} one of {known}, got {given} keys"));
         }
     }
 

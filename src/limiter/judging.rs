@@ -20,9 +20,10 @@ pub(super) struct Before<'a> {
 
 impl<'a> Before<'a> {
     pub(super) fn of(shard: &'a Shard, check: &Check, (key, place): (Fingerprint, Place)) -> Self {
-        let held = match check.charging {
-            Charging::OnArrival => 0,
-            Charging::OnAnswer | Charging::WhileServed => shard.held_of(key, check.meter.id),
+        let held = match (check.charging, check.terms) {
+            // Where others may hold units of the counter, the check has terms.
+            (Charging::OnArrival, None) => 0,
+            _ => shard.held_of(key, check.meter.id),
         };
         Self { counter: shard.counter(place, check.meter.id), held }
     }
@@ -57,16 +58,18 @@ pub(super) fn evaluate(
         return (Verdict { outcome: Outcome::Conform, enforcement, delay: 0, counter: None }, None);
     };
     let Before { counter, held } = before;
-    let (next, outcome) = match check.charging {
-        Charging::OnArrival => algorithm::evaluate(counter, quota, check.cost, now),
-        Charging::OnAnswer | Charging::WhileServed => {
-            reservation::evaluate(counter, quota, (check.cost, held), now)
-        }
+    let (mut next, outcome) = match check.charging {
+        Charging::OnArrival if held == 0 => algorithm::evaluate(counter, quota, check.cost, now),
+        _ => reservation::evaluate(counter, quota, (check.cost, held), now),
     };
     let mut verdict = Verdict { outcome, enforcement, delay: 0, counter: Some((*quota, Some(next))) };
+    if held > 0 && check.charging == Charging::OnArrival {
+        // Clients see what others hold, and the counter keeps what this request costs.
+        next = algorithm::evaluate(counter, quota, check.cost, now).0;
+    }
     let kept = match check.terms {
         None => (outcome == Outcome::Conform).then_some(next),
-        Some(terms) => on_terms(terms, check, (&mut verdict, next), (counter, quota), now),
+        Some(terms) => on_terms(terms, check, (&mut verdict, next), (before, quota), now),
     };
     (verdict, kept)
 }
@@ -76,7 +79,7 @@ fn on_terms(
     terms: Terms,
     check: &Check,
     (verdict, next): (&mut Verdict, State),
-    (counter, quota): (Counter<'_>, &Quota),
+    (before, quota): (Before<'_>, &Quota),
     now: Timestamp,
 ) -> Option<State> {
     match (terms.role, verdict.outcome) {
@@ -84,7 +87,7 @@ fn on_terms(
         (Role::Ban, _) => None,
         (Role::Limit | Role::Delay(_), Outcome::Conform) => Some(next),
         (Role::Delay(slack), Outcome::Exceed { .. }) => match verdict.enforcement {
-            Enforcement::Enforced => delayed(slack, check, verdict, (counter, quota), now),
+            Enforcement::Enforced => delayed(slack, check, verdict, (before, quota), now),
             Enforcement::Marking => {
                 verdict.delay = saturating_nanos(slack.most());
                 None
@@ -101,12 +104,12 @@ fn delayed(
     slack: Slack,
     check: &Check,
     verdict: &mut Verdict,
-    (counter, quota): (Counter<'_>, &Quota),
+    (Before { counter, held }, quota): (Before<'_>, &Quota),
     now: Timestamp,
 ) -> Option<State> {
     let Outcome::Exceed { retry_after: Some(wait) } = verdict.outcome else { return None };
     // Nobody knows when what is held comes back.
-    if wait > slack.most() || check.charging != Charging::OnArrival {
+    if wait > slack.most() || check.charging != Charging::OnArrival || held > 0 {
         return None;
     }
     let state = counter.in_short(quota, now);

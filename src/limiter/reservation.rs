@@ -221,7 +221,7 @@ pub(super) fn evaluate(
 /// Whether a refusal tells nothing about whoever was refused: the limit may never have been reached, since what
 /// is in the way may yet turn out not to count. Permits are different, they are out for good while they are.
 pub(super) fn may_come_to_nothing(charging: Charging, outcome: Outcome) -> bool {
-    charging == Charging::OnAnswer && outcome == IN_THE_WAY
+    charging != Charging::WhileServed && outcome == IN_THE_WAY
 }
 
 /// What a counter can be charged beyond what it has, until it owes as much again.

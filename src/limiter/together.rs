@@ -188,6 +188,29 @@ impl<'a> Trial<'a> {
                 *state =
                     self.shard(position).state(self.place(position), self.checks[position].meter.id, now);
             }
+            if verdict.refuses()
+                && let Some(outcome) = self.outcome_of_all(position, now)
+            {
+                verdict.outcome = outcome;
+            }
+        }
+    }
+
+    /// What the counter at `position` says to all checks of the request that it has, where there are several: a client
+    /// that comes again pays for all of them.
+    fn outcome_of_all(&self, position: usize, now: Timestamp) -> Option<Outcome> {
+        let is_charged = |other: &usize| self.checks[*other].charging == Charging::OnArrival;
+        let same = (0..self.keys.len()).filter(|other| self.keys[*other] == self.keys[position]);
+        if same.clone().count() < 2 || !same.clone().all(|other| is_charged(&other)) {
+            return None;
+        }
+        let cost = same.fold(0_u32, |sum, other| sum.saturating_add(self.checks[other].cost));
+        let (shard, check) = (self.shard(position), &self.checks[position]);
+        let counter = shard.counter(self.place(position), check.meter.id);
+        match algorithm::evaluate(counter, shard.quota(check.meter.id)?, cost, now).1 {
+            // What others hold was in the way.
+            Outcome::Conform => None,
+            exceeds @ Outcome::Exceed { .. } => Some(exceeds),
         }
     }
 

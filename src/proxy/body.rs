@@ -225,6 +225,7 @@ impl Body for ResponseBody {
         if let Some(exchange) = &mut self.exchange {
             match &polled {
                 Poll::Ready(Some(Ok(frame))) => {
+                    frame.trailers_ref().inspect(|trailers| exchange.note_trailers(trailers));
                     exchange.sent(frame.data_ref());
                     exchange.activity().hands_over(frame.data_ref().map_or(0, Bytes::len));
                 }

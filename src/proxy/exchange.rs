@@ -3,6 +3,7 @@
 //! An exchange ends when it is dropped: with the body that was sent to its end, or with the connection that
 //! broke off. Nothing is written down for the access log or a span unless there is one.
 
+mod call;
 mod flag;
 mod record;
 
@@ -36,6 +37,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::overload::{Refusal, Underway};
 use crate::policy::Policy;
 use crate::rules::RuleIndex;
+use crate::rules::grpc::GrpcStatus;
 use crate::rules::tariff::Ending;
 use crate::telemetry::access_log::Entry;
 use crate::upstream::Upstream;
@@ -147,7 +149,8 @@ impl Exchange {
 
     /// Whether somebody reads the fields of the answer.
     pub(super) fn reads_answer(&self) -> bool {
-        self.settlement.is_some() || self.capture.is_some() || self.upgrade.is_some()
+        let is_counted = self.settlement.as_ref().is_some_and(|settlement| settlement.reads_fields());
+        is_counted || self.capture.is_some() || self.upgrade.is_some()
     }
 
     /// Whether somebody reads the request's fields as they go out.
@@ -342,6 +345,7 @@ impl Exchange {
     /// Settles what the request reserved, and notes in `limits` how the client stands now.
     pub(super) fn settle(&mut self, ending: &Ending<'_>, limits: &mut Limits) {
         let received = self.received();
+        let call = grpc::call_status(self.grpc, ending);
         if let Some(settlement) = &mut self.settlement {
             let shared = &self.connection.worker.shared;
             let now = shared.clock.now();
@@ -350,7 +354,7 @@ impl Exchange {
             let gave_up = is_past && ending.may_be_by_deadline();
             let ending = if gave_up { &Ending::Abandoned } else { ending };
             let mut note = |position, settled| limits.note_settled(position, settled, now);
-            settlement.settle(ending, (&shared.limiter, now), &mut note);
+            settlement.settle((ending, call), (&shared.limiter, now), &mut note);
             settlement.octets(received, 0, (&shared.limiter, now), &mut note);
         }
     }
@@ -385,6 +389,9 @@ impl Exchange {
     /// The answer's body has been handed over whole.
     pub(super) fn note_whole(&mut self) {
         self.whole = true;
+        if let Some(status) = self.status.filter(|_| self.grpc) {
+            self.settle_call(GrpcStatus::of_silence(status));
+        }
         if let Some(capture) = self.capture.take() {
             capture.keep();
         }
@@ -398,6 +405,7 @@ impl Exchange {
 
     /// The answer's body broke off.
     pub(super) fn broke_off(&mut self) {
+        self.settle_call(GrpcStatus::UNAVAILABLE);
         self.flag = Flag::UpstreamClosed;
         self.whole = true;
         self.capture = None;

@@ -11,8 +11,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version, re
 
 use super::body::ResponseBody;
 use super::exchange::Exchange;
+use crate::rules::grpc::{CallStatus, GRPC_STATUS, GrpcStatus};
+use crate::rules::tariff::Ending;
 
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const MEDIA_TYPE: &[u8] = b"application/grpc";
@@ -67,7 +68,7 @@ pub(super) fn refused(
 ) -> Response<ResponseBody> {
     headers.remove(CONTENT_LENGTH);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(GRPC_STATUS, HeaderValue::from_static(code(status)));
+    headers.insert(GRPC_STATUS, HeaderValue::from_static(code(status).as_str()));
     if let Some(message) = message(text) {
         headers.insert(GRPC_MESSAGE, message);
     }
@@ -79,16 +80,30 @@ pub(super) fn refused(
 
 /// The nearest status of a call. What a limit refuses is exhausted (as Envoy's `rate_limited_as_resource_exhausted`
 /// has it), so that clients do not try again at once; the others are those of the gRPC project's own mapping.
-const fn code(status: StatusCode) -> &'static str {
+const fn code(status: StatusCode) -> GrpcStatus {
     match status.as_u16() {
-        400 | 405 | 431 | 501 => "13",
-        401 => "16",
-        403 => "7",
-        404 => "12",
-        408 | 504 => "4",
-        429 => "8",
-        502 | 503 => "14",
-        _ => "2",
+        400 | 405 | 431 | 501 => GrpcStatus::INTERNAL,
+        401 => GrpcStatus::UNAUTHENTICATED,
+        403 => GrpcStatus::PERMISSION_DENIED,
+        404 => GrpcStatus::UNIMPLEMENTED,
+        408 | 504 => GrpcStatus::DEADLINE_EXCEEDED,
+        429 => GrpcStatus::RESOURCE_EXHAUSTED,
+        502 | 503 => GrpcStatus::UNAVAILABLE,
+        _ => GrpcStatus::UNKNOWN,
+    }
+}
+
+/// How much a request's end says about the status of a call, which the request `is_call` or not: its header has it, or
+/// we gave it in place of the upstream, or the end of the response will tell.
+pub(super) fn call_status(is_call: bool, ending: &Ending<'_>) -> CallStatus {
+    match *ending {
+        Ending::Answered { headers, .. } => match GrpcStatus::of_fields(headers) {
+            Some(status) => CallStatus::Known(status),
+            None if is_call => CallStatus::Awaited,
+            None => CallStatus::None,
+        },
+        Ending::Failed { status, .. } if is_call => CallStatus::Known(code(status)),
+        Ending::Failed { .. } | Ending::Refused | Ending::Abandoned => CallStatus::None,
     }
 }
 
@@ -142,8 +157,8 @@ mod tests {
 
     #[test]
     fn a_refusal_by_a_limit_is_an_exhausted_resource() {
-        assert_eq!(code(StatusCode::TOO_MANY_REQUESTS), "8");
-        assert_eq!(code(StatusCode::SERVICE_UNAVAILABLE), "14");
+        assert_eq!(code(StatusCode::TOO_MANY_REQUESTS).as_str(), "8");
+        assert_eq!(code(StatusCode::SERVICE_UNAVAILABLE).as_str(), "14");
     }
 
     #[test]

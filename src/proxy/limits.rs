@@ -9,11 +9,11 @@ use smallvec::SmallVec;
 use super::View;
 use super::reply::Reply;
 use crate::http1::lines::Lines;
-use crate::limiter::Limiter;
 use crate::limiter::algorithm::Usage;
 use crate::limiter::decision::{Decision, Enforcement, Verdict};
 use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
+use crate::limiter::{Check, Limiter};
 use crate::response::rate_limit_headers::{
     self, Fields, Notation, Standing, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
     X_WEIR_OVER_LIMIT,
@@ -158,7 +158,18 @@ impl Limits {
     /// The check at `position` was settled at `now`: that is how the client stands.
     pub(super) fn note_settled(&mut self, position: usize, settled: Settled, now: Timestamp) {
         self.decision.note_settled(position, settled);
+        if let Some(last) = self.last_of_counter(position) {
+            self.decision.note_settled(last, settled);
+        }
         self.at = now;
+    }
+
+    /// The last check of the same counter after `position`, which is how the counter stands; `None` if there is none.
+    fn last_of_counter(&self, position: usize) -> Option<usize> {
+        let Check { meter, key, .. } = self.selected[position].check;
+        let mut later = self.selected.get(position + 1..)?.iter();
+        let last = later.rposition(|it| it.check.meter == meter && it.check.key == key)?;
+        Some(position + 1 + last)
     }
 
     /// Counts what is decided, unless others are still to be asked whether the request passes: [`Recording`] does it then.
@@ -284,8 +295,11 @@ impl Limits {
             .selected
             .iter()
             .zip(self.decision.verdicts())
-            .filter(|(_, verdict)| verdict.enforcement != Enforcement::Shadow)
-            .filter_map(|(selected, verdict)| {
+            .enumerate()
+            .filter(|(at, (_, verdict))| {
+                verdict.enforcement != Enforcement::Shadow && self.last_of_counter(*at).is_none()
+            })
+            .filter_map(|(_, (selected, verdict))| {
                 let usage = verdict.usage(self.at)?.at_price(selected.price);
                 Some(Standing { notation: view.notation(selected)?, grown: grown(selected, verdict), usage })
             })

@@ -19,6 +19,7 @@ use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
 use crate::policy::Policy;
 use crate::rules::RuleIndex;
+use crate::rules::grpc::{CallStatus, GrpcStatus};
 use crate::rules::rule::Action;
 use crate::rules::tariff::{self, Due, Ending, Tariff};
 use crate::upstream::error::Error as UpstreamError;
@@ -45,6 +46,8 @@ struct Open {
     reservation: Reservation,
     /// Nothing is charged, so octets are not either.
     free: bool,
+    /// What is charged unless the status of the call, which is awaited, says otherwise.
+    awaited: Option<Due>,
 }
 
 impl Settlement {
@@ -61,6 +64,7 @@ impl Settlement {
                     None => reservation,
                 },
                 free: false,
+                awaited: None,
             })
             .collect();
         let permits: SmallVec<[Reservation; 1]> = limits.permits().collect();
@@ -68,10 +72,17 @@ impl Settlement {
         any.then(|| Box::new(Self { policy: Arc::clone(policy), open, permits, ended: false }))
     }
 
-    /// The end of the request is known, its bodies' octets apart; tells `note` what became of which check.
+    /// Whether it depends on more of the response than its status.
+    pub(super) fn reads_fields(&self) -> bool {
+        let reads = |open: &Open| tariff_of(&self.policy, open.rule).is_some_and(Tariff::reads_fields);
+        self.open.iter().any(reads)
+    }
+
+    /// The end of the request is known, its bodies' octets and what is awaited of a gRPC `call` apart; tells `note` what
+    /// became of which check.
     pub(super) fn settle(
         &mut self,
-        ending: &Ending<'_>,
+        (ending, call): (&Ending<'_>, CallStatus),
         (limiter, now): (&Limiter, Timestamp),
         mut note: impl FnMut(usize, Settled),
     ) {
@@ -82,24 +93,48 @@ impl Settlement {
         }
         for open in &mut self.open {
             let Some(tariff) = tariff_of(&self.policy, open.rule) else { continue };
-            let due = match tariff.due(ending) {
-                Due::Nothing => 0,
-                Due::AsReserved => open.reservation.units(),
-                Due::Units(units) => units.saturating_mul(open.price.get()),
-            };
-            open.free = due == 0;
-            if let Some(settled) = limiter.settle(&mut open.reservation, due, now) {
+            let due = tariff.due(ending, call);
+            if call == CallStatus::Awaited && tariff.reads_calls() && due != Due::Nothing {
+                open.awaited = Some(due);
+                if tariff.counts_calls() {
+                    // Held until the call has ended.
+                    continue;
+                }
+            }
+            if let Some(settled) = open.settle(due, (limiter, now)) {
                 note(open.position, settled);
             }
         }
+    }
+
+    /// The call that was awaited has ended with this status, or without any that we could see.
+    pub(super) fn settle_call(&mut self, status: Option<GrpcStatus>, (limiter, now): (&Limiter, Timestamp)) {
+        for open in &mut self.open {
+            let Some(awaited) = open.awaited.take() else { continue };
+            let Some(tariff) = tariff_of(&self.policy, open.rule) else { continue };
+            let due = match status {
+                Some(_) => tariff.due_by_call(status, awaited),
+                // A client that leaves early is not better off than one that waits.
+                None => awaited,
+            };
+            if tariff.counts_calls() || due == Due::Nothing {
+                let _ = open.settle(due, (limiter, now));
+            }
+        }
+    }
+
+    /// Whether a call is awaited.
+    pub(super) fn awaits_call(&self) -> bool {
+        self.open.iter().any(|open| open.awaited.is_some())
     }
 
     /// The exchange is over: so many octets were received and sent, and nothing more can become known.
     pub(super) fn end(&mut self, received: u64, sent: u64, (limiter, now): (&Limiter, Timestamp)) {
         if !self.ended {
             // There was no answer; who leaves early is not better off than who waits.
-            self.settle(&Ending::Abandoned, (limiter, now), |_, _| {});
+            self.settle((&Ending::Abandoned, CallStatus::None), (limiter, now), |_, _| {});
         }
+        self.settle_call(None, (limiter, now));
         self.octets(received, sent, (limiter, now), |_, _| {});
         self.permits.drain(..).for_each(|permit| limiter.release(&permit));
     }
@@ -114,8 +149,10 @@ impl Settlement {
         mut note: impl FnMut(usize, Settled),
     ) {
         for open in self.open.iter_mut().filter(|open| !open.free) {
-            let by_octets =
-                tariff_of(&self.policy, open.rule).and_then(|tariff| tariff.by_octets(received, sent));
+            let tariff = tariff_of(&self.policy, open.rule);
+            // What is still held is charged when the call has ended.
+            let tariff = tariff.filter(|tariff| open.awaited.is_none() || !tariff.counts_calls());
+            let by_octets = tariff.and_then(|tariff| tariff.by_octets(received, sent));
             let due = by_octets.map(|units| units.saturating_mul(open.price.get()));
             let due = due.filter(|due| *due > open.reservation.units());
             let settled = due.and_then(|due| limiter.settle(&mut open.reservation, due, now));
@@ -123,6 +160,19 @@ impl Settlement {
                 note(open.position, settled);
             }
         }
+    }
+}
+
+impl Open {
+    /// Charges `due`.
+    fn settle(&mut self, due: Due, (limiter, now): (&Limiter, Timestamp)) -> Option<Settled> {
+        let units = match due {
+            Due::Nothing => 0,
+            Due::AsReserved => self.reservation.units(),
+            Due::Units(units) => units.saturating_mul(self.price.get()),
+        };
+        self.free = units == 0;
+        limiter.settle(&mut self.reservation, units, now)
     }
 }
 

@@ -185,7 +185,7 @@ impl<'p> Native<'p> {
         CurrentLimit {
             requests_per_unit: quota.limit().count.get(),
             unit: Unit::as_long_as(quota.limit().period),
-            name: rule.map_or_else(|| Arc::from(""), |rule| Arc::from(&*rule.name)),
+            name: rule.map_or_else(|| Arc::from(""), |rule| Arc::from(rule.counter())),
         }
     }
 

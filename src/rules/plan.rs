@@ -3,9 +3,12 @@
 //! A rule with one limit makes one check. A soft limit makes two: with its margin it refuses, as written it
 //! marks, so that exactly what the written limit would refuse is marked. Permits and bans are checks like others.
 
+use std::collections::HashMap;
+
 use super::rule::{Action, Limiting, Rule, RuleLimit, Throttle};
 use super::selection::Part;
 use crate::limiter::quota::Quota;
+use crate::limiter::reservation::Charging;
 use crate::limiter::terms::{OnDenied, Role, Slack, Terms};
 use crate::limiter::{Lineage, Meter, MeterSpec};
 
@@ -17,29 +20,69 @@ pub(super) struct Planned {
     pub(super) terms: Option<Terms>,
 }
 
-/// The meters that `rules` need, rule by rule and check by check, in the order that rules are bound in.
+/// The meters that `rules` need, in the order that rules are bound in. Rules with one counter share its meters.
 pub fn meter_specs(rules: &[Rule]) -> Vec<MeterSpec> {
-    let mut specs = Vec::new();
-    for rule in rules {
-        let Action::Limit(limiting) = &rule.action else { continue };
-        for part in parts(limiting) {
-            let Some(quota) = quota(limiting, part) else { continue };
-            let key = limit(limiting, part).and_then(RuleLimit::own_key).unwrap_or(&limiting.key);
-            let lineage = Lineage { rule: rule.name.clone(), key: key.to_string().into() };
-            specs.push(MeterSpec { lineage, quota, on_change: limiting.on_change });
-        }
-    }
-    specs
+    Needs::of(rules).specs
 }
 
-/// The checks of the rule at `index`, counted by the next of `meters`.
-pub(super) fn plan(index: usize, rule: &Rule, meters: &mut impl Iterator<Item = Meter>) -> Box<[Planned]> {
-    let Action::Limit(limiting) = &rule.action else { return Box::default() };
-    let bind = |part| {
-        let meter = meters.next()?;
-        Some(Planned { part, meter, terms: terms(index, limiting, part) })
+/// The checks of each of `rules`, bound to `meters` as the limiter returned them for [`meter_specs`].
+pub(super) fn plans(rules: &[Rule], meters: &[Meter]) -> Box<[Box<[Planned]>]> {
+    let needs = Needs::of(rules);
+    let of_rule = |(index, rule): (usize, &Rule)| {
+        let Action::Limit(limiting) = &rule.action else { return Box::default() };
+        let bind = |&(part, spec): &(Part, usize)| {
+            let meter = *meters.get(spec)?;
+            // Requests of another rule hold units of the counter that have not been charged yet.
+            let is_beside_holds = needs.is_held[spec]
+                && limiting.tariff.charging() == Charging::OnArrival
+                && part != Part::Permit;
+            let terms = terms(index, limiting, part).or_else(|| is_beside_holds.then(|| plain(index)));
+            Some(Planned { part, meter, terms })
+        };
+        needs.of_rules[index].iter().filter_map(bind).collect()
     };
-    parts(limiting).into_iter().filter(|part| quota(limiting, *part).is_some()).filter_map(bind).collect()
+    rules.iter().enumerate().map(of_rule).collect()
+}
+
+/// Which meters rules need.
+#[derive(Debug, Default)]
+struct Needs {
+    specs: Vec<MeterSpec>,
+    /// Beside `specs`: whether some rule only holds units of it until the response decides.
+    is_held: Vec<bool>,
+    /// The checks of each rule, each with its place in `specs`.
+    of_rules: Vec<Vec<(Part, usize)>>,
+}
+
+impl Needs {
+    fn of(rules: &[Rule]) -> Self {
+        let (mut needs, mut places) = (Self::default(), HashMap::new());
+        for rule in rules {
+            let mut checks = Vec::new();
+            if let Action::Limit(limiting) = &rule.action {
+                for part in parts(limiting) {
+                    let Some(quota) = quota(limiting, part) else { continue };
+                    let lineage = lineage(rule, limiting, part);
+                    let place = *places.entry((lineage.clone(), part)).or_insert(needs.specs.len());
+                    if place == needs.specs.len() {
+                        needs.specs.push(MeterSpec { lineage, quota, on_change: limiting.on_change });
+                        needs.is_held.push(false);
+                    }
+                    needs.is_held[place] |= limiting.tariff.charging() == Charging::OnAnswer;
+                    checks.push((part, place));
+                }
+            }
+            needs.of_rules.push(checks);
+        }
+        needs
+    }
+}
+
+/// Whose counters a check of `rule` continues. A ban is for what the rule itself applies to.
+fn lineage(rule: &Rule, limiting: &Limiting, part: Part) -> Lineage {
+    let key = limit(limiting, part).and_then(RuleLimit::own_key).unwrap_or(&limiting.key);
+    let name = if part == Part::Ban { &*rule.name } else { rule.counter() };
+    Lineage { rule: name.into(), key: key.to_string().into() }
 }
 
 /// The limit that takes over another's counters comes first: that which refuses, before that which marks.
@@ -82,7 +125,12 @@ fn terms(index: usize, limiting: &Limiting, part: Part) -> Option<Terms> {
         (Part::Mark(_), Throttle::Soft { delay: Some(delay), .. }) => Role::Delay(Slack::new(delay, None)),
         (Part::Permit | Part::Limit(_) | Part::Margin(_) | Part::Mark(_), _) => Role::Limit,
     };
-    let plain = role == Role::Limit && limiting.ban.is_none() && limiting.on_denied == OnDenied::Free;
+    let is_plain = role == Role::Limit && limiting.ban.is_none() && limiting.on_denied == OnDenied::Free;
+    (!is_plain).then(|| Terms { role, on_denied: limiting.on_denied, ..plain(index) })
+}
+
+/// Terms that ask for nothing but a look at what is held.
+fn plain(index: usize) -> Terms {
     let group = u32::try_from(index).unwrap_or(u32::MAX);
-    (!plain).then_some(Terms { group, role, on_denied: limiting.on_denied })
+    Terms { group, role: Role::Limit, on_denied: OnDenied::Free }
 }

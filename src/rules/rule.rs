@@ -46,6 +46,9 @@ pub enum Action {
 /// A limiting rule's particulars.
 #[derive(Clone, Debug)]
 pub struct Limiting {
+    /// The counter that its limits and `in_flight` charge, where that is not its own: rules that name the same counter
+    /// charge the same one.
+    pub counter: Option<Box<str>>,
     /// What is counted apart.
     pub key: KeyTemplate,
     /// What to do where a part of the key is absent.
@@ -88,6 +91,7 @@ impl Default for Limiting {
     /// No limits, one counter for all, a unit per request.
     fn default() -> Self {
         Self {
+            counter: None,
             key: KeyTemplate::default(),
             on_missing: OnMissing::default(),
             limits: Box::default(),
@@ -231,6 +235,15 @@ impl Rule {
         });
         let asked = self.matchers().filter_map(|matcher| Some(&matcher.plan.as_ref()?.plans.of));
         key.iter().chain(of_plan).chain(asked)
+    }
+
+    /// The name of the counter that it charges: its own name, unless it names another. Clients see it as the name of
+    /// the quota policy.
+    pub fn counter(&self) -> &str {
+        match &self.action {
+            Action::Limit(Limiting { counter: Some(counter), .. }) => counter,
+            _ => &self.name,
+        }
     }
 
     /// Its limits; none unless it limits.

@@ -10,7 +10,7 @@ use crate::identify::lookup::Ambiguity;
 use crate::limiter::Check;
 
 /// What a check is for, among the checks of its rule. Limits by their position in the rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// Refuses those whose ban runs.
     Ban,

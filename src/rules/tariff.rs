@@ -4,6 +4,8 @@
 //! way or another. Every ending has an answer here. What somebody else wrote is read so that nobody gains by
 //! writing it oddly: of several values the highest counts, and numbers saturate.
 
+mod counted;
+
 use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
@@ -11,15 +13,17 @@ use std::ops::RangeInclusive;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
+pub use self::counted::Counted;
+use super::grpc::{CallStatus, GrpcStatus, GrpcStatuses};
 use crate::limiter::reservation::{Charging, Debt};
 
 /// A rule's tariff.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Tariff {
     /// What a request costs that counts.
     pub cost: Cost,
-    /// Answers that count; `None` if all do, and those that never came.
-    pub counts: Option<Statuses>,
+    /// Responses that count; `None` if all do, and those that never came.
+    pub counts: Option<Counted>,
     /// Ends for which nothing is charged.
     pub refunds: Refunds,
 }
@@ -68,6 +72,8 @@ pub struct Statuses(Box<[RangeInclusive<u16>]>);
 pub struct Refunds {
     /// Answered so, by the upstream or by us in its place.
     pub statuses: Statuses,
+    /// The same of gRPC calls.
+    pub calls: GrpcStatuses,
     /// No connection to the upstream.
     pub connect_failure: bool,
     /// The upstream closed the connection instead of answering.
@@ -192,22 +198,55 @@ impl Tariff {
         if most.is_some() { Debt::AsTold } else { Debt::OneBurst }
     }
 
-    /// What a request is charged that ended so, its body's octets apart.
-    pub fn due(&self, ending: &Ending<'_>) -> Due {
-        let status = match *ending {
+    /// Whether it looks at the header of the response beyond the status.
+    pub fn reads_fields(&self) -> bool {
+        let of_header = matches!(self.cost, Cost::ResponseHeader(_));
+        of_header
+            || self.reads_calls()
+            || self.counts.as_ref().is_some_and(|counts| !counts.headers.is_empty())
+    }
+
+    /// Whether the status of a gRPC call decides what it is charged.
+    pub fn reads_calls(&self) -> bool {
+        self.counts_calls() || !self.refunds.calls.is_empty()
+    }
+
+    /// Whether the status of a gRPC call decides whether it counts.
+    pub fn counts_calls(&self) -> bool {
+        self.counts.as_ref().is_some_and(|counts| counts.calls.is_some())
+    }
+
+    /// What a request is charged that ended so, its body's octets apart. As long as the status of a `call` is awaited,
+    /// what it is charged unless the status says otherwise.
+    pub fn due(&self, ending: &Ending<'_>, call: CallStatus) -> Due {
+        let (status, headers) = match *ending {
             Ending::Abandoned => return Due::AsReserved,
             Ending::Refused => return Due::Nothing,
             Ending::Failed { failure, .. } if self.refunds.cover(failure) => return Due::Nothing,
-            Ending::Answered { status, .. } | Ending::Failed { status, .. } => status,
+            Ending::Answered { status, headers } => (status, headers),
+            // What we answer in place of the upstream has no header of its.
+            Ending::Failed { status, .. } => (status, &HeaderMap::new()),
         };
-        let counts = self.counts.as_ref().is_none_or(|counts| counts.contain(status));
+        let counts = self.counts.as_ref().is_none_or(|counts| counts.hold(status, headers));
         if !counts || self.refunds.statuses.contain(status) {
             return Due::Nothing;
         }
-        match (&self.cost, ending) {
+        let due = match (&self.cost, ending) {
             (Cost::ResponseHeader(told), Ending::Answered { headers, .. }) => Due::Units(told.by(headers)),
             _ => Due::AsReserved,
+        };
+        match call {
+            CallStatus::Awaited => due,
+            CallStatus::Known(status) => self.due_by_call(Some(status), due),
+            CallStatus::None => self.due_by_call(None, due),
         }
+    }
+
+    /// What is charged of `due`, now that the status of the call is known, or that there is none.
+    pub fn due_by_call(&self, call: Option<GrpcStatus>, due: Due) -> Due {
+        let counts = self.counts.as_ref().is_none_or(|counts| counts.hold_for(call));
+        let is_refunded = call.is_some_and(|call| self.refunds.calls.contain(call));
+        if counts && !is_refunded { due } else { Due::Nothing }
     }
 
     /// Units for so many octets of the bodies, where they make the cost.

@@ -1,3 +1,4 @@
+mod counters;
 mod unclear;
 
 use std::num::NonZeroU32;
@@ -12,6 +13,7 @@ use super::rule::{Limiting, RuleLimit};
 use super::*;
 use crate::identify::{Settings, identify};
 use crate::limiter::algorithm::Algorithm;
+use crate::limiter::decision::Decision;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::quota::{Limit, Period, Quota, Unit};
 use crate::limiter::timestamp::Timestamp;
@@ -94,9 +96,13 @@ impl Bound {
         }
     }
 
-    fn passes(&self, uri: &str) -> bool {
+    fn decide(&self, uri: &str) -> Decision {
         let checks: Vec<_> = self.limited(uri).iter().map(|selected| selected.check).collect();
-        !self.limiter.check(&checks, START).is_refused()
+        self.limiter.check(&checks, START)
+    }
+
+    fn passes(&self, uri: &str) -> bool {
+        !self.decide(uri).is_refused()
     }
 }
 

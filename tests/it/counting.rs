@@ -2,7 +2,9 @@
 
 mod costs;
 mod deadlines;
+mod responses;
 mod settling;
+mod shared;
 
 use std::time::Duration;
 

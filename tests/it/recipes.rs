@@ -5,9 +5,12 @@ mod core;
 use std::fs;
 use std::ops::Deref;
 
+use http::HeaderMap;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use tempfile::TempDir;
 
+use crate::support::h2::H2;
+use crate::support::h2_origin::H2Origin;
 use crate::support::{Client, Origin, Request, Then, Weir, at_once, config, wait};
 
 const RECIPES: &str = include_str!("../../docs/recipes.md");
@@ -102,6 +105,64 @@ fn a_thousand_guesses_at_once_are_ten() {
     let wrong = Request::post("/login", "x").header("x-status", "403");
     let statuses = at_once(8, |_| weir.ask(125, &wrong)).concat();
     assert_eq!(statuses.iter().filter(|status| **status == 403).count(), 10);
+}
+
+#[test]
+fn ten_failed_logins_answered_200() {
+    let origin = Origin::start(|turn| {
+        turn.body()?;
+        let told = turn.head.get("x-told").unwrap_or_default().to_owned();
+        let status = if told.starts_with("location") { 303 } else { 200 };
+        turn.send(format!("HTTP/1.1 {status} Told\r\n{told}\r\ncontent-length: 0\r\n\r\n"))?;
+        Ok(Then::Keep)
+    });
+    let weir = Kitchen::start("Ten failed logins, where the service answers 200", &origin, &[]);
+    let login = |told: &str| Request::post("/login", "x").header("x-told", told);
+    assert_eq!(weir.ask(20, &login("x-login: ok")), times(200, 20));
+    assert_eq!(weir.ask(11, &login("x-login: failed")), [times(200, 10), times(429, 1)].concat());
+    let form = |told: &str| Request::post("/form", "x").header("x-told", told);
+    assert_eq!(weir.ask(20, &form("location: /home")), times(303, 20));
+    assert_eq!(weir.ask(11, &form("location: /form?again")), [times(303, 10), times(429, 1)].concat());
+}
+
+#[test]
+fn ten_rejected_calls() {
+    let upstream = H2Origin::start(None, |request, mut respond| async move {
+        let status = request.headers()["x-status"].clone();
+        let response = http::Response::builder().header("content-type", "application/grpc");
+        let mut stream = respond.send_response(response.body(()).unwrap(), false)?;
+        stream.send_trailers(HeaderMap::from_iter([("grpc-status".parse().unwrap(), status)]))
+    });
+    let weir = Weir::start(&config(upstream.address(), recipe("Ten rejected gRPC calls an hour")));
+    let mut client = H2::connect(weir.address());
+    let mut call = |status: &str| {
+        let request = client.call().header("x-status", status);
+        let whole = client.ask(request);
+        let fields = whole.trailers.as_ref().unwrap_or(&whole.headers);
+        fields["grpc-status"].to_str().unwrap().to_owned()
+    };
+    assert!((0..20).all(|_| call("0") == "0"));
+    assert!((0..10).all(|_| call("16") == "16"));
+    assert_eq!(call("0"), "8");
+}
+
+#[test]
+fn one_budget_for_exports_and_others() {
+    let origin = obedient();
+    let heading = "One budget, exports fifty times as dear";
+    // In one minute.
+    wait::until_true("one minute for all of it", || {
+        let weir = Kitchen::start(heading, &origin, &[]);
+        let of = |path: &str| Request::get(path).header("x-api-key", "7");
+        let found = [
+            weir.ask(1, &of("/export/a")),
+            weir.ask(50, &of("/")),
+            weir.ask(1, &of("/")),
+            weir.ask(1, &of("/export/a")),
+            weir.ask(1, &Request::get("/export/a").header("x-api-key", "8")),
+        ];
+        found == [times(200, 1), times(200, 50), times(429, 1), times(429, 1), times(200, 1)]
+    });
 }
 
 #[test]

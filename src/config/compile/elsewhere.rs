@@ -123,6 +123,7 @@ fn check(
     };
     let ban = raw.on_limit.as_ref().is_some_and(|answer| answer.ban.is_some());
     let given = [
+        (at.key("counter"), "counter", raw.counter.is_some()),
         (at.key("in_flight"), "in_flight", raw.in_flight.is_some()),
         (at.key("count"), "count", raw.count.is_some()),
         (at.key("refund_on"), "refund_on", raw.refund_on.is_some()),

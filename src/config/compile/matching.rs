@@ -271,9 +271,10 @@ fn method(text: &str) -> Result<Method, Fault> {
     Method::from_bytes(text.as_bytes()).map_err(|_| not_a("method", text))
 }
 
-type Headers = Vec<(HeaderName, Box<[HeaderPattern]>)>;
+pub(super) type Headers = Vec<(HeaderName, Box<[HeaderPattern]>)>;
 
-fn headers(
+/// Patterns for headers by name.
+pub(super) fn headers(
     map: &BTreeMap<String, raw::OneOrMany<raw::HeaderValues>>,
     at: At<'_>,
     scope: &mut Scope<'_>,

@@ -1,19 +1,25 @@
 //! Plans: what a client is known by, who is on which plan, and the fields of rules that ask.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::each;
 use super::geo::places_for;
-use super::matching::{claim_part, named_part};
+use super::matching::{claim_part, holds_for_all, named_part};
 use super::scope::Scope;
 use crate::config::at::At;
 use crate::config::files::members::{MEMBERS, secret};
 use crate::config::parse::{self, nearest};
 use crate::config::problem::{Fault, Report, listed, quoted};
 use crate::config::raw;
+use crate::response::refusal::Refusal;
 use crate::rules::key::KeyPart;
 use crate::rules::matcher::OnPlan;
 use crate::rules::membership::{Members, Plans, Roll};
+use crate::rules::rule::{Action, Rule, Throttle};
+
+/// So many plans that no rule names are told one by one.
+const MAX_TOLD: usize = 10;
 
 /// The section `plans` at `at`.
 pub(super) fn compile(
@@ -83,6 +89,67 @@ fn names(raw: &raw::Plans) -> Vec<String> {
     names.sort_unstable();
     names.dedup();
     names
+}
+
+/// Plans that clients are on and no rule names, where rules go by plan: clients on them are unlimited, which is easily
+/// overlooked. `at` is the section.
+pub(super) fn note_unnamed(
+    raw: Option<&raw::Plans>,
+    plans: Option<&Plans>,
+    rules: &[(Rule, Refusal)],
+    at: At<'_>,
+    report: &mut Report<'_>,
+) {
+    let (Some(raw), Some(plans)) = (raw, plans) else { return };
+    let matchers = rules.iter().flat_map(|(rule, _)| rule.except.iter().chain([&rule.matcher]));
+    let named: HashSet<&str> = matchers
+        .filter_map(|matcher| matcher.plan.as_ref())
+        .flat_map(|plan| &plan.any)
+        .map(|name| &**name)
+        .collect();
+    let limits_all = |(rule, _): &(Rule, Refusal)| match &rule.action {
+        Action::Limit(limiting) if limiting.throttle != Throttle::Shadow => {
+            holds_for_all(&rule.matcher) && rule.except.is_empty()
+        }
+        _ => false,
+    };
+    // Where no rule goes by plan, plans are parts of keys; where a rule limits everybody, nobody is unlimited.
+    if named.is_empty() || rules.iter().any(limits_all) {
+        return;
+    }
+    let note =
+        |note: String| Fault::new(note).hint("a rule with `match.plan` or `except.plan` says what is meant");
+    if let Some(default) = plans.default.as_deref().filter(|default| !named.contains(default)) {
+        let who = format!(
+            "no rule names the plan {}, so clients that are no member are unlimited",
+            quoted(default)
+        );
+        report.note(at.key("default"), note(who));
+    }
+    let members_at = at.key("members");
+    let (mut told, mut more) = (0, 0);
+    for (plan, count) in plans.members.counts().filter(|(plan, count)| *count > 0 && !named.contains(plan)) {
+        if told == MAX_TOLD {
+            more += 1;
+            continue;
+        }
+        told += 1;
+        let who = match count {
+            1 => "the member on it is".to_owned(),
+            several => format!("{several} members on it are"),
+        };
+        let fault = note(format!("no rule names the plan {}, so {who} unlimited", quoted(plan)));
+        let member = raw.members.as_ref().and_then(|members| {
+            members.written.iter().find(|(_, written)| *written.0 == *plan).map(|(member, _)| member)
+        });
+        match member {
+            Some(member) => report.note(members_at.key(member), fault),
+            None => report.note(members_at.key("file"), fault),
+        }
+    }
+    if more > 0 {
+        report.note(members_at, format!("no rule names {more} other plans either"));
+    }
 }
 
 /// `plan` of the matcher at `at`.

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use super::scope::{Asks, Scope};
-use super::{domain, each, elsewhere, limits, matching, nested, refusal, tariff, throttle, windows};
+use super::{
+    counters, domain, each, elsewhere, limits, matching, nested, refusal, tariff, throttle, windows,
+};
 use crate::config::at::At;
 use crate::config::defaults::LONGEST_NAME;
 use crate::config::problem::{Fault, Report, named, quoted};
@@ -23,7 +25,7 @@ pub(super) fn compile(
     report: &mut Report<'_>,
 ) -> Vec<(Rule, Refusal)> {
     let mut lines = HashMap::new();
-    each(raw, at, |raw, at| {
+    let rules = each(raw, at, |raw, at| {
         let name = raw.name.as_deref().unwrap_or_default();
         if raw.name.is_some() {
             let name_at = at.key("name");
@@ -34,7 +36,9 @@ pub(super) fn compile(
             }
         }
         Some(rule(raw, name, at, scope, report))
-    })
+    });
+    counters::check(raw, &rules, at, report);
+    rules
 }
 
 /// Names go into metrics, headers and log lines as they are.
@@ -110,11 +114,12 @@ fn limiting(
     if !is_nested && raw.limit.is_none() && raw.limits.is_none() && raw.in_flight.is_some() {
         throttle::without_limit(raw, at, report);
     }
-    let tariff = tariff::compile(raw, &limits, at, report);
+    let tariff = tariff::compile(raw, &limits, at, scope, report);
     throttle::check_charging(throttle, &tariff, at.key("throttle"), report);
     let remote = elsewhere::compile(raw, &key, throttle, at, scope, report);
     let enforce = throttle::enforce(raw, (throttle, &key), at, report);
     Limiting {
+        counter: counters::name(raw, at, report),
         key,
         on_missing: match raw.on_missing {
             None | Some(raw::OnMissing::Skip) => OnMissing::Skip,
@@ -143,6 +148,7 @@ fn limiting(
 fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Report<'_>) {
     let given = [
         ("key", raw.key.is_some()),
+        ("counter", raw.counter.is_some()),
         ("on_missing", raw.on_missing.is_some()),
         ("limit", raw.limit.is_some()),
         ("limits", raw.limits.is_some()),

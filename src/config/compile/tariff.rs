@@ -4,19 +4,27 @@ use std::num::NonZeroU64;
 
 use super::each;
 use super::limits::check_cost;
-use super::matching::header_name;
+use super::matching::{header_name, headers as headers_of};
+use super::scope::Scope;
 use crate::config::at::At;
 use crate::config::defaults::COST;
 use crate::config::parse::{self, nearest};
 use crate::config::problem::{Fault, Report, listed, quoted};
 use crate::config::raw;
+use crate::rules::grpc::GrpcStatus;
 use crate::rules::rule::RuleLimit;
-use crate::rules::tariff::{Cost, Measure, Refunds, Statuses, Tariff, Told};
+use crate::rules::tariff::{Cost, Counted, Measure, Refunds, Statuses, Tariff, Told};
 
 /// Failures that a refund can name beside statuses.
 const FAILURES: [&str; 3] = ["timeout", "connect_failure", "reset"];
 
-pub(super) fn compile(raw: &raw::Rule, limits: &[RuleLimit], at: At<'_>, report: &mut Report<'_>) -> Tariff {
+pub(super) fn compile(
+    raw: &raw::Rule,
+    limits: &[RuleLimit],
+    at: At<'_>,
+    scope: &mut Scope<'_>,
+    report: &mut Report<'_>,
+) -> Tariff {
     let cost = match &raw.cost {
         None => Cost::Fixed(COST),
         Some(raw::Cost::Units(units)) => Cost::Fixed(number(Some(*units)).unwrap_or(COST)),
@@ -24,20 +32,49 @@ pub(super) fn compile(raw: &raw::Rule, limits: &[RuleLimit], at: At<'_>, report:
     };
     check_arrival(&cost, limits, at, report);
     note_debt(&cost, at, report);
-    let counted = raw.count.as_ref().and_then(|count| count.response_status.as_ref());
     let refunds = raw.refund_on.as_ref();
     Tariff {
         cost,
-        counts: counted.map(|counted| {
-            let count = at.key("count");
-            let statuses = each(counted, count.key("response_status"), |status, at| match status {
-                raw::Status::Code(code) => report.take(at, parse::statuses(&code.to_string())),
-                raw::Status::Pattern(text) => report.take(at, parse::statuses(text)),
-            });
-            statuses.into_iter().collect()
-        }),
+        counts: raw.count.as_ref().map(|count| counted(count, at.key("count"), scope, report)),
         refunds: refunds.map_or_else(Refunds::default, |raw| compile_refunds(raw, at, report)),
     }
+}
+
+/// Which responses count.
+fn counted(raw: &raw::Count, at: At<'_>, scope: &mut Scope<'_>, report: &mut Report<'_>) -> Counted {
+    let statuses = raw.response_status.as_ref().map(|statuses| {
+        let statuses = each(statuses, at.key("response_status"), |status, at| match status {
+            raw::Status::Code(code) => report.take(at, parse::statuses(&code.to_string())),
+            raw::Status::Pattern(text) => report.take(at, parse::statuses(text)),
+        });
+        statuses.into_iter().collect()
+    });
+    let headers = raw.response_header.as_ref();
+    let headers = headers.map(|map| headers_of(map, at.key("response_header"), scope, report));
+    let calls = raw.grpc_status.as_ref().map(|calls| {
+        let calls = each(calls, at.key("grpc_status"), |status, at| match status {
+            raw::GrpcStatus::Code(code) => GrpcStatus::from_code(*code),
+            raw::GrpcStatus::Name(name) => report.take(at, grpc_status(name)),
+        });
+        calls.into_iter().collect()
+    });
+    Counted { statuses, headers: headers.unwrap_or_default().into(), calls }
+}
+
+/// A status of gRPC calls by its name, or its number in quotes.
+fn grpc_status(text: &str) -> Result<GrpcStatus, Fault> {
+    let name = text.trim();
+    let code = || name.parse().ok().and_then(GrpcStatus::from_code);
+    GrpcStatus::from_name(name).or_else(code).ok_or_else(|| {
+        let fault = Fault::new(format!(
+            "expected a gRPC status such as `unauthenticated` or 16, got {}",
+            quoted(text)
+        ));
+        match nearest(&name.to_ascii_lowercase(), GrpcStatus::names()) {
+            Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+            None => fault.hint("0 to 16, or a name; HTTP statuses are for `response_status`"),
+        }
+    })
 }
 
 /// Where a cost is told, by its key.
@@ -117,6 +154,7 @@ fn note_debt(cost: &Cost, at: At<'_>, report: &mut Report<'_>) {
 
 fn compile_refunds(raw: &raw::OneOrMany<raw::Refund>, at: At<'_>, report: &mut Report<'_>) -> Refunds {
     let mut refunds = Refunds::default();
+    let mut calls = Vec::new();
     let statuses = each(raw, at.key("refund_on"), |refund, at| {
         let text = match refund {
             raw::Refund::Code(code) => code.to_string(),
@@ -126,11 +164,28 @@ fn compile_refunds(raw: &raw::OneOrMany<raw::Refund>, at: At<'_>, report: &mut R
             "timeout" => refunds.timeout = true,
             "connect_failure" => refunds.connect_failure = true,
             "reset" => refunds.reset = true,
-            _ => return report.take(at, parse::statuses(&text).map_err(|fault| no_refund(&text, fault))),
+            name => match GrpcStatus::from_name(name) {
+                Some(status) => {
+                    note_own_doing(status, at, report);
+                    calls.push(status);
+                }
+                None => {
+                    return report.take(at, parse::statuses(name).map_err(|fault| no_refund(name, fault)));
+                }
+            },
         }
         None
     });
-    Refunds { statuses: Statuses::from_iter(statuses), ..refunds }
+    Refunds { statuses: Statuses::from_iter(statuses), calls: calls.into_iter().collect(), ..refunds }
+}
+
+/// A client that can have its charge given back is not limited.
+fn note_own_doing(status: GrpcStatus, at: At<'_>, report: &mut Report<'_>) {
+    if [GrpcStatus::CANCELLED, GrpcStatus::DEADLINE_EXCEEDED].contains(&status) {
+        let note =
+            Fault::new(format!("a client can cause `{status}` itself, and so have every call refunded"));
+        report.note(at, note.hint("with a short `grpc-timeout`, which the service may heed"));
+    }
 }
 
 /// A word is misspelt, a number is no status.
@@ -139,8 +194,11 @@ fn no_refund(text: &str, fault: Fault) -> Fault {
         return fault;
     }
     let known = listed(FAILURES);
-    let fault = Fault::new(format!("expected {known} or statuses such as `5xx`, got {}", quoted(text)));
-    match nearest(text, FAILURES) {
+    let fault = Fault::new(format!(
+        "expected {known}, statuses such as `5xx`, or gRPC statuses such as `unavailable`, got {}",
+        quoted(text)
+    ));
+    match nearest(text, FAILURES.into_iter().chain(GrpcStatus::names())) {
         Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
         None => fault,
     }

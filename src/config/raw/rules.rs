@@ -33,6 +33,8 @@ pub struct Rule {
     /// Where its limit is kept.
     #[schemars(extend("default" = "local"))]
     pub scope: Option<Scope>,
+    /// Rules with the same counter, key and limits charge one counter. The rule's name unless given.
+    pub counter: Option<String>,
     /// What is counted apart; nothing, or an empty list, is one counter for all.
     pub key: Option<ZeroOrMany<KeyPart>>,
     /// What to do where a part of the key is absent.

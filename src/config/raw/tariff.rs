@@ -1,9 +1,11 @@
 //! What requests cost and which of them count, as people write it.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::values::{OneOrMany, Size};
+use super::values::{HeaderValues, OneOrMany, Size};
 use crate::config::defaults;
 
 /// What each request costs.
@@ -40,13 +42,31 @@ pub struct ToldCost {
     pub max: Option<u64>,
 }
 
-/// Which requests count.
+/// Which requests count: all fields must hold; a list means any of its items.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("minProperties" = 1))]
 pub struct Count {
-    /// Those answered so.
-    #[schemars(required)]
+    /// The status of the response.
     pub response_status: Option<OneOrMany<Status>>,
+    /// Headers of the response by name.
+    pub response_header: Option<BTreeMap<String, OneOrMany<HeaderValues>>>,
+    /// The status of a gRPC call.
+    pub grpc_status: Option<OneOrMany<GrpcStatus>>,
+}
+
+/// A status of gRPC calls.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+pub enum GrpcStatus {
+    /// By its number.
+    Code(#[schemars(range(min = 0, max = 16))] u64),
+    /// By its name.
+    Name(
+        #[schemars(extend("title" = "gRPC status", "examples" = ["unauthenticated", "permission_denied"]))]
+        String,
+    ),
 }
 
 /// Statuses: a code, a class or a range.
@@ -67,7 +87,7 @@ pub enum Status {
 pub enum Refund {
     /// One code.
     Code(#[schemars(range(min = 100, max = 599))] u64),
-    /// `timeout`, `connect_failure`, `reset`, or statuses.
+    /// `timeout`, `connect_failure`, `reset`, statuses, or names of gRPC statuses.
     Pattern(
         #[schemars(extend("title" = "failure", "examples" = ["5xx", "timeout", "connect_failure", "reset"]))]
         String,

@@ -1,6 +1,12 @@
+use http::{HeaderMap, Method, Uri};
 use proptest::prelude::*;
 
 use super::*;
+use crate::identify::{Settings, identify};
+use crate::limiter::timestamp::Timestamp;
+use crate::rules::key::{KeyPart, KeyTemplate};
+use crate::rules::matcher::Route;
+use crate::rules::rule::Limiting;
 
 /// What an independent implementation of the hash selects of 192.0.2.0/24: one key in twenty.
 const GOLDEN: &[u8] = &[19, 75, 81, 85, 89, 178, 183, 187, 205, 218, 219, 223];
@@ -32,6 +38,22 @@ fn the_selection_is_the_same_in_every_version() {
     assert_eq!(canary(DEFAULT_SEED), GOLDEN);
     assert_eq!(canary("canary-2"), GOLDEN_2);
     assert_eq!(hash([0, 0], b""), 0x1e92_4b9d_7377_00d7, "SipHash-2-4 of nothing under the key of zeros");
+}
+
+#[test]
+fn a_rule_selects_clients_by_their_address_alone() {
+    let limiting = Limiting {
+        key: KeyTemplate([KeyPart::ClientIp].into()),
+        enforce: Enforce::new(percent(500), DEFAULT_SEED),
+        ..Limiting::default()
+    };
+    let is_enforced = |last: &u8| {
+        let (uri, headers, settings) = (Uri::from_static("/"), HeaderMap::new(), Settings::default());
+        let peer = [192, 0, 2, *last].into();
+        let request = identify(&Method::GET, &uri, &headers, peer, &settings, Timestamp::default()).unwrap();
+        limiting.is_enforced(Some((&request, Route(""))))
+    };
+    assert_eq!((0..=255).filter(is_enforced).collect::<Vec<u8>>(), GOLDEN);
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::rules::pattern::HeaderPattern;
 
 fn told(name: &'static str, otherwise: u32, most: u32) -> Told {
     Told { name: HeaderName::from_static(name), otherwise, most: Some(most) }
@@ -14,16 +15,21 @@ fn priced(cost: Cost) -> Tariff {
 }
 
 fn counting(counts: RangeInclusive<u16>) -> Tariff {
-    Tariff { counts: Some(Statuses::from_iter([counts])), ..Tariff::fixed(3) }
+    let statuses = Some(Statuses::from_iter([counts]));
+    Tariff { counts: Some(Counted { statuses, ..Counted::default() }), ..Tariff::fixed(3) }
+}
+
+fn answered_call(tariff: &Tariff, status: u16, headers: &HeaderMap, call: CallStatus) -> Due {
+    tariff.due(&Ending::Answered { status: StatusCode::from_u16(status).unwrap(), headers }, call)
 }
 
 fn answered(tariff: &Tariff, status: u16, lines: &[(&'static str, &str)]) -> Due {
     let headers = headers(lines);
-    tariff.due(&Ending::Answered { status: StatusCode::from_u16(status).unwrap(), headers: &headers })
+    answered_call(tariff, status, &headers, CallStatus::None)
 }
 
 fn failed(tariff: &Tariff, status: u16, failure: Failure) -> Due {
-    tariff.due(&Ending::Failed { status: StatusCode::from_u16(status).unwrap(), failure })
+    tariff.due(&Ending::Failed { status: StatusCode::from_u16(status).unwrap(), failure }, CallStatus::None)
 }
 
 #[test]
@@ -89,7 +95,7 @@ fn only_answers_that_count_are_charged() {
     assert_eq!(answered(&tariff, 403, &[]), Due::AsReserved);
     assert_eq!(answered(&tariff, 200, &[]), Due::Nothing);
     assert_eq!(failed(&tariff, 503, Failure::Connect), Due::Nothing);
-    assert_eq!(tariff.due(&Ending::Abandoned), Due::AsReserved);
+    assert_eq!(tariff.due(&Ending::Abandoned, CallStatus::None), Due::AsReserved);
 }
 
 #[test]
@@ -113,13 +119,14 @@ fn a_refund_covers_what_it_names_and_nothing_else() {
         timeout: true,
         connect_failure: false,
         reset: false,
+        ..Refunds::default()
     };
     let tariff = Tariff { refunds: refunds.clone(), ..Tariff::fixed(1) };
     assert_eq!(tariff.charging(), Charging::OnArrival);
     assert_eq!(answered(&tariff, 500, &[]), Due::Nothing);
     assert_eq!(answered(&tariff, 404, &[]), Due::AsReserved);
     assert_eq!(failed(&tariff, 503, Failure::Connect), Due::Nothing, "our 503 is a 5xx, too");
-    assert_eq!(tariff.due(&Ending::Abandoned), Due::AsReserved);
+    assert_eq!(tariff.due(&Ending::Abandoned, CallStatus::None), Due::AsReserved);
     let tariff = Tariff { refunds: Refunds { statuses: Statuses::default(), ..refunds }, ..tariff };
     assert_eq!(failed(&tariff, 504, Failure::Timeout), Due::Nothing);
     assert_eq!(failed(&tariff, 503, Failure::Connect), Due::AsReserved);
@@ -147,4 +154,80 @@ fn only_a_rule_that_says_how_much_one_request_may_cost_lets_it_owe_that() {
     ] {
         assert_eq!(priced(cost.clone()).debt(), debt, "{cost:?}");
     }
+}
+
+fn pattern(text: &str) -> HeaderPattern {
+    HeaderPattern::parse(text).unwrap()
+}
+
+fn codes(codes: &[u64]) -> GrpcStatuses {
+    codes.iter().filter_map(|code| GrpcStatus::from_code(*code)).collect()
+}
+
+#[test]
+fn all_fields_of_count_must_hold_and_any_item_of_a_list() {
+    let location = HeaderName::from_static("location");
+    let counted = Counted {
+        statuses: Some(Statuses::from_iter([302..=303])),
+        headers: [(location, [pattern("~^/login"), pattern("/signin")].into())].into(),
+        calls: None,
+    };
+    let tariff = Tariff { counts: Some(counted), ..Tariff::fixed(1) };
+    assert_eq!(
+        (tariff.charging(), tariff.settles(), tariff.reads_fields()),
+        (Charging::OnAnswer, true, true)
+    );
+    for (status, lines, expected) in [
+        (302, &[("location", "/login?failed=1")][..], Due::AsReserved),
+        (303, &[("location", "/signin")], Due::AsReserved),
+        (302, &[("location", "/home"), ("location", "/signin")], Due::AsReserved),
+        (302, &[("location", "/home")], Due::Nothing),
+        (302, &[], Due::Nothing),
+        (200, &[("location", "/login")], Due::Nothing),
+    ] {
+        assert_eq!(answered(&tariff, status, lines), expected, "{status} {lines:?}");
+    }
+    // What we answer in place of the upstream has none of its headers.
+    assert_eq!(failed(&tariff, 302, Failure::Timeout), Due::Nothing);
+}
+
+#[test]
+fn a_header_that_must_be_absent_is_absent_from_a_local_reply() {
+    let headers = [(HeaderName::from_static("x-login"), [pattern("!present")].into())].into();
+    let tariff = Tariff { counts: Some(Counted { headers, ..Counted::default() }), ..Tariff::fixed(1) };
+    assert_eq!(answered(&tariff, 200, &[("x-login", "ok")]), Due::Nothing);
+    assert_eq!(answered(&tariff, 200, &[]), Due::AsReserved);
+    assert_eq!(failed(&tariff, 503, Failure::Connect), Due::AsReserved);
+}
+
+#[test]
+fn the_status_alone_needs_no_other_field_of_a_response() {
+    assert!(!counting(401..=401).reads_fields());
+    assert!(priced(Cost::ResponseHeader(told("x-cost", 1, 9))).reads_fields());
+    let refunds = Refunds { calls: codes(&[14]), ..Refunds::default() };
+    assert!(Tariff { refunds, ..Tariff::fixed(1) }.reads_fields());
+}
+
+#[test]
+fn the_status_of_a_call_decides_when_it_is_known() {
+    let counts = Counted { calls: Some(codes(&[16, 7])), ..Counted::default() };
+    let refunds = Refunds { calls: codes(&[14]), ..Refunds::default() };
+    let counting = Tariff { counts: Some(counts), ..Tariff::fixed(1) };
+    let refunding = Tariff { refunds, ..Tariff::fixed(1) };
+    let none = HeaderMap::new();
+    let due = |tariff: &Tariff, call| answered_call(tariff, 200, &none, call);
+    let known = |code| CallStatus::Known(GrpcStatus::from_code(code).unwrap());
+    assert!(counting.counts_calls() && !refunding.counts_calls() && refunding.reads_calls());
+    // As long as it is awaited, as if it were to be charged.
+    assert_eq!(
+        (due(&counting, CallStatus::Awaited), due(&refunding, CallStatus::Awaited)),
+        (Due::AsReserved, Due::AsReserved)
+    );
+    assert_eq!((due(&counting, known(16)), due(&refunding, known(16))), (Due::AsReserved, Due::AsReserved));
+    assert_eq!((due(&counting, known(14)), due(&refunding, known(14))), (Due::Nothing, Due::Nothing));
+    assert_eq!(
+        (due(&counting, CallStatus::None), due(&refunding, CallStatus::None)),
+        (Due::Nothing, Due::AsReserved)
+    );
+    assert_eq!(counting.due_by_call(GrpcStatus::from_code(7), Due::AsReserved), Due::AsReserved);
 }

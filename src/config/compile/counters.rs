@@ -1,0 +1,202 @@
+//! `counter` of rules: which of them charge one counter, and whether they can.
+//!
+//! A rule's counter is that of its own name unless it names another. Rules of one counter differ in whom they are for, in
+//! what a request costs and in how they reject. All that says what the counter is must be the same.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+
+use super::each;
+use super::rules::check_name;
+use crate::config::at::At;
+use crate::config::parse::nearest;
+use crate::config::problem::{Fault, Report, named};
+use crate::config::raw;
+use crate::limiter::quota::Quota;
+use crate::limiter::reservation::Charging;
+use crate::limiter::zone::Zone;
+use crate::response::refusal::Refusal;
+use crate::rules::rule::{Action, Limiting, Rule, RuleLimit, Throttle};
+
+/// The counter that the rule at `at` names.
+pub(super) fn name(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) -> Option<Box<str>> {
+    let counter = raw.counter.as_deref()?;
+    report.take(at.key("counter"), check_name(counter))?;
+    Some(counter.into())
+}
+
+/// A rule and where it stands.
+#[derive(Clone, Copy)]
+struct Sharing<'r> {
+    rule: &'r Rule,
+    limiting: &'r Limiting,
+    line: usize,
+}
+
+/// Whether `rules`, which stand at `at`, can share counters as they say.
+pub(super) fn check(
+    raw: &raw::ZeroOrMany<raw::Rule>,
+    rules: &[(Rule, Refusal)],
+    at: At<'_>,
+    report: &mut Report<'_>,
+) {
+    let mut counters: HashMap<&str, Vec<Sharing<'_>>> = HashMap::new();
+    let mut compiled = rules.iter();
+    each(raw, at, |raw, at| {
+        let (rule, _) = compiled.next()?;
+        let Action::Limit(limiting) = &rule.action else { return None };
+        let sharing = Sharing { rule, limiting, line: report.line(at.key("name")) };
+        let others = counters.entry(rule.counter()).or_default();
+        // What is wrong with a rule is said already, and may be why it differs.
+        let is_comparable = raw.name.is_some() && !report.is_faulty(at);
+        if let Some(first) = others.first().filter(|_| is_comparable) {
+            compare(*first, sharing, at, report);
+        }
+        for other in others.iter().filter(|_| is_comparable) {
+            compare_beside(*other, sharing, at, report);
+        }
+        if is_comparable {
+            others.push(sharing);
+        }
+        Some(())
+    });
+    note_unshared(raw, &counters, at, report);
+}
+
+/// What all rules of a counter have in common with the first of them.
+fn compare(first: Sharing<'_>, other: Sharing<'_>, at: At<'_>, report: &mut Report<'_>) {
+    let (one, two) = (first.limiting, other.limiting);
+    let aspects = [
+        ("key", one.key.to_string(), two.key.to_string()),
+        ("limits", limits(one), limits(two)),
+        ("throttle", throttle(one.throttle), throttle(two.throttle)),
+        ("enforce", one.enforce.to_string(), two.enforce.to_string()),
+        (
+            "on_change",
+            format!("{:?}", one.on_change).to_lowercase(),
+            format!("{:?}", two.on_change).to_lowercase(),
+        ),
+        ("scope", scope(one), scope(two)),
+    ];
+    for (what, one, two) in aspects.into_iter().filter(|(_, one, two)| one != two) {
+        differ(what, (first, &one), (other, &two), at, report);
+    }
+}
+
+/// What two rules of a counter must not differ in, if both have it.
+fn compare_beside(earlier: Sharing<'_>, later: Sharing<'_>, at: At<'_>, report: &mut Report<'_>) {
+    let most = |sharing: Sharing<'_>| sharing.limiting.in_flight.map(NonZeroU32::get);
+    if let (Some(one), Some(two)) = (most(earlier), most(later))
+        && one != two
+    {
+        differ("in_flight", (earlier, &one.to_string()), (later, &two.to_string()), at, report);
+    }
+    let delays = |sharing: Sharing<'_>| matches!(sharing.limiting.throttle, Throttle::Delay(_));
+    let holds = |sharing: Sharing<'_>| sharing.limiting.tariff.charging() == Charging::OnAnswer;
+    for (delaying, holding) in [(earlier, later), (later, earlier)] {
+        if delays(delaying) && holds(holding) {
+            let fault = Fault::new(format!(
+                "rule {} in line {} delays, and the response decides what rule {} in line {} charges to their counter {}",
+                named(&delaying.rule.name),
+                delaying.line,
+                named(&holding.rule.name),
+                holding.line,
+                named(later.rule.counter()),
+            ));
+            report.value(at.key(place(later.rule)), fault.hint("nobody knows when there will be room"));
+        }
+    }
+}
+
+fn differ(
+    what: &str,
+    (first, one): (Sharing<'_>, &str),
+    (other, two): (Sharing<'_>, &str),
+    at: At<'_>,
+    report: &mut Report<'_>,
+) {
+    let fault = Fault::new(format!(
+        "rules of the counter {} need the same `{what}`: {} in line {} has {one}, {} in line {} has {two}",
+        named(other.rule.counter()),
+        named(&first.rule.name),
+        first.line,
+        named(&other.rule.name),
+        other.line,
+    ));
+    report.value(at.key(place(other.rule)), fault.hint("another `counter` makes them count apart"));
+}
+
+/// Which key of a rule names its counter.
+fn place(rule: &Rule) -> &'static str {
+    if rule.counter() == &*rule.name { "name" } else { "counter" }
+}
+
+/// A counter of one rule alone may be misspelt.
+fn note_unshared(
+    raw: &raw::ZeroOrMany<raw::Rule>,
+    counters: &HashMap<&str, Vec<Sharing<'_>>>,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) {
+    each(raw, at, |raw, at| {
+        let counter = raw.counter.as_deref()?;
+        let alone = counters.get(counter).is_some_and(|rules| rules.len() == 1);
+        if alone && raw.name.as_deref() != Some(counter) {
+            let others = counters.keys().copied().filter(|other| *other != counter);
+            let note = Fault::new(format!("no other rule charges the counter {}", named(counter)));
+            report.note(
+                at.key("counter"),
+                match nearest(counter, others) {
+                    Some(meant) => note.hint(format!("did you mean `{meant}`?")),
+                    None => note,
+                },
+            );
+        }
+        Some(())
+    });
+}
+
+fn limits(limiting: &Limiting) -> String {
+    let shown: Vec<String> = limiting.limits.iter().map(limit).collect();
+    if shown.is_empty() { "none".to_owned() } else { shown.join(" and ") }
+}
+
+fn limit(limit: &RuleLimit) -> String {
+    let mut text = quota(&limit.quota);
+    if let Some(raised) = &limit.raised {
+        text += &format!(", raised to {}", raised.limit());
+    }
+    if let Some(nested) = &limit.nested {
+        text += &format!(", prefix {}", nested.prefix);
+    }
+    text
+}
+
+fn quota(quota: &Quota) -> String {
+    let algorithm = quota.algorithm();
+    let mut text = format!("{}, {algorithm}", quota.limit());
+    if algorithm.has_burst() {
+        text += &format!(", burst {}", quota.burst());
+    }
+    if quota.precision() > 1 {
+        text += &format!(", precision {}", quota.precision());
+    }
+    if quota.zone() != Zone::default() {
+        text += &format!(", {}", quota.zone().name());
+    }
+    text
+}
+
+/// What makes other counters, or has a rule charge without being in force. Whether requests that are over wait or are
+/// rejected is each rule's own.
+fn throttle(throttle: Throttle) -> String {
+    match throttle {
+        Throttle::Hard | Throttle::Delay(_) => "hard".to_owned(),
+        Throttle::Soft { margin, .. } => Throttle::Soft { margin, delay: None }.to_string(),
+        Throttle::Shadow | Throttle::Elastic(_) => throttle.to_string(),
+    }
+}
+
+fn scope(limiting: &Limiting) -> String {
+    limiting.remote.as_ref().map_or_else(|| "local".to_owned(), |remote| format!("rls {}", remote.place))
+}

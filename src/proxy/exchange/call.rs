@@ -1,0 +1,23 @@
+//! The status of a gRPC call, which comes with the end of the response and may decide what the request is charged.
+
+use http::HeaderMap;
+
+use super::Exchange;
+use crate::rules::grpc::GrpcStatus;
+
+impl Exchange {
+    /// The response has ended with these trailers.
+    pub(in crate::proxy) fn note_trailers(&mut self, trailers: &HeaderMap) {
+        if let Some(status) = GrpcStatus::of_fields(trailers) {
+            self.settle_call(status);
+        }
+    }
+
+    /// The status of the call is known, which may decide what it is charged.
+    pub(super) fn settle_call(&mut self, status: GrpcStatus) {
+        if let Some(settlement) = self.settlement.as_mut().filter(|settlement| settlement.awaits_call()) {
+            let shared = &self.connection.worker.shared;
+            settlement.settle_call(Some(status), (&shared.limiter, shared.clock.now()));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Statuses of gRPC calls, by number and by name.
+//!
+//! The status of a call is in the trailers of the response, or in its header where there is nothing else ("gRPC over
+//! HTTP/2", Trailers-Only). A response without one has the status that the HTTP status stands for.
+
+use std::fmt;
+
+use http::{HeaderMap, HeaderName, StatusCode};
+
+/// The field that has the status of a call.
+pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+/// Every status by its number ("Status codes and their use in gRPC"): as `grpc-status` has it, and as people write it.
+const STATUSES: [(&str, &str); 17] = [
+    ("0", "ok"),
+    ("1", "cancelled"),
+    ("2", "unknown"),
+    ("3", "invalid_argument"),
+    ("4", "deadline_exceeded"),
+    ("5", "not_found"),
+    ("6", "already_exists"),
+    ("7", "permission_denied"),
+    ("8", "resource_exhausted"),
+    ("9", "failed_precondition"),
+    ("10", "aborted"),
+    ("11", "out_of_range"),
+    ("12", "unimplemented"),
+    ("13", "internal"),
+    ("14", "unavailable"),
+    ("15", "data_loss"),
+    ("16", "unauthenticated"),
+];
+
+/// The status of a gRPC call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GrpcStatus(u8);
+
+impl GrpcStatus {
+    /// The client gave up.
+    pub const CANCELLED: Self = Self(1);
+    /// None of the others.
+    pub const UNKNOWN: Self = Self(2);
+    /// Too late.
+    pub const DEADLINE_EXCEEDED: Self = Self(4);
+    /// There is no such method.
+    pub const UNIMPLEMENTED: Self = Self(12);
+    /// The client may not do this.
+    pub const PERMISSION_DENIED: Self = Self(7);
+    /// Over a limit.
+    pub const RESOURCE_EXHAUSTED: Self = Self(8);
+    /// Something is broken.
+    pub const INTERNAL: Self = Self(13);
+    /// The service is away.
+    pub const UNAVAILABLE: Self = Self(14);
+    /// Nobody knows who the client is.
+    pub const UNAUTHENTICATED: Self = Self(16);
+
+    /// All names, in the order of the numbers.
+    pub fn names() -> impl Iterator<Item = &'static str> + Clone {
+        STATUSES.iter().map(|(_, name)| *name)
+    }
+
+    /// The status with this number.
+    pub fn from_code(code: u64) -> Option<Self> {
+        u8::try_from(code).ok().filter(|code| usize::from(*code) < STATUSES.len()).map(Self)
+    }
+
+    /// The status with this name, in whatever case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let place = STATUSES.iter().position(|(_, known)| known.eq_ignore_ascii_case(name))?;
+        Self::from_code(place as u64)
+    }
+
+    /// What `fields`, a header or trailers, say. What is no known status counts as `unknown`, as clients take it.
+    pub fn of_fields(fields: &HeaderMap) -> Option<Self> {
+        let value = fields.get(GRPC_STATUS)?;
+        let code = value.to_str().ok().and_then(|text| text.parse().ok());
+        Some(code.and_then(Self::from_code).unwrap_or(Self::UNKNOWN))
+    }
+
+    /// What clients make of a response that says nothing ("HTTP to gRPC Status Code Mapping").
+    pub const fn of_silence(status: StatusCode) -> Self {
+        match status.as_u16() {
+            400 => Self::INTERNAL,
+            401 => Self::UNAUTHENTICATED,
+            403 => Self::PERMISSION_DENIED,
+            404 => Self::UNIMPLEMENTED,
+            429 | 502..=504 => Self::UNAVAILABLE,
+            _ => Self::UNKNOWN,
+        }
+    }
+
+    /// As `grpc-status` has it.
+    pub const fn as_str(self) -> &'static str {
+        STATUSES[self.0 as usize].0
+    }
+}
+
+impl fmt::Display for GrpcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(STATUSES[usize::from(self.0)].1)
+    }
+}
+
+/// Some statuses of calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GrpcStatuses(u32);
+
+impl GrpcStatuses {
+    /// Whether `status` is one of them.
+    pub const fn contain(self, status: GrpcStatus) -> bool {
+        self.0 & (1 << status.0) != 0
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl FromIterator<GrpcStatus> for GrpcStatuses {
+    fn from_iter<I: IntoIterator<Item = GrpcStatus>>(statuses: I) -> Self {
+        Self(statuses.into_iter().fold(0, |all, status| all | 1 << status.0))
+    }
+}
+
+/// How much is known of the status of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallStatus {
+    /// The request is no call, and the response has no status of one.
+    None,
+    /// The end of the response will tell.
+    Awaited,
+    /// It is this.
+    Known(GrpcStatus),
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_are_those_of_grpc() {
+        let status = |name| GrpcStatus::from_name(name);
+        assert_eq!(status("unauthenticated"), Some(GrpcStatus::UNAUTHENTICATED));
+        assert_eq!(status("UNAVAILABLE"), GrpcStatus::from_code(14));
+        assert_eq!((status("timeout"), status("")), (None, None));
+        assert_eq!(GrpcStatus::from_code(17), None);
+        for (code, name) in GrpcStatus::names().enumerate() {
+            let status = GrpcStatus::from_name(name).unwrap();
+            assert_eq!(status.as_str(), code.to_string());
+            assert_eq!(status.to_string(), name);
+        }
+    }
+
+    #[test]
+    fn a_status_that_nobody_knows_is_unknown() {
+        let of = |value: &str| {
+            let fields = HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_str(value).unwrap())]);
+            GrpcStatus::of_fields(&fields)
+        };
+        assert_eq!(of("16"), Some(GrpcStatus::UNAUTHENTICATED));
+        for odd in ["17", "255", "256", "-1", "", "0x10", "18446744073709551616", "ok"] {
+            assert_eq!(of(odd), Some(GrpcStatus::UNKNOWN), "{odd:?}");
+        }
+        assert_eq!(GrpcStatus::of_fields(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn a_set_has_what_was_put_in() {
+        let some: GrpcStatuses = [0, 7, 16].into_iter().filter_map(GrpcStatus::from_code).collect();
+        let found = (0..17).filter(|code| some.contain(GrpcStatus::from_code(*code).unwrap()));
+        assert_eq!(found.collect::<Vec<_>>(), [0, 7, 16]);
+        assert!(!some.is_empty() && GrpcStatuses::default().is_empty());
+    }
+}

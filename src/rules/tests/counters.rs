@@ -1,0 +1,156 @@
+//! Rules that charge one counter.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::limiter::Lineage;
+use crate::limiter::quota::Ban;
+use crate::limiter::reservation::{Charging, Reservation};
+use crate::rules::tariff::{Cost, Tariff, Told};
+
+/// A rule for `path` of 10 an hour that charges the counter `budget`.
+fn sharing(name: &str, path: &str, change: impl FnOnce(&mut Limiting)) -> Rule {
+    let Action::Limit(mut limiting) = limiting(&[KeyPart::ClientIp], OnMissing::Skip, &[10]) else {
+        panic!()
+    };
+    limiting.counter = Some("budget".into());
+    change(&mut limiting);
+    rule(name, &[path], Action::Limit(limiting))
+}
+
+fn costing(cost: u32) -> impl FnOnce(&mut Limiting) {
+    move |limiting| limiting.tariff = Tariff::fixed(cost)
+}
+
+/// Units are held until a header of the response tells the cost.
+fn told(limiting: &mut Limiting) {
+    let told = Told { name: HeaderName::from_static("x-tokens"), otherwise: 4, most: None };
+    limiting.tariff = Tariff { cost: Cost::ResponseHeader(told), ..Tariff::fixed(1) };
+}
+
+#[test]
+fn rules_with_one_counter_charge_it_each_at_its_cost() {
+    let bound = bound(vec![sharing("exports", "/export", costing(5)), sharing("rest", "/", costing(1))]);
+    assert!(bound.passes("/export"));
+    assert!((0..5).all(|_| bound.passes("/")));
+    assert!(!bound.passes("/") && !bound.passes("/export"));
+}
+
+#[test]
+fn a_request_that_two_rules_of_a_counter_match_is_charged_by_each_or_by_none() {
+    let bound = bound(vec![sharing("exports", "/export", costing(5)), sharing("all", "~.", costing(1))]);
+    assert!(bound.passes("/export"));
+    // Four are left: the export alone does not fit, and "all" is not charged for it.
+    assert!(!bound.passes("/export"));
+    assert!((0..4).all(|_| bound.passes("/")));
+    assert!(!bound.passes("/"));
+}
+
+#[test]
+fn a_wait_covers_all_that_a_request_is_charged_to_one_counter() {
+    let bound = bound(vec![sharing("a", "/both", costing(5)), sharing("b", "~.", costing(5))]);
+    assert!(bound.passes("/both"));
+    let decision = bound.decide("/both");
+    // Ten units of ten an hour, not five.
+    assert_eq!(decision.verdicts()[0].wait().as_secs(), 3600);
+    assert!(!bound.passes("/both"));
+}
+
+#[test]
+fn what_one_rule_holds_is_not_there_for_another() {
+    let bound = bound(vec![sharing("tokens", "/tokens", told), sharing("rest", "/", costing(4))]);
+    let held = bound.limited("/tokens")[0];
+    assert_eq!(held.check.charging, Charging::OnAnswer);
+    assert!(bound.passes("/tokens"));
+    assert!(bound.passes("/"));
+    assert!(!bound.passes("/"), "four are charged and four are held");
+    // The response says that it cost nothing.
+    let mut reservation = Reservation::new(&held.check, START);
+    bound.limiter.settle(&mut reservation, 0, START);
+    assert!(bound.passes("/"));
+    assert!(!bound.passes("/"));
+}
+
+#[test]
+fn who_meets_only_what_others_hold_is_not_banned() {
+    let ban = |limiting: &mut Limiting| {
+        costing(8)(limiting);
+        let (first, most) = (std::time::Duration::from_secs(60), std::time::Duration::from_secs(60));
+        limiting.ban = Some(Ban { first, most });
+    };
+    let bound = bound(vec![sharing("tokens", "/tokens", told), sharing("rest", "/", ban)]);
+    let held = bound.limited("/tokens")[0];
+    assert!(bound.passes("/tokens"));
+    let decision = bound.decide("/");
+    assert!(decision.is_refused());
+    assert!(decision.verdicts().iter().all(|verdict| verdict.wait().is_zero()), "{decision:?}");
+    bound.limiter.settle(&mut Reservation::new(&held.check, START), 0, START);
+    assert!(bound.passes("/"));
+}
+
+#[test]
+fn the_counter_is_the_lineage_of_limits_and_permits_and_the_rule_that_of_bans() {
+    let change = |limiting: &mut Limiting| {
+        limiting.in_flight = NonZeroU32::new(3);
+        let (first, most) = (std::time::Duration::from_secs(60), std::time::Duration::from_secs(60));
+        limiting.ban = Some(Ban { first, most });
+    };
+    let rules = [
+        sharing("a", "/a", change),
+        sharing("b", "/b", change),
+        limit("budget", &[], &[KeyPart::ClientIp], &[10]),
+    ];
+    let specs = meter_specs(&rules);
+    let lineage = |name: &str| Lineage { rule: name.into(), key: "[client_ip]".into() };
+    let lineages: Vec<_> = specs.into_iter().map(|spec| spec.lineage).collect();
+    // Ban, permits and limit of the first; of the second only its ban is its own; the third is the counter by its name.
+    assert_eq!(lineages, ["a", "budget", "budget", "b"].map(lineage));
+    let bound = bound(rules.into());
+    let meters = |index| bound.rules.meters(RuleIndex(index)).collect::<Vec<_>>();
+    assert_eq!(meters(0)[1..], meters(1)[1..]);
+    assert_ne!(meters(0)[0], meters(1)[0]);
+    assert_eq!(meters(2), meters(0)[2..]);
+}
+
+#[test]
+fn a_route_that_moves_to_another_rule_of_its_counter_keeps_what_is_used() {
+    let before = vec![sharing("a", "/a", costing(6)), sharing("b", "/b", costing(1))];
+    let after = vec![sharing("c", "/a", costing(6))];
+    let bound = bound(before);
+    assert!(bound.passes("/a"));
+    let meters = bound.limiter.install(&meter_specs(&after), START);
+    bound.limiter.retire_others(&meters, START);
+    let rules = RuleSet::bind(after, &meters, bound.limiter.hasher());
+    let bound = Bound { rules, limiter: bound.limiter };
+    assert!(!bound.passes("/a"));
+}
+
+proptest! {
+    /// Two rules charge one counter, one of them when the response has come. At no moment is more charged and held than
+    /// the limit has, whatever the order of requests and responses, and whatever room there is is given.
+    #[test]
+    fn charges_and_holds_of_all_rules_never_exceed_the_limit(steps in prop::collection::vec((0..4_u8, 0..=4_u32), 1..60)) {
+        let bound = bound(vec![sharing("tokens", "/tokens", told), sharing("rest", "/", costing(1))]);
+        let (mut charged, mut held) = (0, Vec::new());
+        for (step, due) in steps {
+            let room = 10 - charged - 4 * u32::try_from(held.len()).unwrap();
+            match step {
+                0 => {
+                    let check = bound.limited("/tokens")[0].check;
+                    let passes = bound.passes("/tokens");
+                    prop_assert_eq!(passes, room >= 4);
+                    held.extend(passes.then(|| Reservation::new(&check, START)));
+                }
+                1 => if let Some(mut reservation) = held.pop() {
+                    bound.limiter.settle(&mut reservation, due, START);
+                    charged += due;
+                },
+                _ => {
+                    let passes = bound.passes("/");
+                    prop_assert_eq!(passes, room >= 1);
+                    charged += u32::from(passes);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Counting by more of a response than its status: its headers, and the status of gRPC calls.
+
+use std::io::Read as _;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response};
+
+use super::{obedient, remaining, statuses, with_rule};
+use crate::support::h2::{H2, Whole};
+use crate::support::h2_origin::H2Origin;
+use crate::support::{Client, Origin, Request, Then, Weir, ask, config, origin, wait};
+
+/// A request that has the upstream answer 200 with this header.
+fn told(header: &str) -> Request {
+    Request::get("/200").header("x-answer", header)
+}
+
+fn asked(weir: &Weir, request: &Request, times: usize) -> Vec<u16> {
+    (0..times).map(|_| ask(weir.address(), request).status).collect()
+}
+
+#[test]
+fn a_header_of_the_response_decides_what_counts() {
+    let origin = obedient();
+    let rule = "{ name: login, key: [], limit: 2/year, algorithm: fixed_window, count: { response_header: { x-login: [failed, \"~^locked-\"] } } }";
+    let weir = with_rule(&origin, rule);
+    assert_eq!(asked(&weir, &told("X-Login: ok"), 3), [200; 3]);
+    assert_eq!(statuses(&weir, &["/200", "/401"]), [200, 401]);
+    assert_eq!(remaining(&weir, &told("X-Login: failed")), 1);
+    assert_eq!(remaining(&weir, &told("x-login: locked-1")), 0);
+    assert_eq!(asked(&weir, &told("X-Login: ok"), 2), [429; 2]);
+}
+
+#[test]
+fn any_line_of_a_repeated_response_header_may_match() {
+    let origin = Origin::start(|turn| {
+        turn.send("HTTP/1.1 200 OK\r\nx-login: ok\r\nX-Login: failed\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(Then::Keep)
+    });
+    let weir = with_rule(
+        &origin,
+        "{ name: a, key: [], limit: 1/d, count: { response_header: { x-login: failed } } }",
+    );
+    assert_eq!(statuses(&weir, &["/", "/"]), [200, 429]);
+}
+
+#[test]
+fn a_redirect_counts_by_its_location() {
+    let origin = obedient();
+    let rule = "{ name: login, key: [], limit: 2/d, count: { response_status: 3xx, response_header: { location: \"~^/login\" } } }";
+    let weir = with_rule(&origin, rule);
+    let redirected = |to: &str| Request::get("/302").header("x-answer", &format!("Location: {to}"));
+    assert_eq!(asked(&weir, &redirected("/home"), 3), [302; 3]);
+    // Both must hold.
+    assert_eq!(asked(&weir, &told("location: /login"), 3), [200; 3]);
+    assert_eq!(asked(&weir, &redirected("/login?failed"), 3), [302, 302, 429]);
+}
+
+#[test]
+fn a_header_that_is_absent_counts_where_it_must_be_there() {
+    let origin = obedient();
+    let weir = with_rule(
+        &origin,
+        "{ name: a, key: [], limit: 1/d, count: { response_header: { x-cache: \"!present\" } } }",
+    );
+    assert_eq!(asked(&weir, &told("x-cache: hit"), 3), [200; 3]);
+    assert_eq!(statuses(&weir, &["/200", "/200"]), [200, 429]);
+}
+
+#[test]
+fn a_response_header_is_that_of_the_upstream_and_a_local_reply_has_none() {
+    let (_socket, address) = origin::refusing();
+    let rule = |count: &str| {
+        let rule = format!("{{ name: a, key: [], limit: 1/d, count: {{ response_header: {count} }} }}");
+        Weir::start(&config(address, &format!("rules:\n  - {rule}\n")))
+    };
+    let named = rule("{ x-login: failed }");
+    assert_eq!(statuses(&named, &["/", "/"]), [503, 503]);
+    // What Weir adds is not the upstream's.
+    let ours = rule("{ x-ratelimit-limit: \"*\" }");
+    assert_eq!(statuses(&ours, &["/", "/"]), [503, 503]);
+    let absent = rule("{ x-login: \"!present\" }");
+    assert_eq!(statuses(&absent, &["/", "/"]), [503, 429]);
+}
+
+#[test]
+fn counting_by_the_status_leaves_the_header_of_the_response_as_it_came() {
+    let header = "X-Odd-CASE: 1";
+    let origin = obedient();
+    let seen = |count: &str| {
+        let weir = with_rule(&origin, &format!("{{ name: a, key: [], limit: 9/d, count: {count} }}"));
+        let client = Client::connect(weir.address());
+        client.send(told(header).bytes());
+        let (mut stream, mut response) = (client.wire.stream(), Vec::new());
+        while !response.ends_with(b"ok") {
+            let mut piece = [0; 1024];
+            let length = stream.read(&mut piece).unwrap();
+            assert!(length > 0, "cut off");
+            response.extend_from_slice(&piece[..length]);
+        }
+        String::from_utf8(response).unwrap().contains(header)
+    };
+    assert!(seen("{ response_status: 401 }"));
+    // Where a rule reads the header, its names are in lower case.
+    assert!(!seen("{ response_header: { x-odd-case: \"2\" } }"));
+}
+
+/// An upstream whose calls end with the status that the request has as `x-status`: in trailers, or in the header alone
+/// where `x-only` is there too. Without `x-status` it ends without any.
+fn calls() -> H2Origin {
+    H2Origin::start(None, |request, mut respond| async move {
+        let status = request.headers().get("x-status").cloned();
+        let http = request.headers().get("x-http").map_or("200", |value| value.to_str().unwrap());
+        let head = Response::builder().status(http).header("content-type", "application/grpc");
+        let fields = |status: HeaderValue| HeaderMap::from_iter([("grpc-status".parse().unwrap(), status)]);
+        match (status, request.headers().contains_key("x-only")) {
+            (Some(status), true) => {
+                respond.send_response(head.header("grpc-status", status).body(()).unwrap(), true)?;
+            }
+            (status, _) => {
+                let mut stream = respond.send_response(head.body(()).unwrap(), false)?;
+                stream.send_data(Bytes::from_static(b"\0\0\0\0\x01x"), status.is_none())?;
+                if let Some(status) = status {
+                    stream.send_trailers(fields(status))?;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A proxy for calls with this rule, and a client of it.
+fn called(origin: &H2Origin, rule: &str) -> (Weir, H2) {
+    let weir = Weir::start(&config(origin.address(), &format!("rules:\n  - {rule}\n")));
+    let client = H2::connect(weir.address());
+    (weir, client)
+}
+
+fn status_of(call: &Whole) -> String {
+    let trailers = call.trailers.as_ref().and_then(|trailers| trailers.get("grpc-status"));
+    trailers
+        .map_or_else(|| call.header("grpc-status").to_owned(), |status| status.to_str().unwrap().to_owned())
+}
+
+const REJECTED: &str = "8";
+const FAILED_CALLS: &str = "{ name: auth, key: [], limit: 2/year, algorithm: fixed_window, count: { grpc_status: [16, permission_denied] } }";
+
+#[test]
+fn a_call_counts_by_the_status_in_its_trailers() {
+    let origin = calls();
+    let (_weir, mut client) = called(&origin, FAILED_CALLS);
+    let mut call = |status: &str| {
+        let request = client.call().header("x-status", status);
+        status_of(&client.ask(request))
+    };
+    assert_eq!(
+        ["0", "0", "14", "16", "0", "7", "0"].map(&mut call),
+        ["0", "0", "14", "16", "0", "7", REJECTED]
+    );
+}
+
+#[test]
+fn a_call_counts_by_the_status_of_a_response_that_is_trailers_only() {
+    let origin = calls();
+    let (_weir, mut client) = called(&origin, FAILED_CALLS);
+    let mut call = |status: &str| {
+        let request = client.call().header("x-status", status).header("x-only", "1");
+        status_of(&client.ask(request))
+    };
+    assert_eq!(["0", "16", "5", "16", "16"].map(&mut call), ["0", "16", "5", "16", REJECTED]);
+}
+
+#[test]
+fn a_response_without_the_status_of_a_call_has_that_of_its_http_status() {
+    let origin = calls();
+    let (_weir, mut client) = called(&origin, FAILED_CALLS);
+    let mut call = |http: &str| {
+        let request = client.call().header("x-http", http);
+        client.ask(request)
+    };
+    // Unknown, unavailable, unauthenticated, permission denied.
+    let found = ["200", "503", "401", "403"].map(|http| call(http).status.as_u16());
+    assert_eq!(found, [200, 503, 401, 403]);
+    assert_eq!(status_of(&call("200")), REJECTED);
+}
+
+#[test]
+fn a_call_in_flight_holds_what_it_may_be_charged() {
+    let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    let held = std::sync::Arc::clone(&gate);
+    let origin = H2Origin::start(None, move |_, mut respond| {
+        let held = std::sync::Arc::clone(&held);
+        async move {
+            let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+            let mut stream = respond.send_response(head, false)?;
+            stream.send_data(Bytes::from_static(b"\0\0\0\0\0"), false)?;
+            held.acquire().await.unwrap().forget();
+            let ok = HeaderMap::from_iter([("grpc-status".parse().unwrap(), HeaderValue::from_static("0"))]);
+            stream.send_trailers(ok)
+        }
+    });
+    let (_weir, mut client) = called(&origin, FAILED_CALLS);
+    let request = || client_call(&client);
+    let requests = [request(), request()];
+    let open: Vec<_> = requests.into_iter().map(|request| client.begin(request, true).0).collect();
+    let heads: Vec<_> = open.into_iter().map(|response| client.head(response).unwrap()).collect();
+    let third = client.call();
+    assert_eq!(status_of(&client.ask(third)), REJECTED, "two calls may yet fail");
+    gate.add_permits(1000);
+    for head in heads {
+        let mut stream = head.into_body();
+        client.within(async {
+            while stream.data().await.is_some() {}
+            stream.trailers().await.unwrap()
+        });
+    }
+    let next = client.call();
+    assert_eq!(status_of(&client.ask(next)), "0", "neither has failed");
+}
+
+fn client_call(client: &H2) -> http::request::Builder {
+    client.call()
+}
+
+#[test]
+fn a_client_that_leaves_before_the_trailers_has_used_a_try() {
+    let origin = H2Origin::start(None, |_, mut respond| async move {
+        let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+        let mut stream = respond.send_response(head, false)?;
+        stream.send_data(Bytes::from_static(b"\0\0\0\0\0"), false)?;
+        std::future::poll_fn(|cx| stream.poll_reset(cx)).await.map(drop)
+    });
+    let (weir, mut client) = called(&origin, FAILED_CALLS);
+    for tries in 1..=2 {
+        let request = client.call();
+        let (response, stream) = client.begin(request, true);
+        drop((client.head(response).unwrap(), stream));
+        wait::until_true("the call to be over", || {
+            weir.metric("weir_requests_reset_total", &[]) == f64::from(tries)
+        });
+    }
+    let request = client.call();
+    assert_eq!(status_of(&client.ask(request)), REJECTED);
+}
+
+#[test]
+fn a_call_that_the_upstream_breaks_off_is_unavailable() {
+    let origin = H2Origin::start(None, |_, mut respond| async move {
+        let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+        let mut stream = respond.send_response(head, false)?;
+        stream.send_data(Bytes::from_static(b"\0\0\0\0\0"), false)?;
+        stream.send_reset(h2::Reason::INTERNAL_ERROR);
+        Ok(())
+    });
+    let rule = "{ name: a, key: [], limit: 1/d, count: { grpc_status: unavailable } }";
+    let (weir, mut client) = called(&origin, rule);
+    let request = client.call();
+    let (response, _stream) = client.begin(request, true);
+    // The reset may come before the head has been read.
+    let _ = client.whole(response);
+    wait::until_true("the call to be over", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
+    let request = client.call();
+    assert_eq!(status_of(&client.ask(request)), REJECTED);
+}
+
+#[test]
+fn a_local_reply_to_a_call_counts_by_the_status_that_the_client_gets() {
+    let (_socket, address) = origin::refusing();
+    let rule = "{ name: a, key: [], limit: 1/d, count: { grpc_status: unavailable } }";
+    let weir = Weir::start(&config(address, &format!("rules:\n  - {rule}\n")));
+    let mut client = H2::connect(weir.address());
+    let mut call = || {
+        let request = client.call();
+        status_of(&client.ask(request))
+    };
+    assert_eq!([call(), call()], ["14", REJECTED]);
+}
+
+#[test]
+fn a_request_that_is_no_call_has_no_status_of_one() {
+    let origin = Origin::hello();
+    let rule = "{ name: a, key: [], limit: 1/d, count: { grpc_status: [0, unknown] } }";
+    let weir = with_rule(&origin, rule);
+    assert_eq!(statuses(&weir, &["/", "/", "/"]), [200; 3]);
+}
+
+#[test]
+fn a_call_is_refunded_by_its_status() {
+    let origin = calls();
+    let rule = "{ name: a, key: [], limit: 2/year, algorithm: fixed_window, refund_on: [unavailable, 5xx] }";
+    let (_weir, mut client) = called(&origin, rule);
+    let mut call = |status: &str| {
+        let request = client.call().header("x-status", status);
+        status_of(&client.ask(request))
+    };
+    let statuses = ["14", "14", "14", "0", "14", "5", "0"].map(&mut call);
+    assert_eq!(statuses, ["14", "14", "14", "0", "14", "5", REJECTED]);
+}
+
+#[test]
+fn a_retried_request_counts_by_the_response_that_the_client_gets() {
+    let attempts = std::sync::atomic::AtomicUsize::new(0);
+    let origin = Origin::start(move |turn| {
+        turn.body()?;
+        // Every other attempt fails, with the header that counts.
+        let fails = attempts.fetch_add(1, std::sync::atomic::Ordering::SeqCst).is_multiple_of(2);
+        let (status, login) = if fails { (503, "failed") } else { (200, "ok") };
+        turn.send(format!("HTTP/1.1 {status} Told\r\nx-login: {login}\r\ncontent-length: 0\r\n\r\n"))?;
+        Ok(Then::Keep)
+    });
+    let upstream = format!(
+        "{{ address: \"{}\", retries: {{ attempts: 2, retry_on: 503, backoff: 1ms..2ms }} }}",
+        origin.address()
+    );
+    let rule = "{ name: a, key: [], limit: 1/d, count: { response_header: { x-login: failed } } }";
+    let rules = format!("rules:\n  - {rule}\n");
+    let weir = Weir::start(&crate::support::config_with(crate::support::LISTENER, &upstream, &rules));
+    assert_eq!(statuses(&weir, &["/", "/", "/"]), [200; 3]);
+    assert_eq!(origin.seen().len(), 6);
+}

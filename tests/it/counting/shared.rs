@@ -1,0 +1,149 @@
+//! One counter for several rules.
+
+use super::obedient;
+use crate::support::{Origin, Request, Response, Weir, ask, config};
+
+/// A proxy with these rules.
+fn with_rules(origin: &Origin, rules: &[&str]) -> Weir {
+    Weir::start(&yaml(origin, rules))
+}
+
+fn yaml(origin: &Origin, rules: &[&str]) -> String {
+    let rules: String = rules.iter().map(|rule| format!("  - {rule}\n")).collect();
+    config(origin.address(), &format!("ietf_headers: true\nrules:\n{rules}"))
+}
+
+fn asked(weir: &Weir, path: &str) -> Response {
+    ask(weir.address(), &Request::get(path).header("x-key", "7"))
+}
+
+fn statuses(weir: &Weir, paths: &[&str]) -> Vec<u16> {
+    paths.iter().map(|path| asked(weir, path).status).collect()
+}
+
+const LIMIT: &str = "key: { header: x-key }, limit: 100/year, algorithm: fixed_window, counter: budget";
+
+#[test]
+fn one_budget_for_routes_of_different_cost() {
+    let origin = obedient();
+    let exports = format!("{{ name: exports, match: {{ path: /200 }}, cost: 50, {LIMIT} }}");
+    let rest = format!("{{ name: rest, except: {{ path: /200 }}, {LIMIT} }}");
+    let weir = with_rules(&origin, &[&exports, &rest]);
+    assert_eq!(statuses(&weir, &["/200", "/201"]), [200, 201]);
+    // 49 are left.
+    assert_eq!(statuses(&weir, &["/200"]), [429]);
+    assert_eq!(statuses(&weir, &["/201"; 49]), [201; 49]);
+    let rejected = asked(&weir, "/201");
+    assert_eq!((rejected.status, rejected.number("x-ratelimit-remaining")), (429, 0));
+    let decisions =
+        |rule, outcome| weir.metric("weir_decisions_total", &[("rule", rule), ("outcome", outcome)]);
+    assert_eq!((decisions("exports", "allowed"), decisions("exports", "limited")), (1.0, 1.0));
+    assert_eq!((decisions("rest", "allowed"), decisions("rest", "limited")), (50.0, 1.0));
+    // Another client has a budget of its own.
+    assert_eq!(ask(weir.address(), &Request::get("/200").header("x-key", "8")).status, 200);
+    let shown = weir.admin_json("/limits");
+    assert_eq!([&shown["rules"][0]["counter"], &shown["rules"][1]["counter"]], ["budget", "budget"]);
+    assert_eq!(shown["table"]["live"], 2);
+}
+
+#[test]
+fn clients_are_told_of_a_counter_once_and_by_its_name() {
+    let origin = obedient();
+    let surcharge = format!("{{ name: surcharge, match: {{ path: /200 }}, cost: 49, {LIMIT} }}");
+    let all = format!("{{ name: all, {LIMIT} }}");
+    let weir = with_rules(&origin, &[&surcharge, &all]);
+    // Both rules match, and each charges its cost.
+    let both = asked(&weir, "/200");
+    assert_eq!(both.head.get("x-ratelimit-limit").unwrap(), "100, 100;w=31536000;name=\"budget\"");
+    assert_eq!(both.number("x-ratelimit-remaining"), 50);
+    let members = both.head.get("ratelimit-policy").unwrap().matches("budget").count();
+    assert_eq!(members, 1, "{:?}", both.head);
+    assert_eq!(asked(&weir, "/201").number("x-ratelimit-remaining"), 49);
+    let rejected = asked(&weir, "/200");
+    assert_eq!((rejected.status, rejected.number("x-ratelimit-remaining")), (429, 49), "nothing is charged");
+}
+
+#[test]
+fn clients_are_told_how_a_counter_stands_when_the_response_has_told_the_cost() {
+    let origin = obedient();
+    let tokens = format!(
+        "{{ name: tokens, match: {{ path: /200 }}, cost: {{ response_header: x-tokens, max: 90 }}, {LIMIT} }}"
+    );
+    let all = format!("{{ name: all, {LIMIT} }}");
+    let weir = with_rules(&origin, &[&tokens, &all]);
+    let request = Request::get("/200").header("x-key", "7").header("x-answer", "x-tokens: 40");
+    assert_eq!(ask(weir.address(), &request).number("x-ratelimit-remaining"), 59);
+    assert_eq!(asked(&weir, "/201").number("x-ratelimit-remaining"), 58);
+}
+
+#[test]
+fn a_rule_is_the_counter_of_its_name_and_a_route_that_moves_keeps_it() {
+    let origin = obedient();
+    let rule = |name: &str, path: &str, more: &str| {
+        format!(
+            "{{ name: {name}, match: {{ path: {path} }}, key: {{ header: x-key }}, limit: 4/year, algorithm: fixed_window{more} }}"
+        )
+    };
+    let weir = with_rules(&origin, &[&rule("api", "[/200, /201]", "")]);
+    assert_eq!(statuses(&weir, &["/200", "/201"]), [200, 201]);
+    weir.reload(&yaml(&origin, &[&rule("api", "/201", ""), &rule("exports", "/200", ", counter: api")]));
+    assert_eq!(statuses(&weir, &["/200", "/201", "/200", "/201"]), [200, 201, 429, 429]);
+    weir.reload(&yaml(&origin, &[&rule("all", "[/200, /201]", ", counter: api")]));
+    assert_eq!(statuses(&weir, &["/200", "/201"]), [429, 429]);
+}
+
+#[test]
+fn what_a_response_may_charge_is_held_from_every_rule_of_the_counter() {
+    let origin = Origin::start(|turn| {
+        if turn.head.word(1) == "/tokens" {
+            turn.wire.drain();
+        }
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(crate::support::Then::Keep)
+    });
+    let limit = "key: { header: x-key }, limit: 10/year, algorithm: fixed_window, counter: tokens";
+    let tokens = format!(
+        "{{ name: tokens, match: {{ path: /tokens }}, cost: {{ response_header: x-tokens, estimate: 7, max: 100 }}, {limit} }}"
+    );
+    let rest = format!("{{ name: rest, except: {{ path: /tokens }}, {limit} }}");
+    let weir = with_rules(&origin, &[&tokens, &rest]);
+    let client = crate::support::Client::connect(weir.address());
+    client.send(Request::get("/tokens").header("x-key", "7").bytes());
+    crate::support::wait::until_true("the request", || origin.seen().len() == 1);
+    assert_eq!(statuses(&weir, &["/"; 4]), [200, 200, 200, 429]);
+}
+
+#[test]
+fn permits_are_shared_and_bans_are_not() {
+    let origin = Origin::start(|turn| {
+        if turn.head.word(1) == "/slow" {
+            turn.wire.drain();
+        }
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(crate::support::Then::Keep)
+    });
+    let rule = |name: &str, path: &str| {
+        format!(
+            "{{ name: {name}, match: {{ path: {path} }}, key: {{ header: x-key }}, in_flight: 1, counter: heavy }}"
+        )
+    };
+    let weir = with_rules(&origin, &[&rule("exports", "/slow"), &rule("reports", "/reports")]);
+    let client = crate::support::Client::connect(weir.address());
+    client.send(Request::get("/slow").header("x-key", "7").bytes());
+    crate::support::wait::until_true("the request", || origin.seen().len() == 1);
+    assert_eq!(statuses(&weir, &["/reports"]), [429]);
+    drop(client);
+    crate::support::wait::until_true("the permit", || statuses(&weir, &["/reports"]) == [200]);
+
+    let origin = obedient();
+    let rule = |name: &str, path: &str, more: &str| {
+        format!(
+            "{{ name: {name}, match: {{ path: {path} }}, cost: 2, key: {{ header: x-key }}, limit: 3/s, burst: 3, counter: c{more} }}"
+        )
+    };
+    let banning = rule("banning", "/200", ", on_limit: { ban: 1h }");
+    let weir = with_rules(&origin, &[&banning, &rule("other", "/201", "")]);
+    crate::support::wait::until_true("the ban", || statuses(&weir, &["/200"]) == [429]);
+    crate::support::wait::until_true("room", || statuses(&weir, &["/201"]) == [201]);
+    assert!(asked(&weir, "/200").number("retry-after") > 3000);
+}
