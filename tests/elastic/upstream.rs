@@ -36,6 +36,8 @@ pub(crate) struct Scenario {
     pub(crate) spread: f64,
     /// How many times as long they take at a second of the simulation.
     pub(crate) slowness: fn(f64) -> f64,
+    /// The share of its servers that work at a second of the simulation.
+    pub(crate) working: fn(f64) -> f64,
     /// Whether the upstream reports its load.
     pub(crate) reports: bool,
     /// The written limit of each client, per second.
@@ -60,6 +62,7 @@ impl Scenario {
             service: 0.0177,
             spread: 0.5,
             slowness: |_| 1.0,
+            working: |_| 1.0,
             reports: false,
             limit: 100,
             stretch: 3,
@@ -208,7 +211,7 @@ impl Simulation {
         }
         asking.state = Some(next);
         asking.passed += 1;
-        if self.working.len() < self.scenario.servers {
+        if self.has_free_server(now) {
             self.work(now, now);
         } else {
             self.waiting.push_back(now);
@@ -236,9 +239,16 @@ impl Simulation {
                 self.tally.answers.add(Duration::from_nanos(took));
             }
         }
-        if let Some(came) = self.waiting.pop_front() {
+        while self.has_free_server(now)
+            && let Some(came) = self.waiting.pop_front()
+        {
             self.work(came, now);
         }
+    }
+
+    fn has_free_server(&self, now: u64) -> bool {
+        let share = (self.scenario.working)(now as f64 / SECOND);
+        (self.working.len() as f64) < (self.scenario.servers as f64 * share).max(1.0)
     }
 
     /// The proxy closes the connections of those that have waited too long.

@@ -36,8 +36,16 @@ const GROWTH: f64 = 0.1;
 /// The same near the point where it had to turn round, doubling every so many seconds without a turn.
 const CAREFUL_GROWTH: f64 = 0.002;
 const DOUBLING: f64 = 15.0;
-/// From this part of it on.
+/// From this part of it on, and up to that.
 const NEAR: f64 = 0.9;
+const PAST: f64 = 1.2;
+/// The same where pressure is low: at the lower of these.
+const EASY_GROWTH: f64 = 0.02;
+const EASY: (f64, f64) = (0.42, 0.52);
+/// What pressure is averaged over for that.
+const LATELY: Duration = Duration::from_secs(2);
+/// Pressure that is still there when this part of the headroom is left does not come from the limits.
+const IN_VAIN: f64 = 0.5;
 /// From this part of a threshold on headroom is given back: at the threshold itself, this part of it a second.
 const TIGHT: f64 = 0.75;
 const RETREAT: f64 = 0.15;
@@ -128,7 +136,11 @@ impl Controller {
         // After a pause, as of a suspended machine, the world is another: no more than a second counts.
         let elapsed = self.at.map_or(Duration::ZERO, |at| now.since(at)).min(Duration::from_secs(1));
         self.at = Some(now);
-        self.latency.learn(reading.answers, elapsed, self.course.is_at_base());
+        self.latency.learn(reading.answers, elapsed, self.course.is_innocent());
+        if self.latency.has_shifted() {
+            // Where another upstream had its limit says nothing of this one's.
+            self.course.turned_at = None;
+        }
         let pace = self.latency.now_and_most();
         let gradient = pace.map(|(now, most)| most / now);
         self.concurrency.adapt(reading.in_flight, gradient, elapsed);
@@ -162,8 +174,11 @@ struct Course {
     headroom: f64,
     /// Where it had to turn round last.
     turned_at: Option<f64>,
-    /// The pressure of just before.
+    /// The pressure of just before, and that of the last seconds.
     before: f64,
+    lately: f64,
+    /// The headroom there was when pressure began to leave no room.
+    tight_from: Option<f64>,
     crossed_for: Duration,
     since_cut: Duration,
     calm_for: Duration,
@@ -174,9 +189,20 @@ impl Course {
         self.headroom <= 0.0
     }
 
+    /// Whether limits have no part in how the upstream does: they are as written, or have shrunk to no avail.
+    fn is_innocent(&self) -> bool {
+        self.is_at_base() || self.tight_from.is_some_and(|from| self.headroom <= from * IN_VAIN)
+    }
+
     fn steer(&mut self, pressure: f64, effect: Duration, elapsed: Duration) -> Trend {
         let falls = pressure < self.before;
         self.before = pressure + (self.before - pressure) * share_left(elapsed, BEFORE);
+        self.lately = pressure + (self.lately - pressure) * share_left(elapsed, LATELY);
+        if pressure < ROOM {
+            self.tight_from = None;
+        } else {
+            self.tight_from.get_or_insert(self.headroom);
+        }
         self.since_cut = self.since_cut.saturating_add(elapsed);
         if pressure >= 1.0 {
             self.shrink(pressure, falls, effect, elapsed);
@@ -219,8 +245,15 @@ impl Course {
 
     fn grow(&mut self, elapsed: Duration) {
         let speed = match self.turned_at {
+            // So far beyond, and nothing has happened: it is another upstream now.
+            Some(turned_at) if self.headroom >= turned_at * PAST && self.lately < EASY.1 => {
+                self.turned_at = None;
+                GROWTH
+            }
             Some(turned_at) if self.headroom >= turned_at * NEAR => {
-                (CAREFUL_GROWTH * (self.calm_for.as_secs_f64() / DOUBLING).exp2()).min(GROWTH)
+                let careful = CAREFUL_GROWTH * (self.calm_for.as_secs_f64() / DOUBLING).exp2();
+                let ease = ((EASY.1 - self.lately) / (EASY.1 - EASY.0)).clamp(0.0, 1.0);
+                careful.max(EASY_GROWTH * ease).min(GROWTH)
             }
             _ => GROWTH,
         };

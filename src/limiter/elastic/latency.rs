@@ -22,10 +22,20 @@ const LATELY: (Duration, f64) = (Duration::from_secs(5), 150.0);
 const FASTER: Duration = Duration::from_secs(10);
 /// How long it takes to follow what is slower at the written limits.
 const SLOWER: Duration = Duration::from_secs(120);
+/// How long it takes where what is slower does not get any slower, and no further than so many steps beyond what
+/// it would have learned otherwise. A queue grows as long as there is an overload; an upstream that has changed for good takes
+/// its new time from the first answer on.
+const SETTLED: Duration = Duration::from_secs(8);
+const FARTHEST: f64 = 2.0 * STEPS as f64;
+/// What lately is compared with for that, and how far they may be apart, in steps and in standard deviations.
+const SOON: (Duration, f64) = (Duration::from_millis(1500), 60.0);
+const LEVEL: (f64, f64) = (0.12 * STEPS as f64, 1.5);
 /// Answers may begin so many times later than usual.
 const MOST: f64 = 2.0;
 /// And so many standard deviations of their mean later than that.
 const CERTAINTY: f64 = 2.5;
+/// So many steps more make it another upstream.
+const SHIFT: f64 = 0.5 * STEPS as f64;
 /// As near as this, in steps, it has caught up.
 const NEAR: f64 = 0.1 * STEPS as f64;
 /// Without answers for this long, nothing is known of now.
@@ -124,8 +134,13 @@ pub(super) fn share_left(elapsed: Duration, time: Duration) -> f64 {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Latency {
     now: Fading,
+    soon: Fading,
     lately: Fading,
     usual: Option<f64>,
+    /// What is usual in the long run; rises by [`SLOWER`] alone.
+    long_run: f64,
+    /// What was usual at the last shift, or less.
+    told: Option<f64>,
     /// Whether what is slower than usual has still to be learned.
     behind: bool,
     silent_for: Duration,
@@ -135,8 +150,11 @@ impl Default for Latency {
     fn default() -> Self {
         Self {
             now: Fading::new(NOW),
+            soon: Fading::new(SOON),
             lately: Fading::new(LATELY),
             usual: None,
+            long_run: 0.0,
+            told: None,
             behind: false,
             silent_for: Duration::ZERO,
         }
@@ -148,16 +166,44 @@ impl Latency {
     pub(super) fn learn(&mut self, samples: Samples, elapsed: Duration, as_written: bool) {
         self.silent_for = if samples.count > 0 { Duration::ZERO } else { self.silent_for + elapsed };
         self.now.add(samples, elapsed);
+        self.soon.add(samples, elapsed);
         self.lately.add(samples, elapsed);
         let Some(lately) = self.lately.mean() else { return };
-        let usual = self.usual.get_or_insert(lately);
-        self.behind = as_written || (self.behind && lately > *usual + NEAR);
-        let time = match (lately < *usual, self.behind) {
-            (true, _) => FASTER,
-            (false, true) => SLOWER,
-            (false, false) => return,
+        let Some(usual) = self.usual else {
+            (self.usual, self.long_run) = (Some(lately), lately);
+            return;
         };
-        *usual = lately + (*usual - lately) * share_left(elapsed, time);
+        self.behind = as_written || (self.behind && lately > usual + NEAR);
+        let may_rise = self.behind && self.is_level(lately);
+        let towards = |aim: f64, from: f64, time| aim + (from - aim) * share_left(elapsed, time);
+        if lately < self.long_run {
+            self.long_run = towards(lately, self.long_run, FASTER);
+        } else if may_rise {
+            self.long_run = towards(lately, self.long_run, SLOWER);
+        }
+        let farthest = lately.min(self.long_run + FARTHEST);
+        let usual = if lately < usual {
+            towards(lately, usual, FASTER)
+        } else if may_rise && farthest > usual {
+            towards(farthest, usual, SETTLED)
+        } else {
+            usual
+        };
+        self.usual = Some(usual.max(self.long_run));
+    }
+
+    /// Whether another time has become usual since this was asked last, by half a doubling and more.
+    pub(super) fn has_shifted(&mut self) -> bool {
+        let usual = self.usual.unwrap_or_default();
+        let has_shifted = self.told.is_some_and(|told| usual > told + SHIFT);
+        self.told = Some(if has_shifted { usual } else { self.told.map_or(usual, |told| told.min(usual)) });
+        has_shifted
+    }
+
+    /// Whether answers take as long as they did some seconds ago, as far as such means tell.
+    fn is_level(&self, lately: f64) -> bool {
+        let chance = LEVEL.1 * self.soon.uncertainty();
+        self.soon.mean().is_some_and(|soon| (soon - lately).abs() < LEVEL.0 + chance)
     }
 
     /// Seconds until an answer begins now, and the most that is nothing unusual, if both are known.
