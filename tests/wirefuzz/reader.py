@@ -17,6 +17,8 @@ CHUNK_EXTENSIONS = re.compile(
 )
 # A larger length is negative to recipients that count with a sign.
 MAX_LENGTH = 2**63 - 1
+# Whoever has more to say in the line of a chunk may be turned away.
+MAX_CHUNK_LINE = 1000
 
 
 class Broken(Exception):
@@ -67,10 +69,7 @@ class Message:
 
 def read_request(data, at=0):
     """The request that begins at `at`."""
-    oddities = []
-    while data[at : at + 2] == b"\r\n" or data[at : at + 1] == b"\n":
-        at += 2 if data[at : at + 1] == b"\r" else 1
-        oddities.append("empty line before the request")
+    at, oddities = skip_empty_lines(data, at)
     line, after = read_line(data, at, oddities)
     message = Message(tuple(line.split(b" ")), oddities=oddities, begin=at)
     if len(message.start) != 3 or not TOKEN.fullmatch(message.start[0]) or not message.start[1]:
@@ -102,7 +101,7 @@ def read_request(data, at=0):
 
 def read_response(data, at, method, ended, request_version=b"HTTP/1.1"):
     """The response to `method` that begins at `at`; `ended` says that nothing follows the bytes."""
-    oddities = []
+    at, oddities = skip_empty_lines(data, at)
     line, after = read_line(data, at, oddities)
     match = re.fullmatch(rb"(HTTP/1\.[01]) ([1-9]\d\d)(?: ([\t -~\x80-\xff]*))?", line)
     if not match:
@@ -120,8 +119,16 @@ def read_response(data, at, method, ended, request_version=b"HTTP/1.1"):
         if lengths or message.start[0] == b"HTTP/1.0":
             oddities.append("content-length beside transfer-encoding" if lengths else "coding in HTTP/1.0")
             message.keeps = False
-    octets = content_length(lengths, message) if lengths and not codings else None
-    if message.status < 200 or message.status in (204, 304) or method == b"HEAD":
+    has_content = message.status >= 200 and message.status not in (204, 304) and method != b"HEAD"
+    octets = None
+    if lengths and not codings:
+        try:
+            octets = content_length(lengths, message)
+        except Broken as broken:
+            if has_content:
+                raise
+            oddities.append(broken.reason)
+    if not has_content:
         if (codings or lengths) and (message.status < 200 or message.status == 204):
             oddities.append("framing of a response without content")
         message.end = message.head_end
@@ -136,6 +143,15 @@ def read_response(data, at, method, ended, request_version=b"HTTP/1.1"):
         if not ended:
             raise Incomplete(message)
     return message
+
+
+def skip_empty_lines(data, at):
+    """Where a message begins behind empty lines, which a recipient may pass over."""
+    oddities = []
+    while data[at : at + 2] == b"\r\n" or data[at : at + 1] == b"\n":
+        at += 2 if data[at : at + 1] == b"\r" else 1
+        oddities.append("empty line before a message")
+    return at, oddities
 
 
 def read_line(data, at, oddities, message=None):
@@ -224,7 +240,7 @@ def read_chunked(data, message):
         line = CHUNK_SIZE.fullmatch(data[at : end - 1])
         if data[end - 1 : end] != b"\r" or not line or b"\r" in line[0]:
             raise Broken("chunk size", message)
-        if line[2] or not CHUNK_EXTENSIONS.fullmatch(line[3] or b""):
+        if line[2] or len(line[0]) > MAX_CHUNK_LINE or not CHUNK_EXTENSIONS.fullmatch(line[3] or b""):
             message.oddities.append("chunk extension")
         at, size = end + 1, int(line[1] or b"0", 16)
         if size == 0:

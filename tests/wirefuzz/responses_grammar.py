@@ -119,4 +119,4 @@ def cut(random, pieces):
 
 
 # How long the token of a case is, with the number of its request: all cases of a run have the same length.
-TOKEN_LENGTH = len(b"tok0000000zn0")
+TOKEN_LENGTH = len("tok0000000zn0")

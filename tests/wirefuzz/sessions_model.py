@@ -8,9 +8,11 @@ from .frames import (
     RST_STREAM, SETTINGS, WINDOW_UPDATE, WITH_PRIORITY, split,
 )
 from .hpack import Decoder, Undecodable
-from .reader import CONTROL, MAX_LENGTH, TOKEN, Message
+from .reader import CONTROL, MAX_LENGTH, TARGET, TOKEN, Message
 
 HOP = (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
+AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z.\-_]+)(:[0-9]*)?")
+OPAQUE = ("frame over the limit", "frame within a header block")
 # The most that a client may send before it is allowed more.
 WINDOW = 65535
 
@@ -56,7 +58,7 @@ class Stream:
         fields = [entry for entry in self.fields if not entry[0].startswith(b":") and entry[0] not in (b"host", b"cookie")]
         hosts = [pseudo[b":authority"]] if b":authority" in pseudo else [v for n, v in self.fields if n == b"host"][:1]
         cookies = [value for name, value in self.fields if name == b"cookie"]
-        fields += [(b"host", host) for host in hosts] + [(b"cookie", b"; ".join(cookies))] * bool(cookies)
+        fields += [(b"host", host) for host in hosts] + [(b"cookie", b"; ".join(cookies).strip())] * bool(cookies)
         length = self.length()
         body = self.body if length is None else self.body[:length]
         start = (pseudo.get(b":method", b""), pseudo.get(b":path", b""), b"HTTP/1.1")
@@ -71,6 +73,8 @@ class Session:
     def __init__(self, data):
         self.streams, self.error, self.decoder, self.last = {}, "", Decoder(), 0
         self.block, self.quiet, self.received = None, False, 0
+        # A block could not be decoded: what follows may mean anything.
+        self.is_opaque = False
         if not data.startswith(PREFACE):
             self.error = "preface"
             return
@@ -84,7 +88,9 @@ class Session:
             except (Violation, Undecodable) as error:
                 self.error = self.error or str(error) or "header block"
                 self.block = None
-                if isinstance(error, Undecodable) or str(error) == "frame over the limit":
+                # Servers may see the end of a block that is malformed elsewhere.
+                self.is_opaque |= isinstance(error, Undecodable) or str(error) in OPAQUE
+                if self.is_opaque:
                     break
         if rest or self.block:
             self.error = self.error or "incomplete frame"
@@ -109,12 +115,12 @@ class Session:
                 self.priority(stream, payload[:5])
                 payload = payload[5:]
             self.block = (stream, flags, payload)
-            self.end_of_block(flags)
+            self.end_of_block(flags, continued=False)
         elif kind == CONTINUATION:
             if not self.block:
                 raise Violation("CONTINUATION without HEADERS")
             self.block = (*self.block[:2], self.block[2] + payload)
-            self.end_of_block(flags)
+            self.end_of_block(flags, continued=True)
         else:
             self.other(kind, flags, stream, payload)
 
@@ -189,7 +195,7 @@ class Session:
         if flags & END_STREAM:
             self.end(one)
 
-    def end_of_block(self, flags):
+    def end_of_block(self, flags, continued):
         """A header block, once it is whole."""
         if not flags & END_HEADERS:
             return
@@ -197,6 +203,9 @@ class Session:
         fields = self.decoder.decode(block)
         one = self.streams.get(stream)
         doubt = "an error before" if self.error else doubtful(fields)
+        if continued and any(not name for name, _ in fields):
+            # In a block that goes on in CONTINUATION, h2 drops a field without a name instead of failing the stream.
+            doubt, fields = "a field without a name", [entry for entry in fields if entry[0]]
         if one is None:
             if stream % 2 == 0 or stream <= self.last:
                 raise Violation("number of a stream")
@@ -210,9 +219,13 @@ class Session:
             self.error = self.error or "HEADERS behind an end"
         else:
             one.trailers, one.doubt = fields, one.doubt or doubt
+            # Pseudo-header fields are dropped, and nothing of them is forwarded; h2 does so without an error.
+            if any(name.startswith(b":") for name, _ in fields):
+                one.doubt = one.doubt or "pseudo-header fields in trailers"
+            fields = [entry for entry in fields if not entry[0].startswith(b":")]
             # White space around a value is gone when it is forwarded over HTTP/1.1.
             wrong = malformed_fields([(name, value.strip(b" \t")) for name, value in fields])
-            if not flags & END_STREAM or wrong or any(name.startswith(b":") for name, _ in fields):
+            if not flags & END_STREAM or wrong:
                 one.blame("malformed trailers")
             self.end(one)
 
@@ -244,8 +257,12 @@ def doubtful(fields):
     for name, value in fields:
         if CONTROL.search(value) or value != value.strip(b" \t"):
             return "control character or white space in a value"
-        if name == b":scheme" and value != value.lower() or name == b":authority" and re.search(rb"[%~]", value):
+        if name == b":scheme" and value != value.lower() or name == b":authority" and not AUTHORITY.fullmatch(value):
             return "scheme or authority in an unusual form"
+        if name == b"content-length" and len(value) > 18:
+            return "long content-length"
+        if name == b":path" and not TARGET.fullmatch(value):
+            return "path in an unusual form"
     return ""
 
 
