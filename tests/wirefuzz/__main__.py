@@ -1,0 +1,7 @@
+"""`python3 -m wirefuzz`, which `tests/wire-fuzz` calls."""
+
+import sys
+
+from .command import main
+
+sys.exit(main())
