@@ -59,7 +59,7 @@ impl Mesh {
     }
 
     pub(super) fn join(&mut self, demand: f64) -> usize {
-        let latency = if self.has_latencies { self.random.u64(1..12) } else { 2 };
+        let latency = if self.has_latencies { self.random.u64(1..12) } else { 2 + self.envoys.len() as u64 };
         self.envoys.push(Envoy {
             demand,
             asked: 1.0,
