@@ -126,6 +126,8 @@ pub struct State {
     pub elastic: Ask<Option<Assessment>>,
     /// The time.
     pub now: Ask<Timestamp>,
+    /// What the wall clock says.
+    pub civil: Ask<Timestamp>,
     /// When the process started.
     pub started: Timestamp,
     /// Worker threads.

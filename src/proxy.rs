@@ -221,7 +221,7 @@ async fn keep_time(worker: Rc<Worker>) {
     for tick in 0_u32.. {
         interval.tick().await;
         worker.slow_clock.tick();
-        worker.date.renew(worker.shared.clock.now());
+        worker.date.renew(worker.shared.clock.civil_now());
         worker.handshakes.iter().for_each(Handshakes::tick);
         worker.view().upstreams.iter().for_each(|upstream| upstream.tick());
         if tick % TICKS_PER_SECOND == 0 {
@@ -238,7 +238,7 @@ impl Worker {
         let view = View::new(now, None, &shared);
         Self {
             slow_clock: Rc::default(),
-            date: Date::new(shared.clock.now()),
+            date: Date::new(shared.clock.civil_now()),
             metrics,
             generation: RefCell::new(generation),
             view: RefCell::new(Rc::new(view)),

@@ -15,7 +15,7 @@ const DAY: u64 = 24 * 60 * 60;
 
 /// `GET /certs`
 pub(super) fn certs(state: &State, _: &Query<'_>) -> Reply {
-    let now = (state.now)().as_secs();
+    let now = (state.civil)().as_secs();
     let secured = (state.secured)();
     let mut certificates: Vec<Value> =
         secured.iter().flat_map(|server| shown(server.settings(), now)).collect();

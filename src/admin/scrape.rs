@@ -50,7 +50,7 @@ pub(super) fn scrape(state: &State) -> Scrape {
     Scrape {
         certificates: certificates(state),
         clusters: (state.upstreams)(),
-        now: (state.now)(),
+        now: (state.civil)(),
         started: state.started,
         state: server_state(state),
         keys,

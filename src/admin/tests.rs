@@ -105,6 +105,7 @@ fn state() -> State {
         }),
         config_text: Box::new(|| "rules: []\nadmin: {password: s3cr3t}\n".to_owned()),
         now: Box::new(|| NOW),
+        civil: Box::new(|| NOW),
         state_file: Box::new(|| Some(snapshot::Status { saved: 3, ..snapshot::Status::default() })),
         started: Timestamp::from_secs(NOW.as_secs() - 71),
         workers: 2,

@@ -47,7 +47,7 @@ impl AdminPort {
         running: &Running,
     ) -> Result<Arc<Crew>, Error> {
         let shared = &running.shared;
-        let clock = Arc::clone(&shared.clock);
+        let (clock, civil) = (Arc::clone(&shared.clock), Arc::clone(&shared.clock));
         let state = Arc::new(State {
             metrics: Arc::clone(&shared.metrics),
             limiter: Arc::clone(&shared.limiter),
@@ -92,6 +92,7 @@ impl AdminPort {
             },
             started: clock.now(),
             now: Box::new(move || clock.now()),
+            civil: Box::new(move || civil.civil_now()),
             workers: config.workers.get(),
             listeners,
             upstreams: {

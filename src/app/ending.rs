@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Comparison};
 use crate::drain::{self, Drain, Phase};
 use crate::worker::Crew;
 
@@ -94,8 +94,17 @@ async fn steps(drain: &Drain, settings: drain::Settings, workers: &Crew) -> &'st
 pub(super) async fn keep_clock(clock: &Clock) {
     loop {
         tokio::time::sleep(CLOCK_CHECK).await;
-        if let Some(lead) = clock.reanchor() {
-            tracing::warn!(?lead, "the wall clock was ahead, as after a suspend: caught up");
+        match clock.compare() {
+            Comparison::Same => {}
+            Comparison::CaughtUp(lead) => {
+                tracing::warn!(?lead, "the wall clock was ahead, as after a suspend: caught up");
+            }
+            Comparison::Ahead(lead) => {
+                tracing::warn!(
+                    ?lead,
+                    "the wall clock was set back: tokens, schedules and dates follow it, limits do not"
+                );
+            }
         }
     }
 }

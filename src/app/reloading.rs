@@ -15,7 +15,7 @@ pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> 
     let rate_limits = running.rate_limits.clone();
     let follow = move || {
         reloader.run(
-            || shared.clock.now(),
+            || shared.clock.civil_now(),
             |reload| {
                 let outcome = match reload.outcome() {
                     Outcome::Applied => ReloadOutcome::Applied,
@@ -37,7 +37,7 @@ pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> 
                     }
                     Reload::Unchanged | Reload::Rejected { .. } => shared.generation.load().policy.generation,
                 };
-                shared.metrics.config_reload(outcome, generation, shared.clock.now());
+                shared.metrics.config_reload(outcome, generation, shared.clock.civil_now());
             },
         );
     };

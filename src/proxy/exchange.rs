@@ -420,7 +420,7 @@ impl Exchange {
         let Some(record) = self.record.as_ref() else { return };
         let flag = if self.whole { self.flag } else { Flag::DownstreamClosed };
         let entry = Entry {
-            start: self.started,
+            start: self.connection.worker.shared.clock.civil(self.started),
             method: &record.method,
             path: &record.target,
             protocol: record.protocol,

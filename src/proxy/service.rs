@@ -52,7 +52,9 @@ pub(super) fn handle(
         Err(unacceptable) => return answered(answers::malformed(exchange, unacceptable)),
     };
     headers::join_cookies(&mut head);
-    let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, &policy.identify, now);
+    let civil = worker.shared.clock.civil(now);
+    let identified =
+        identify(&head.method, &head.uri, &head.headers, connection.peer, &policy.identify, civil);
     let Ok(mut attributes) = identified else {
         return answered(answers::malformed(exchange, Unacceptable::Malformed));
     };

@@ -66,7 +66,7 @@ impl Desk {
     pub fn decide(&self, request: &Request) -> Result<Answer, Undecided> {
         let now = self.clock.now();
         let deciding = self.deciding.load();
-        let decided = deciding.service.decide(request, &self.limiter, now);
+        let decided = deciding.service.decide_at(request, &self.limiter, (now, self.clock.civil(now)));
         if let Ok(answer) = &decided {
             self.count(request, answer);
             for (rule, outcome) in &answer.stats.rules {

@@ -76,6 +76,19 @@ impl Service {
     /// # Errors
     /// [`Undecided`] where the request cannot be answered; nothing is counted then.
     pub fn decide(&self, request: &Request, limiter: &Limiter, now: Timestamp) -> Result<Answer, Undecided> {
+        self.decide_at(request, limiter, (now, now))
+    }
+
+    /// The same where the wall clock does not say `now` but `civil`.
+    ///
+    /// # Errors
+    /// As [`Service::decide`].
+    pub fn decide_at(
+        &self,
+        request: &Request,
+        limiter: &Limiter,
+        (now, civil): (Timestamp, Timestamp),
+    ) -> Result<Answer, Undecided> {
         if request.domain.is_empty() {
             return Err(Undecided::NoDomain);
         }
@@ -84,7 +97,7 @@ impl Service {
         }
         request.check_size()?;
         let native = self.native.as_deref();
-        let native = native.and_then(|policy| Native::ask(policy, request, self.settings.shadow_mode, now));
+        let native = native.and_then(|policy| Native::ask(policy, request, self.settings.shadow_mode, civil));
         let domain = match (&self.rules, &native) {
             (Some(rules), _) => rules.domain(&request.domain),
             (None, Some(_)) => None,

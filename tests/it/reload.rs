@@ -1,6 +1,7 @@
 //! A new configuration takes over while requests flow: counters stay, failures do not count against anyone.
 
 mod files;
+mod unrest;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

@@ -1,7 +1,9 @@
 //! Rules that change while the service answers.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::symlink;
+use std::time::Duration;
 
 use super::{Code, Service, config};
 use crate::support::{Weir, wait};
@@ -117,4 +119,19 @@ fn a_comparison_says_what_of_the_service_differs() {
     };
     assert_eq!(said(&running), "nothing changes\n");
     assert_eq!(said(&next), "rls: changed\nrules of rls: changed\n");
+}
+
+#[test]
+fn a_file_that_is_open_for_writing_is_loaded_when_it_is_closed() {
+    let service = Service::start(&[("one.yaml", &rules("one", 5))]);
+    let mut writer = fs::File::create(service.rules().join("one.yaml")).unwrap();
+    // Whole as far as YAML goes, but not all of it.
+    writer.write_all(rules("one", 6).as_bytes()).unwrap();
+    for _ in 0..6 {
+        wait::pause(Duration::from_millis(250));
+        assert_eq!(limit(&service, "one"), Some(5), "a part of the file was taken for the whole");
+        writer.write_all(b"# another line\n").unwrap();
+    }
+    drop(writer);
+    wait::until_true("the whole file", || limit(&service, "one") == Some(6));
 }

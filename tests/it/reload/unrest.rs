@@ -1,0 +1,150 @@
+//! Files that are written without a pause, slowly, or not to their end; and what waits for a restart.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::support::{Request, Weir, ask, config, get, wait};
+
+/// Denies the loopback networks that `list.txt` beside the configuration names.
+const BY_LIST: &str = "client_ip: { trusted_proxies: 127.0.0.1 }
+rules: [{ name: blocked, match: { client_ip: { file: list.txt } }, action: deny }]";
+
+fn is_denied(weir: &Weir, client: &str) -> bool {
+    ask(weir.address(), &Request::get("/").header("x-forwarded-for", client)).status == 403
+}
+
+/// A proxy with a list, and the list.
+fn with_list(directory: &Path, list: &str) -> (Weir, std::path::PathBuf) {
+    let file = directory.join("list.txt");
+    fs::write(&file, list).unwrap();
+    fs::write(directory.join("weir.yaml"), config("echo", BY_LIST)).unwrap();
+    (Weir::start_file(&directory.join("weir.yaml")), file)
+}
+
+fn in_place(file: &Path, text: &str) {
+    fs::write(file, text).unwrap();
+}
+
+fn by_renaming(file: &Path, text: &str) {
+    let next = file.with_extension("next");
+    fs::write(&next, text).unwrap();
+    fs::rename(&next, file).unwrap();
+}
+
+#[test]
+fn a_list_that_is_written_twenty_times_a_second_takes_effect_meanwhile() {
+    for write in [in_place, by_renaming] {
+        let directory = tempfile::tempdir().unwrap();
+        let (weir, file) = with_list(directory.path(), "203.0.113.1\n");
+        let done = AtomicBool::new(false);
+        let denied = thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut number = 0_u64;
+                while !done.load(Ordering::Relaxed) {
+                    write(&file, &format!("# version {number}\n203.0.113.1\n203.0.113.2\n"));
+                    number += 1;
+                    wait::pause(Duration::from_millis(50));
+                }
+            });
+            let denied =
+                wait::within(Duration::from_secs(15), || is_denied(&weir, "203.0.113.2").then_some(()));
+            done.store(true, Ordering::Relaxed);
+            denied
+        });
+        assert!(denied.is_some(), "the list waits for a pause that does not come");
+        assert!(is_denied(&weir, "203.0.113.1"));
+        assert_eq!(weir.rejected_reloads(), 0.0);
+    }
+}
+
+#[test]
+fn a_list_that_is_open_for_writing_takes_effect_when_it_is_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (weir, file) = with_list(directory.path(), "203.0.113.1\n");
+    let mut writer = fs::File::create(&file).unwrap();
+    writer.write_all(b"203.0.113.2\n").unwrap();
+    // As a download that stalls now and then.
+    for _ in 0..6 {
+        wait::pause(Duration::from_millis(250));
+        assert!(is_denied(&weir, "203.0.113.1"), "a part of the list was taken for the whole");
+        writer.write_all(b"# another line\n").unwrap();
+    }
+    writer.write_all(b"203.0.113.1\n").unwrap();
+    drop(writer);
+    wait::until_true("the whole list", || is_denied(&weir, "203.0.113.2"));
+    assert!(is_denied(&weir, "203.0.113.1"));
+}
+
+#[test]
+fn what_waits_for_a_restart_is_a_metric_beside_its_names() {
+    let weir = Weir::start(&config("echo", ""));
+    let pending = || weir.metric("weir_config_restart_pending", &[]);
+    let named = || weir.admin_json("/server_info")["config"]["last_reload"]["needs_restart"].clone();
+    assert_eq!(pending(), 0.0);
+    weir.reload(&config("echo", "workers: 2\ndrain: { delay: 1s }"));
+    assert_eq!((pending(), named()), (1.0, serde_json::json!(["workers", "drain"])));
+    weir.reload_in_vain("listeners: [");
+    assert_eq!(pending(), 1.0, "the configuration in force still waits");
+    weir.reload(&config("echo", ""));
+    assert_eq!((pending(), named()), (0.0, serde_json::json!([])));
+}
+
+#[test]
+fn a_file_cut_off_between_two_rules_is_rejected_where_the_last_one_had_an_end_marker() {
+    let rule = |name: &str| format!("  - {{ name: {name}, match: {{ path: /{name} }}, action: deny }}\n");
+    let one = config("echo", &format!("rules:\n{}", rule("one")));
+    let weir = Weir::start(&format!("{one}{}...\n", rule("two")));
+    weir.reload_in_vain(&one);
+    let shown = weir.admin_json("/server_info")["config"]["last_reload"]["problems"].to_string();
+    assert!(shown.contains("cut off: the end marker `...` is missing"), "{shown}");
+    assert_eq!(get(weir.address(), "/two").status, 403);
+    weir.reload(&format!("{one}...\n"));
+    assert_eq!(get(weir.address(), "/two").status, 200);
+}
+
+#[test]
+fn a_file_cut_off_between_two_rules_is_applied_with_a_warning_without_an_end_marker() {
+    let rule = |name: &str| format!("  - {{ name: {name}, match: {{ path: /{name} }}, action: deny }}\n");
+    let one = config("echo", &format!("rules:\n{}", rule("one")));
+    let weir = Weir::start(&format!("{one}{}", rule("two")));
+    let before = weir.generation();
+    in_place(weir.file(), &one);
+    weir.until_reloaded(before);
+    let warnings = || weir.admin_json("/server_info")["config"]["last_reload"]["warnings"].to_string();
+    wait::until_true("the warning", || {
+        warnings().contains("1 lines earlier than before, as if it was cut off")
+    });
+    assert!(weir.log().join("\n").contains("as if it was cut off"));
+    weir.reload(&config("echo", ""));
+    wait::until_true("its end", || warnings() == "[]");
+}
+
+#[test]
+fn a_limit_keeps_its_counters_wherever_it_stands_in_its_rule() {
+    let rules = |limits: &str| config("echo", &format!("rules: [{{ name: a, key: [], limit: {limits} }}]"));
+    let weir = Weir::start(&rules("[1000/h, 10/d]"));
+    for _ in 0..10 {
+        assert_eq!(get(weir.address(), "/").status, 200);
+    }
+    weir.reload(&rules("[10/d, 1000/h]"));
+    assert_eq!(get(weir.address(), "/").status, 429, "its place is another, its counter the same");
+    weir.reload(&rules("10/d"));
+    assert_eq!(get(weir.address(), "/").status, 429);
+}
+
+#[test]
+fn a_rule_that_is_taken_out_and_put_back_by_the_next_reload_has_its_counters() {
+    let rules = config("echo", "rules: [{ name: a, key: [], limit: 2/d }]");
+    let weir = Weir::start(&rules);
+    for _ in 0..2 {
+        assert_eq!(get(weir.address(), "/").status, 200);
+    }
+    weir.reload(&config("echo", "rules: []"));
+    assert_eq!(get(weir.address(), "/").status, 200);
+    weir.reload(&rules);
+    assert_eq!(get(weir.address(), "/").status, 429, "a reload in error forgets nothing");
+}
