@@ -262,7 +262,7 @@ fn host(text: &str) -> Result<HostPattern, Fault> {
     })
 }
 
-fn method(text: &str) -> Result<Method, Fault> {
+pub(super) fn method(text: &str) -> Result<Method, Fault> {
     let upper = text.to_ascii_uppercase();
     if upper != text && USUAL.contains(&upper.as_str()) {
         let fault = Fault::new(format!("methods are upper case, got {}", quoted(text)));

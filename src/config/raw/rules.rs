@@ -345,8 +345,12 @@ pub struct Fallback {
     /// Older ones are not given.
     #[schemars(extend("default" = shown(defaults::OLDEST_KEPT)))]
     pub max_age: Option<Duration>,
+    /// Request headers on which no response depends; they are no part of the key.
+    pub ignore_headers: Option<OneOrMany<String>>,
     /// A file, relative to the one that names it; where an answer is kept, only for want of one.
     pub file: Option<String>,
+    /// The methods of the requests to which the file is sent; GET and HEAD unless given.
+    pub methods: Option<OneOrMany<Method>>,
     /// The status with which the file is sent.
     #[schemars(range(min = 200, max = 599), extend("default" = defaults::FALLBACK_STATUS))]
     pub status: Option<u64>,
