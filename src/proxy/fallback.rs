@@ -180,7 +180,8 @@ impl Arrived<'_> {
             client: client.ip,
             peer_is_trusted: client.peer_is_trusted,
             chain_is_trusted: client_ip::is_vouched_for(client, &self.head.headers, trusted),
-            certificate: certified.map(|secured| secured.forwarded.as_ref().map_or(&[][..], |told| told.as_bytes())),
+            certificate: certified
+                .map(|secured| secured.forwarded.as_ref().map_or(&[][..], |told| told.as_bytes())),
         };
         CacheKey::new(&request, headers)
     }

@@ -88,6 +88,8 @@ pub struct Rule {
 pub struct Matcher {
     /// The normalised path.
     pub path: Option<OneOrMany<PathPattern>>,
+    /// Whether these paths also match with a slash at the end, or without; as the key of the same name beside `rules` says.
+    pub trailing_slash: Option<TrailingSlash>,
     /// The method.
     pub method: Option<OneOrMany<Method>>,
     /// The host, without port.
@@ -114,6 +116,17 @@ pub struct Matcher {
     pub descriptor: Option<BTreeMap<String, OneOrMany<HeaderValues>>>,
     /// All entries of Envoy's descriptor in their order: a map of one key each. Needs the rule's `domain`.
     pub entries: Option<OneOrMany<BTreeMap<String, OneOrMany<HeaderValues>>>>,
+}
+
+/// Whether a slash at the end of a path makes a difference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TrailingSlash {
+    /// It does.
+    #[default]
+    Exact,
+    /// It does not: `/login` matches `/login/`, and `/login/` matches `/login`.
+    Ignore,
 }
 
 /// One thing that is counted apart.

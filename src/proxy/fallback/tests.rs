@@ -1,5 +1,5 @@
-use http::header::CONTENT_LENGTH;
 use http::StatusCode;
+use http::header::CONTENT_LENGTH;
 
 use super::*;
 

@@ -42,10 +42,13 @@ fn a_response_that_varies_by_what_is_not_in_the_key_is_not_stored() {
     let special = |name| Arc::from([HeaderName::from_static(name)]);
     let headers = Headers { personal: special("accept-language"), ignored: special("referer") };
     let may = |vary| kept(&[("vary", vary)]).is_some_and(|kept| kept.may_be_stored(false, &headers));
-    for vary in ["", "Accept-Encoding, origin", "User-Agent", "sec-ch-ua,Sec-Fetch-Site", "x-forwarded-proto"] {
+    for vary in ["", "Accept-Encoding, origin", "User-Agent", "sec-ch-ua,Sec-Fetch-Site", "x-forwarded-proto"]
+    {
         assert!(may(vary), "{vary}");
     }
-    for vary in ["*", "origin, *", "cookie", "x-tenant", "x-forwarded-host", "accept-language", "referer", "a b"] {
+    for vary in
+        ["*", "origin, *", "cookie", "x-tenant", "x-forwarded-host", "accept-language", "referer", "a b"]
+    {
         assert!(!may(vary), "{vary}");
     }
 }

@@ -66,7 +66,8 @@ fn a_request_without_a_poisonous_header_never_gets_what_one_with_it_was_answered
 
 #[test]
 fn a_client_that_says_who_it_is_gets_what_was_made_for_nobody_or_for_itself() {
-    let (plain, ada, eve) = (headers(&[]), headers(&[("cookie", "me=ada")]), headers(&[("cookie", "me=eve")]));
+    let (plain, ada, eve) =
+        (headers(&[]), headers(&[("cookie", "me=ada")]), headers(&[("cookie", "me=eve")]));
     let [plain, ada, eve] = [&plain, &ada, &eve].map(|headers| key(&request(headers, false)));
     assert!(gets(&ada, &plain) && gets(&ada, &ada));
     assert!(!gets(&plain, &ada) && !gets(&eve, &ada));
@@ -111,7 +112,9 @@ fn what_differs_by_anything_but_headers_is_stored_apart() {
 #[test]
 fn an_address_is_ignored_where_it_is_the_clients() {
     let plain = headers(&[]);
-    for (value, is_ignored) in [(CLIENT, true), ("::ffff:192.0.2.1", true), ("127.0.0.1", false), ("x", false)] {
+    for (value, is_ignored) in
+        [(CLIENT, true), ("::ffff:192.0.2.1", true), ("127.0.0.1", false), ("x", false)]
+    {
         let given = headers(&[("x-real-ip", value)]);
         let is = gets(&key(&request(&plain, true)), &key(&request(&given, true)));
         assert_eq!(is, is_ignored, "{value}");
