@@ -56,7 +56,8 @@ fn each_path(
         let at = at.key("match");
         each(paths, at.key("path"), |path, at| {
             let slashed = PathPattern::parse(&path.0).ok()?.with_other_end()?.example()?;
-            (slashed.ends_with('/') && !patterns.match_any(&slashed)).then(|| found(slashed, at))
+            let is_missed = slashed.ends_with('/') && !patterns.match_any(&slashed);
+            is_missed.then(|| found(format!("{}/", path.0), at))
         });
         Some(())
     });
