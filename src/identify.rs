@@ -6,6 +6,7 @@
 pub mod certificate;
 pub mod cidr;
 pub mod client_ip;
+pub mod cookie;
 pub mod descriptor;
 pub mod forwarded;
 pub mod geo;

@@ -298,7 +298,7 @@ impl View {
         let notations: Box<[_]> = rules.iter().map(notations).collect();
         let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
         let prepare = |((rule, refusal), notations): ((&Rule, &Refusal), &[Notation])| match notations {
-            [only] if visible && !rule.is_elastic() => Prepared::new(refusal, only),
+            [only] if visible && !rule.is_elastic() => Prepared::new(&refusal.headers, only),
             _ => None,
         };
         let prepared = rules.iter().zip(&policy.refusals).zip(notations.iter().map(|of| &**of)).map(prepare);

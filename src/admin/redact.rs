@@ -6,6 +6,11 @@
 use serde_yaml::Value;
 
 const HIDDEN: &str = "[redacted]";
+const HIDDEN_USER: &str = "[redacted]@";
+const HIDDEN_QUERY: &str = "?[redacted]";
+
+/// Values of headers that say nothing: any, none, and the name of the rule.
+const PATTERNS: [&str; 3] = ["*", "!present", "{rule}"];
 
 /// Parts of names whose values are nobody's business.
 const SECRET: [&str; 9] = [
@@ -63,18 +68,49 @@ fn redacted(value: Value) -> Value {
             mapping
                 .into_iter()
                 .map(|(name, value)| {
-                    let secret = name.as_str().is_some_and(is_secret);
-                    (name, if secret { hidden(value) } else { redacted(value) })
+                    let shown = match (name.as_str(), untagged(value)) {
+                        (Some("header" | "headers"), Value::Mapping(headers)) => {
+                            let headers = headers.into_iter();
+                            Value::Mapping(headers.map(|(name, value)| (name, header_value(value))).collect())
+                        }
+                        (Some(name), value) if is_secret(name) => hidden(value),
+                        (_, value) => redacted(value),
+                    };
+                    (name, shown)
                 })
                 .collect(),
         ),
         Value::Sequence(values) => Value::Sequence(values.into_iter().map(redacted).collect()),
-        Value::String(text) => Value::String(without_userinfo(&text)),
-        Value::Tagged(mut tagged) => {
-            tagged.value = redacted(tagged.value);
-            Value::Tagged(tagged)
-        }
+        Value::String(text) => Value::String(without_credentials_in_urls(&text)),
+        Value::Tagged(tagged) => redacted(tagged.value),
         Value::Null | Value::Bool(_) | Value::Number(_) => value,
+    }
+}
+
+/// A tag must not hide what a value is.
+fn untagged(value: Value) -> Value {
+    match value {
+        Value::Tagged(tagged) => untagged(tagged.value),
+        value => value,
+    }
+}
+
+/// The value of a header in `match`, `except` or `on_limit`, or several. It is a key to something more often than not, whatever
+/// the header is called. What holds no value stays: patterns, and the name of a file of values.
+fn header_value(value: Value) -> Value {
+    match untagged(value) {
+        Value::String(text) if PATTERNS.contains(&&*text) => Value::String(text),
+        Value::Sequence(values) => Value::Sequence(values.into_iter().map(header_value).collect()),
+        Value::Mapping(mapping) => Value::Mapping(
+            mapping
+                .into_iter()
+                .map(|(name, value)| match name.as_str() {
+                    Some("file") => (name, value),
+                    _ => (name, hidden(value)),
+                })
+                .collect(),
+        ),
+        value => hidden(value),
     }
 }
 
@@ -97,23 +133,18 @@ fn hidden(value: Value) -> Value {
     }
 }
 
-/// `redis://user:password@host` without what stands before the `@` (RFC 3986 section 3.2.1). A password may
-/// hold an unencoded `@` or `/`, so everything up to the last `@` goes.
-fn without_userinfo(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for (index, word) in text.split(' ').enumerate() {
-        if index > 0 {
-            shown.push(' ');
-        }
-        match word.find("://").map(|at| word.split_at(at + 3)) {
-            Some((scheme, rest)) if rest.contains('@') => {
-                let host = rest.rsplit_once('@').map_or("", |(_, host)| host);
-                shown.extend([scheme, HIDDEN, "@", host]);
-            }
-            _ => shown.push_str(word),
-        }
-    }
-    shown
+/// `redis://user:password@host` without what stands before the `@` (RFC 3986 section 3.2.1), and `https://host/?token=…`
+/// without its query. A password may hold an unencoded `@` or `/`, so everything up to the last `@` goes.
+fn without_credentials_in_urls(text: &str) -> String {
+    let word = |word: &str| {
+        let Some((scheme, rest)) = word.find("://").map(|at| word.split_at(at + 3)) else {
+            return word.to_owned();
+        };
+        let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| (HIDDEN_USER, rest));
+        let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, _)| (rest, HIDDEN_QUERY));
+        [scheme, user, rest, query].concat()
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -145,8 +176,27 @@ mod tests {
 
     #[test]
     fn a_password_with_an_at_sign_goes_as_a_whole() {
-        assert_eq!(without_userinfo("a http://u:p@ss@h/x b@c"), "a http://[redacted]@h/x b@c");
-        assert_eq!(without_userinfo("http://h/x y"), "http://h/x y");
+        let shown = without_credentials_in_urls;
+        assert_eq!(shown("a http://u:p@ss@h/x b@c"), "a http://[redacted]@h/x b@c");
+        assert_eq!(shown("http://h/x y"), "http://h/x y");
+        assert_eq!(shown("https://h/x?token=s3cr3t&a=b y?"), "https://h/x?[redacted] y?");
+        assert_eq!(shown("http://u:p?a@h/x"), "http://[redacted]@h/x");
+    }
+
+    #[test]
+    fn values_of_headers_do_not_show_whatever_the_header_is_called() {
+        let shown = yaml(
+            "rules:\n  - match: {header: {x-origin-verify: s3cr3t, x-b: ['~^s3cr3t$', \"*\"], x-c: {file: keys.txt}}}\n    \
+             except:\n      - header: {authorization: \"!present\", x-probe: 53, file: s3cr3t}\n      \
+             - header: !tag\n          x-d: &key !tag s3cr3t\n    key: {header: x-api-version}\n    cost: {header: x-cost}\n    \
+             on_limit: {headers: {x-rule: \"{rule}\", set-x: 'Bearer s3cr3t', file: s3cr3t, x-e: *key}}\n\
+             upstreams:\n  - match: {header: {x-canary: s3cr3t}}\n",
+        );
+        assert!(!shown.contains("s3cr3t") && !shown.contains("53"), "{shown}");
+        for kept in ["'*'", "!present", "file: keys.txt", "header: x-api-version", "header: x-cost", "{rule}"]
+        {
+            assert!(shown.contains(kept), "{kept} in {shown}");
+        }
     }
 
     #[test]

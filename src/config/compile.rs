@@ -30,6 +30,7 @@ mod tariff;
 mod throttle;
 mod tls;
 mod tracing;
+mod trailing_slash;
 mod upstream_tls;
 mod upstreams;
 mod windows;
@@ -76,6 +77,7 @@ pub(super) fn compile(
         |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
     let mut scope = Scope {
         files,
+        trailing_slash: raw.trailing_slash.unwrap_or_default(),
         has_places: written(|geo| &geo.database) || report.is_faulty(root.key("geo")),
         has_systems: written(|geo| &geo.asn_database) || report.is_faulty(root.key("geo")),
         has_plans: raw.plans.is_some() || report.is_faulty(root.key("plans")),
@@ -95,7 +97,10 @@ pub(super) fn compile(
         .as_ref()
         .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut scope, report));
     plans::note_unnamed(raw.plans.as_ref(), scope.plans.as_deref(), &rules, root.key("plans"), report);
-    let (rules, refusals) = rules.into_iter().unzip();
+    let (rules, refusals): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
+    if let (Some(raw), None) = (&raw.rules, raw.trailing_slash) {
+        trailing_slash::note(raw, root.key("rules"), &rules, report);
+    }
     let upstreams = upstreams::compile(raw, &addresses.taken, &mut scope, report);
     let services = std::mem::take(&mut scope.services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), scope, report).map(Arc::new);

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use http::Method;
+
 /// From a request's first byte to the end of its head. Slow clients need a second or two; one that trickles
 /// its head to hold a connection gets this long.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -124,6 +126,9 @@ pub const REFUSAL_STATUS: u16 = 429;
 
 /// What a degraded answer from a file is sent with: it stands in for the upstream's.
 pub const FALLBACK_STATUS: u16 = 200;
+
+/// The methods of requests that get such an answer: those that only read (RFC 9110 section 9.2.1).
+pub const FALLBACK_METHODS: [Method; 2] = [Method::GET, Method::HEAD];
 
 /// Older answers are not given in place of a refusal.
 pub const OLDEST_KEPT: Duration = Duration::from_secs(86_400);

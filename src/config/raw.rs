@@ -30,7 +30,7 @@ pub use self::rate_limits::{
 };
 pub use self::rules::{
     Action, Body, ClientNetworks, Enforce, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange,
-    OnDenied, OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
+    OnDenied, OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, TrailingSlash, Wait,
 };
 pub use self::scope::{Elsewhere, Entry as DescriptorEntry, OnError, Scope, ScopeWord};
 pub use self::tariff::{Cost, Count, GrpcStatus, Refund, Status, ToldCost};
@@ -83,6 +83,9 @@ pub struct Root {
     pub jwt: Option<Jwt>,
     /// Tiers of clients, each with limits of its own.
     pub plans: Option<Plans>,
+    /// Whether a slash at the end of a path makes a difference to `match.path`.
+    #[schemars(extend("default" = "exact"))]
+    pub trailing_slash: Option<TrailingSlash>,
     /// When clients are sent `x-ratelimit-*`: on all answers, on refusals only, or never.
     #[schemars(extend("default" = "full"))]
     pub ratelimit_headers: Option<RateLimitHeaders>,

@@ -139,10 +139,10 @@ fn a_single_value_stands_for_a_list() {
     );
     assert_eq!(format!("{many:?}"), format!("{one:?}"));
     let list = with_rule(
-        "match: { path: [/a], method: [GET], host: [b], header: { x: [y] }, client_ip: [\"::1\"] }\nlimits: [1/s]",
+        "match: { path: [/a/*], method: [GET], host: [b], header: { x: [y] }, client_ip: [\"::1\"] }\nlimits: [1/s]",
     );
     let single = with_rule(
-        "match: { path: /a, method: GET, host: b, header: { x: y }, client_ip: \"::1\" }\nlimits: 1/s",
+        "match: { path: /a/*, method: GET, host: b, header: { x: y }, client_ip: \"::1\" }\nlimits: 1/s",
     );
     assert_eq!(format!("{:?}", config(&list)), format!("{:?}", config(&single)));
 }

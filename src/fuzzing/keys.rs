@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
-use crate::identify::{self, Attributes, identify, lookup};
+use crate::identify::{self, Attributes, cookie, identify, lookup};
 use crate::limiter::key::KeyHasher;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::key::{KeyPart, KeyTemplate};
@@ -71,7 +71,7 @@ fn values(request: &Attributes<'_>) -> Option<[Vec<u8>; 5]> {
     Some([
         header(&FIRST)?,
         header(&SECOND)?,
-        lookup::cookie(request.headers, "c").ok()??.to_vec(),
+        cookie::key(request.headers, "c").ok()??.into_owned(),
         lookup::parameter(request.query?, "q").ok()??.to_vec(),
         request.path.as_bytes().to_vec(),
     ])

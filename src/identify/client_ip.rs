@@ -45,6 +45,14 @@ pub fn resolve(peer: IpAddr, headers: &HeaderMap, trusted: &CidrSet) -> ClientAd
     ClientAddress { ip: client, peer_is_trusted: true, is_internal }
 }
 
+/// Whether X-Forwarded-For has nothing that the client may have written: all of it are addresses, and behind the first one
+/// are only proxies that are `trusted`.
+pub fn is_vouched_for(client: ClientAddress, headers: &HeaderMap, trusted: &CidrSet) -> bool {
+    let mut hops = forwarded::hops_from_nearest(headers);
+    let chain = hops.by_ref().take(MOST_HOPS).find(|hop| hop.is_none_or(|hop| !trusted.contains(hop)));
+    client.peer_is_trusted && chain != Some(None) && hops.next().is_none()
+}
+
 /// `ip` with all but the first bits cleared, as many as its kind of address keeps.
 pub fn network(ip: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> IpAddr {
     match ip {
@@ -129,6 +137,23 @@ mod tests {
     fn an_endless_chain_costs_a_bounded_walk() {
         let line = vec!["10.0.0.9"; 10_000].join(",");
         assert_eq!(client("10.0.0.1", &[&format!("1.1.1.1,{line}")], &["10.0.0.0/8"]), "10.0.0.9");
+    }
+
+    #[test]
+    fn what_stands_before_the_client_was_written_by_it() {
+        let vouched = |peer: &str, value: &str| {
+            let headers = HeaderMap::from_iter([(forwarded::X_FORWARDED_FOR, value.parse().unwrap())]);
+            let trusted = ["10.0.0.0/8".parse::<ipnet::IpNet>().unwrap()].into_iter().collect();
+            is_vouched_for(resolve(peer.parse().unwrap(), &headers, &trusted), &headers, &trusted)
+        };
+        for chain in ["1.1.1.1", "1.1.1.1, 10.0.0.2", "10.0.0.3, 10.0.0.2"] {
+            assert!(vouched("10.0.0.1", chain) && !vouched("192.0.2.1", chain), "{chain}");
+        }
+        for chain in ["6.6.6.6, 1.1.1.1", "<script>, 1.1.1.1", "evil.example", "1.1.1.1, x, 10.0.0.2", ""] {
+            assert!(!vouched("10.0.0.1", chain), "{chain}");
+        }
+        let endless = vec!["10.0.0.9"; MOST_HOPS + 1].join(",");
+        assert!(!vouched("10.0.0.1", &endless));
     }
 
     #[test]

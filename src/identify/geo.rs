@@ -4,6 +4,7 @@
 //! happens at the first question of a request, so that requests nobody asks about pay for none.
 
 mod database;
+mod number;
 
 use std::cell::OnceCell;
 use std::fmt;

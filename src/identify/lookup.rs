@@ -20,6 +20,9 @@ pub enum Ambiguity {
     /// What can be there once is there several times with different values.
     #[error("different values of what may be given once")]
     Repeated,
+    /// A cookie opens a quote and does not close it: servers differ about where its value ends.
+    #[error("open quote in a cookie")]
+    Quoted,
     /// There is a token that others might read, but not without guessing.
     #[error("unreadable token")]
     Unreadable,
@@ -66,19 +69,6 @@ pub fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Co
         }
         None => Ok(only(lines.iter().map(HeaderValue::as_bytes))?.map(Cow::Borrowed)),
     }
-}
-
-/// The value of a cookie (RFC 6265 section 4.2.1), over all lines.
-///
-/// # Errors
-/// [`Ambiguity::Repeated`] if it has several values.
-pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a [u8]>, Ambiguity> {
-    let lines = headers.get_all(COOKIE).into_iter();
-    only(lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).filter_map(|pair| {
-        let (given, value) = split_once(pair, b'=')?;
-        // Some servers trim the name, some do not.
-        (given.trim_ascii() == name.as_bytes()).then(|| value.trim_ascii())
-    }))
 }
 
 /// The value of a query parameter, decoded.

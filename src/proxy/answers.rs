@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version, request};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 
@@ -30,6 +30,7 @@ use crate::identify::lookup::Ambiguity;
 use crate::limiter::timestamp::saturating_millis;
 use crate::overload;
 use crate::response::fallback::Kept;
+use crate::rules::RuleIndex;
 use crate::rules::selection::Denial;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
@@ -103,30 +104,53 @@ pub(super) fn denied(
     }
 }
 
-/// A request that the limit at position `by` refuses; answered with what is `kept` of an earlier answer, if anything is. A
-/// `spare` map saves memory from being asked for.
+/// A request that the limit at position `by` rejects. Its response is what is `kept` of an earlier one, the rule's degraded
+/// response or its rejection. The memory of its `head` is used again.
 pub(super) fn limited(
     exchange: Box<Exchange>,
     view: &View,
     (limits, by, retry_after): (&Limits, usize, Duration),
-    (kept, mut spare): (Option<Arc<Kept>>, HeaderMap),
+    (kept, head): (Option<Arc<Kept>>, request::Parts),
     unread: Unread,
 ) -> Reply {
-    let refusal = view.refusal(limits.rule(by));
-    if kept.is_none()
-        && exchange.is_alone()
+    let rule = limits.rule(by);
+    let refusal = view.refusal(rule);
+    if kept.is_some() || refusal.degraded.is_some() {
+        let stand_in = (limits, rule, retry_after);
+        return stand_in_for(exchange, view, stand_in, (kept, &head.method), unread);
+    }
+    if exchange.is_alone()
         && let Some(ours) = limits.refusal_lines(view, by, retry_after)
     {
+        let mut spare = head.headers;
         spare.clear();
         let plain = limited_with(exchange, (refusal.status, &refusal.body), spare, unread);
         return Reply::with(plain, ours);
     }
-    let mut headers = limits.refusal_headers(view, by, retry_after);
+    let headers = limits.refusal_headers(view, by, retry_after);
+    limited_with(exchange, (refusal.status, &refusal.body), headers, unread).into()
+}
+
+/// A request that `rule` rejects, which has a degraded response for some requests.
+fn stand_in_for(
+    exchange: Box<Exchange>,
+    view: &View,
+    (limits, rule, retry_after): (&Limits, RuleIndex, Duration),
+    (kept, method): (Option<Arc<Kept>>, &Method),
+    unread: Unread,
+) -> Reply {
+    let refusal = view.refusal(rule);
     if let Some(kept) = kept {
+        let mut headers = limits.told_headers(view, &refusal.headers, retry_after);
         kept.extend(&mut headers, limits.at());
         return limited_with(exchange, (StatusCode::OK, kept.body()), headers, unread).into();
     }
-    limited_with(exchange, (refusal.status, &refusal.body), headers, unread).into()
+    let (status, body, headers) = match refusal.degraded(method) {
+        Some(degraded) => (degraded.status, &degraded.body, &degraded.headers),
+        None => (refusal.status, &refusal.body, &refusal.headers),
+    };
+    let headers = limits.told_headers(view, headers, retry_after);
+    limited_with(exchange, (status, body), headers, unread).into()
 }
 
 /// A request that does not go on for what another rate limit service says, or does not say.
@@ -134,32 +158,22 @@ pub(super) fn refused_elsewhere(
     exchange: Box<Exchange>,
     view: &View,
     (limits, refusal): (&Limits, asking::Refusal),
-    recalled: Recalled,
+    (recalled, method): (Recalled, &Method),
     unread: Unread,
 ) -> Reply {
-    match refusal {
-        asking::Refusal::Otherwise { by, retry_after } => {
-            let kept = recalled.take(limits.rule(by));
-            limited(exchange, view, (limits, by, retry_after), (kept, HeaderMap::new()), unread)
-        }
-        asking::Refusal::Told { by, retry_after, body } => {
-            let mut headers = limits.told_headers(view, by, retry_after);
-            let kept = recalled.take(by);
-            let (status, body) = match &kept {
-                Some(kept) => {
-                    kept.extend(&mut headers, limits.at());
-                    (StatusCode::OK, kept.body())
-                }
-                None if body.is_empty() => (view.refusal(by).status, &view.refusal(by).body),
-                None => {
-                    limits.write_type(&mut headers);
-                    (view.refusal(by).status, &body)
-                }
-            };
-            limited_with(exchange, (status, body), headers, unread).into()
-        }
-        asking::Refusal::Undecided { .. } => undecided(exchange, unread).into(),
+    let (rule, retry_after, body) = match refusal {
+        asking::Refusal::Otherwise { by, retry_after } => (limits.rule(by), retry_after, Bytes::new()),
+        asking::Refusal::Told { by, retry_after, body } => (by, retry_after, body),
+        asking::Refusal::Undecided { .. } => return undecided(exchange, unread).into(),
+    };
+    let kept = recalled.take(rule);
+    let refusal = view.refusal(rule);
+    if body.is_empty() || kept.is_some() || refusal.degraded(method).is_some() {
+        return stand_in_for(exchange, view, (limits, rule, retry_after), (kept, method), unread);
     }
+    let mut headers = limits.told_headers(view, &refusal.headers, retry_after);
+    limits.write_type(&mut headers);
+    limited_with(exchange, (refusal.status, &body), headers, unread).into()
 }
 
 fn limited_with(
@@ -301,6 +315,7 @@ fn ambiguous(mut exchange: Box<Exchange>, ambiguity: Ambiguity, unread: Unread) 
         Ambiguity::Repeated => {
             "bad request: a header, cookie or query parameter that may be given once has several values\n"
         }
+        Ambiguity::Quoted => "bad request: a cookie opens a quote and does not close it\n",
         Ambiguity::Unreadable => "bad request: the token cannot be read\n",
     };
     let (status, body) = (StatusCode::BAD_REQUEST, Bytes::from_static(text.as_bytes()));

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, request};
+use http::HeaderMap;
 use smallvec::SmallVec;
 use tokio::task::JoinSet;
 
 use super::exchange::Exchange;
+use super::fallback::Arrived;
 use super::headers::append;
 use super::limits::{Limits, Recording, Told};
 use super::{Shared, View};
@@ -65,8 +66,8 @@ pub(super) struct Recalled(Vec<(RuleIndex, Arc<Kept>)>);
 impl Recalled {
     /// What is kept for a request, in place of the refusals of the rules that others are asked about. Looked for before
     /// its head is made into what the upstream sees.
-    pub(super) fn of(limits: &Limits, view: &View, head: &request::Parts, now: Timestamp) -> Self {
-        let kept = |ask: &Ask| Some((ask.rule, view.fallbacks.recall(ask.rule, head, now)?));
+    pub(super) fn of(limits: &Limits, view: &View, arrived: Arrived<'_>, now: Timestamp) -> Self {
+        let kept = |ask: &Ask| Some((ask.rule, view.fallbacks.recall(ask.rule, arrived, view, now)?));
         Self(limits.asks().iter().filter_map(kept).collect())
     }
 
@@ -121,7 +122,13 @@ pub(super) fn ask<'a>(
         let shared = exchange.shared();
         let limits = recording.limits();
         match decide(view, &shared, limits, asked) {
-            Ok(added) => append(headers, &added),
+            Ok(added) => {
+                if !added.is_empty() {
+                    // What the upstream learns from a service may be about this client.
+                    exchange.listen(None);
+                }
+                append(headers, &added);
+            }
             Err(refusal) => {
                 exchange.settle(&Ending::Refused, limits);
                 exchange.note_refused_by(view.rule_name(refusal.rule(limits)));

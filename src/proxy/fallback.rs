@@ -1,9 +1,9 @@
-//! The last good answers, kept for those whose requests are refused.
+//! The last good responses, stored for the requests that a rule rejects.
 //!
-//! Each rule that asks for it has a memory of its own within its budget, shared by the workers and kept across
-//! reloads that leave its settings as they are. An answer is taken down while it passes and kept when its last
-//! byte has gone by; who may get it is for `response::fallback` to say. What is being taken down has a budget of the
-//! same size, since how long that takes is up to the client.
+//! Each rule that asks for it has a cache of its own within its budget, shared by the workers and kept across
+//! reloads that leave its settings as they are. A response is copied while it passes and stored when its last
+//! byte has gone by; `response::fallback` says under which key, and which may be stored at all. What is being copied has a
+//! budget of the same size, since how long that takes is up to the client.
 
 mod capture;
 mod taking;
@@ -11,17 +11,23 @@ mod taking;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, Method, request};
+use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::{HeaderName, Method, request};
+use hyper::body::Body;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 pub(super) use self::capture::Capture;
 use self::taking::{Desk, Taking};
-use crate::identify::host::Host;
+use super::View;
+use super::body::Incoming;
+use super::headers::Hop;
+use super::limits::Limits;
+use crate::identify::{Attributes, client_ip};
 use crate::limiter::timestamp::Timestamp;
 use crate::policy::Policy;
-use crate::response::fallback::{Asked, Keeping, Kept};
+use crate::response::fallback::cache_key::{self, CacheKey, Headers};
+use crate::response::fallback::{Keeping, Kept};
 use crate::rules::RuleIndex;
 
 /// An answer is taken down anew when the kept one has reached this age: often enough for what is called old.
@@ -36,7 +42,16 @@ pub struct Fallbacks {
     /// Beside its rules.
     memories: Box<[Option<Arc<Memory>>]>,
     /// The headers by which the configuration tells clients apart.
-    telling: Box<[HeaderName]>,
+    personal: Arc<[HeaderName]>,
+}
+
+/// A request and what is known of where it came from and goes to.
+#[derive(Clone, Copy)]
+pub(super) struct Arrived<'a> {
+    pub(super) head: &'a request::Parts,
+    pub(super) body: &'a Incoming,
+    pub(super) hop: &'a Hop<'a>,
+    pub(super) attributes: &'a Attributes<'a>,
 }
 
 /// The answers that are kept for one rule.
@@ -44,6 +59,7 @@ pub struct Fallbacks {
 struct Memory {
     rule: Box<str>,
     keeping: Keeping,
+    headers: Headers,
     answers: Cache<Box<[u8]>, Arc<Kept>, Size>,
     desk: Desk,
 }
@@ -63,54 +79,61 @@ impl Fallbacks {
         if policy.refusals.iter().all(|refusal| refusal.keeping.is_none()) {
             return Self::default();
         }
-        let telling = policy.telling_headers();
-        // Who tells clients apart by more headers than before must not go by what was kept before.
-        let known: &[_] = if telling == before.telling { &before.memories } else { &[] };
+        let personal: Arc<[_]> = policy.telling_headers().into();
+        // Where clients are told apart by more headers than before, older responses may have been for one of them.
+        let known: &[_] = if personal == before.personal { &before.memories } else { &[] };
         let rules = policy.rules.rules().iter().zip(&policy.refusals);
-        let memory = |(rule, keeping): (&str, Keeping)| {
+        let memory = |(rule, keeping): (&str, &Keeping)| {
             let known =
-                known.iter().flatten().find(|memory| &*memory.rule == rule && memory.keeping == keeping);
-            known.cloned().or_else(|| Memory::new(rule, keeping).map(Arc::new))
+                known.iter().flatten().find(|memory| &*memory.rule == rule && memory.keeping == *keeping);
+            known.cloned().or_else(|| Memory::new(rule, keeping.clone(), &personal).map(Arc::new))
         };
-        Self {
-            memories: rules.map(|(rule, refusal)| memory((&rule.name, refusal.keeping?))).collect(),
-            telling,
-        }
+        let memories = rules.map(|(rule, refusal)| memory((&rule.name, refusal.keeping.as_ref()?))).collect();
+        Self { memories, personal }
     }
 
-    /// What was last answered to the same request, for one that `rule` refuses.
-    pub(super) fn recall(&self, rule: RuleIndex, head: &request::Parts, now: Timestamp) -> Option<Arc<Kept>> {
+    /// The stored response to the same request, for one that `rule` rejects.
+    pub(super) fn recall(
+        &self,
+        rule: RuleIndex,
+        arrived: Arrived<'_>,
+        view: &View,
+        now: Timestamp,
+    ) -> Option<Arc<Kept>> {
         let memory = self.memory(rule)?;
-        if !matches!(head.method, Method::GET | Method::HEAD) {
+        if !matches!(arrived.head.method, Method::GET | Method::HEAD) || arrived.has_body() {
             return None;
         }
-        let kept = memory.answers.get(&*key_of(head))?;
-        // Whose answer it was decides who may get it; who asks now does not.
-        let asked = Asked::with(&head.headers, &self.telling, false);
-        kept.suits(&asked, now, memory.keeping.max_age).then_some(kept)
+        let key = arrived.key(view, &memory.headers);
+        let mut stored = key.to_look_up().filter_map(|key| memory.answers.get(key));
+        stored.find(|kept| kept.is_usable(now, memory.keeping.max_age))
     }
 
-    /// Prepares to take down the answer to a request that passed `rules`; its client may be `is_certified`, by a
-    /// certificate that holds.
+    /// Prepares to store the response to a request that passed `limits`.
     pub(super) fn listen(
         &self,
-        rules: impl Iterator<Item = RuleIndex>,
-        head: &request::Parts,
-        is_certified: bool,
+        limits: &Limits,
+        arrived: Arrived<'_>,
+        view: &View,
         now: Timestamp,
     ) -> Option<Box<Capture>> {
-        if self.memories.is_empty() || head.method != Method::GET || has_body(&head.headers) {
+        // A service may read the body of a GET, and the key does not have it.
+        if self.memories.is_empty() || arrived.head.method != Method::GET || arrived.has_body() {
             return None;
         }
-        let mut memories = rules.filter_map(|rule| self.memory(rule)).peekable();
-        memories.peek()?;
-        let key = key_of(head).into();
-        let takings: Vec<_> = memories.filter_map(|memory| Taking::begin(memory, &key, now)).collect();
-        if takings.is_empty() {
+        // A service may have another response for what is marked as over a limit.
+        if limits.marking().next().is_some() {
             return None;
         }
-        let asked = Asked::with(&head.headers, &self.telling, is_certified);
-        Some(Box::new(Capture::new(takings, asked, now)))
+        let takings: Vec<_> = limits
+            .rules()
+            .filter_map(|rule| self.memory(rule))
+            .filter_map(|memory| {
+                let key = arrived.key(view, &memory.headers);
+                Taking::begin(memory, key.to_store()?, now)
+            })
+            .collect();
+        (!takings.is_empty()).then(|| Box::new(Capture::new(takings, now)))
     }
 
     fn memory(&self, rule: RuleIndex) -> Option<&Arc<Memory>> {
@@ -119,7 +142,8 @@ impl Fallbacks {
 }
 
 impl Memory {
-    fn new(rule: &str, keeping: Keeping) -> Option<Self> {
+    fn new(rule: &str, keeping: Keeping, personal: &Arc<[HeaderName]>) -> Option<Self> {
+        let headers = Headers { personal: Arc::clone(personal), ignored: Arc::clone(&keeping.ignored) };
         let usual = usize::try_from((keeping.budget / USUAL_SIZE).clamp(1, MOST_USUAL)).ok()?;
         let options = OptionsBuilder::new()
             // One, so that the budget is that of each answer, not a part of it.
@@ -130,19 +154,45 @@ impl Memory {
             .ok()?;
         let answers =
             Cache::with_options(options, Size, DefaultHashBuilder::default(), DefaultLifecycle::default());
-        Some(Self { rule: rule.into(), keeping, answers, desk: Desk::default() })
+        Some(Self { rule: rule.into(), keeping, headers, answers, desk: Desk::default() })
     }
 }
 
-fn has_body(headers: &HeaderMap) -> bool {
-    headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING)
+impl Arrived<'_> {
+    /// Over HTTP/2 a body needs no length.
+    fn has_body(&self) -> bool {
+        let headers = &self.head.headers;
+        headers.contains_key(CONTENT_LENGTH)
+            || headers.contains_key(TRANSFER_ENCODING)
+            || !self.body.is_end_stream()
+    }
+
+    fn key(&self, view: &View, headers: &Headers) -> CacheKey {
+        let Hop { secured, client, .. } = *self.hop;
+        let trusted = &view.policy.identify.trusted_proxies;
+        let certified = secured.filter(|secured| secured.certificate.is_some());
+        let request = cache_key::Request {
+            upstream: view.upstream(self.attributes).map_or("", |upstream| &upstream.settings().name),
+            authority: authority(self.head),
+            target: self.head.uri.path_and_query().map_or("/", |target| target.as_str()),
+            is_secured: secured.is_some(),
+            headers: &self.head.headers,
+            client: client.ip,
+            peer_is_trusted: client.peer_is_trusted,
+            chain_is_trusted: client_ip::is_vouched_for(client, &self.head.headers, trusted),
+            certificate: certified
+                .map(|secured| secured.forwarded.as_ref().map_or(&[][..], |told| told.as_bytes())),
+        };
+        CacheKey::new(&request, headers)
+    }
 }
 
-/// What two requests must have in common to be the same: where they go, in full.
-fn key_of(head: &request::Parts) -> Vec<u8> {
-    let host = Host::of(&head.uri, &head.headers);
-    let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
-    [host.as_str().as_bytes(), b"\0", target.as_bytes()].concat()
+/// The host and port in the spelling that the upstream gets.
+fn authority(head: &request::Parts) -> &[u8] {
+    match head.uri.authority() {
+        Some(authority) => authority.as_str().rsplit('@').next().unwrap_or_default().as_bytes(),
+        None => head.headers.get(HOST).map_or(b"", |host| host.as_bytes()),
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::response::rate_limit_headers::{
     self, Fields, Notation, Standing, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
     X_WEIR_OVER_LIMIT,
 };
-use crate::response::refusal::{Prepared, X_ENVOY_RATELIMITED};
+use crate::response::refusal::{Prepared, X_ENVOY_RATELIMITED, limited_headers};
 use crate::response::{Settings, Visibility};
 use crate::rules::RuleIndex;
 use crate::rules::elsewhere::Ask;
@@ -209,7 +209,7 @@ impl Limits {
     pub(super) fn refusal_headers(&self, view: &View, position: usize, retry_after: Duration) -> HeaderMap {
         match self.prepared(view, position) {
             Some((prepared, usage)) => prepared.fill(retry_after, &usage),
-            None => self.told_headers(view, self.rule(position), retry_after),
+            None => self.told_headers(view, &view.refusal(self.rule(position)).headers, retry_after),
         }
     }
 
@@ -227,9 +227,14 @@ impl Limits {
         Some((prepared, verdict.usage(self.at)?))
     }
 
-    /// The headers of a refusal for `rule`, with what other services have said.
-    pub(super) fn told_headers(&self, view: &View, rule: RuleIndex, retry_after: Duration) -> HeaderMap {
-        let mut headers = view.refusal(rule).limited_headers(retry_after);
+    /// The headers of a rejection with those `configured`, and with what other services have said.
+    pub(super) fn told_headers(
+        &self,
+        view: &View,
+        configured: &HeaderMap,
+        retry_after: Duration,
+    ) -> HeaderMap {
+        let mut headers = limited_headers(configured, retry_after);
         self.write_headers(&mut headers, view);
         self.write_told(&mut headers);
         headers

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use super::body::{Incoming, RequestBody};
 use super::connection::Connection;
 use super::deadline;
 use super::exchange::Exchange;
+use super::fallback::Arrived;
 use super::forward::forward;
 use super::grpc;
 use super::headers::envoy::Controls;
@@ -22,6 +24,7 @@ use super::limits::Limits;
 use super::reply::Reply;
 use crate::http1::lines::Lines;
 use crate::identify::identify;
+use crate::response::fallback::Kept;
 use crate::rules::selection::Selection;
 use crate::telemetry::metrics::DecisionOutcome;
 use crate::throttle::{self, Action};
@@ -83,22 +86,27 @@ pub(super) fn handle(
         Action::Forward => None,
         Action::Delay(delay) => Some(delay),
         Action::Refuse { by, retry_after } => {
+            // Looked for before the log has the head made into what the upstream would have seen.
+            let arrived = Arrived { head: &head, body: &body, hop: &hop, attributes: &attributes };
+            let kept = view.fallbacks.recall(limits.rule(by), arrived, &view, now);
             let refusal = (&limits, by, retry_after);
-            return answered(refuse(exchange, &view, refusal, (head, given, &hop), body));
+            return answered(refuse(exchange, &view, (refusal, kept), (head, given, &hop), body));
         }
     };
 
     let upstream = view.upstream(&attributes).map(Rc::clone);
     upstream.as_deref().inspect(|upstream| exchange.goes_to(upstream));
     exchange.reserve(&limits, policy);
-    let recalled = Recalled::of(&limits, &view, &head, now);
-    exchange.listen(view.fallbacks.listen(limits.rules(), &head, attributes.certificate.is_some(), now));
+    let arrived = Arrived { head: &head, body: &body, hop: &hop, attributes: &attributes };
+    let recalled = Recalled::of(&limits, &view, arrived, now);
+    exchange.listen(view.fallbacks.listen(&limits, arrived, &view, now));
     let (mut request, controls) =
         outgoing((head, given), &hop, &mut exchange, &limits, (&view, upstream.as_deref()));
     Handling::Forwarding(Box::pin(async move {
-        let headers = &mut request.head.headers;
+        let Outgoing { head: request::Parts { method, headers, .. }, .. } = &mut request;
         if let Err(refusal) = pass(&view, &mut exchange, &mut limits, (delay, headers)).await {
             let unread = Unread::new(given.expectation(), body);
+            let recalled = (recalled, &*method);
             return answers::refused_elsewhere(exchange, &view, (&limits, refusal), recalled, unread);
         }
         let upstream = upstream.as_deref();
@@ -114,16 +122,13 @@ pub(super) fn handle(
 fn refuse(
     mut exchange: Box<Exchange>,
     view: &View,
-    (limits, by, retry_after): (&Limits, usize, Duration),
+    ((limits, by, retry_after), kept): ((&Limits, usize, Duration), Option<Arc<Kept>>),
     (mut head, given, hop): (request::Parts, Given, &Hop<'_>),
     body: Incoming,
 ) -> Reply {
-    let rule = limits.rule(by);
-    // Looked for before the log has the head made into what the upstream would have seen.
-    let kept = view.fallbacks.recall(rule, &head, limits.at());
-    exchange.note_refused(view.rule_name(rule), (&mut head, given), hop);
+    exchange.note_refused(view.rule_name(limits.rule(by)), (&mut head, given), hop);
     let unread = Unread::new(given.expectation(), body);
-    answers::limited(exchange, view, (limits, by, retry_after), (kept, head.headers), unread)
+    answers::limited(exchange, view, (limits, by, retry_after), (kept, head), unread)
 }
 
 /// Waits until the request may go on, and asks whoever else may have it refused.

@@ -1,19 +1,20 @@
-//! Degraded answers: what a refused request may get in place of a refusal, and which answers may be kept for it.
+//! Degraded responses: what a rejected request may get in place of a rejection, and which responses may be stored for it.
 //!
-//! An answer that is given to somebody else than it was made for must say nothing about whom it was made for. So
-//! the rules are those of a shared cache (RFC 9111 section 3), and stricter where an answer does not say that
-//! it is for everybody: then the request must have carried nothing but what is known to tell no clients apart.
+//! A stored response must say nothing about the client that it was made for, and must not depend on anything that
+//! another client may have written. So the rules are those of a shared cache (RFC 9111 section 3), and stricter: every
+//! request header that the upstream may have used is part of the key, and headers that may say who the client is prevent
+//! storing. Design note 019 has the reasons.
 
-mod asked;
+pub mod cache_key;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AGE, CACHE_CONTROL, CONTENT_TYPE, SET_COOKIE, VARY, WARNING};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-pub use self::asked::Asked;
-use self::asked::{AXES, VARYING};
+use self::cache_key::Headers;
 use crate::limiter::timestamp::Timestamp;
 
 /// Marks an answer that is not what the upstream would say now (RFC 7234 section 5.5.1).
@@ -25,7 +26,7 @@ pub const DEGRADED: HeaderValue = HeaderValue::from_static("199 - \"Degraded Res
 const OVERHEAD: usize = 256;
 
 /// How good answers are kept for a rule's refusals (`on_limit.fallback.cached`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keeping {
     /// For all of them together, in bytes.
     pub budget: u64,
@@ -33,6 +34,8 @@ pub struct Keeping {
     pub largest: u64,
     /// Older ones are not given to anybody.
     pub max_age: Duration,
+    /// Request headers on which no response depends.
+    pub ignored: Arc<[HeaderName]>,
 }
 
 /// An answer that was good, kept whole.
@@ -45,32 +48,38 @@ pub struct Kept {
     age: u64,
     /// Seconds after which it may not be given any more, if it said so.
     lifetime: Option<u64>,
-    asked: Asked,
-    /// Positions among [`VARYING`] that must be the same.
-    vary: [bool; AXES],
+    /// Whether it says that it is for every client.
+    is_public: bool,
+    /// The request headers that it depends on.
+    vary: Box<[HeaderName]>,
 }
 
 impl Kept {
-    /// The answer to a request that was `asked`, received at `at`; without its body yet. `None` if it may not be
-    /// given to others.
-    pub fn new(asked: &Asked, status: StatusCode, headers: &HeaderMap, at: Timestamp) -> Option<Self> {
+    /// A response received at `at`; without its body yet. `None` if it may not be given to others, whatever the request was.
+    pub fn new(status: StatusCode, headers: &HeaderMap, at: Timestamp) -> Option<Self> {
         if status != StatusCode::OK || headers.contains_key(SET_COOKIE) {
             return None;
         }
         let control = Control::of(headers);
-        if control.forbids || (asked.is_personal && !control.is_for_everybody) {
+        if control.forbids {
             return None;
         }
         let age = headers.get(AGE).and_then(|age| age.to_str().ok()?.trim().parse().ok()).unwrap_or(0);
         Some(Self {
-            vary: varies(headers)?,
+            vary: vary(headers)?,
             headers: headers.clone(),
             body: Bytes::new(),
             at,
             age,
             lifetime: control.lifetime(),
-            asked: asked.clone(),
+            is_public: control.is_for_everybody,
         })
+    }
+
+    /// Whether it may be stored for a request that may say who its client is, if `is_personal`: then only under a key with all
+    /// that the request says. What it varies by must be part of the key.
+    pub fn may_be_stored(&self, is_personal: bool, headers: &Headers) -> bool {
+        (self.is_public || !is_personal) && self.vary.iter().all(|name| headers.tell_apart_by(name.as_str()))
     }
 
     /// With its body, which has ended.
@@ -88,12 +97,11 @@ impl Kept {
         now.since(self.at)
     }
 
-    /// Whether it answers this request, too, and is not too old.
-    pub fn suits(&self, asked: &Asked, now: Timestamp, max_age: Duration) -> bool {
-        let same = |at: usize| !self.vary[at] || self.asked.varying[at] == asked.varying[at];
+    /// Whether it may still be sent.
+    pub fn is_usable(&self, now: Timestamp, max_age: Duration) -> bool {
         // RFC 9111 section 4.2: fresh as long as its lifetime is longer than its age.
         let is_young = |lifetime| self.age_at(now) < lifetime;
-        self.kept_for(now) <= max_age && self.lifetime.is_none_or(is_young) && (0..AXES).all(same)
+        self.kept_for(now) <= max_age && self.lifetime.is_none_or(is_young)
     }
 
     /// Adds its headers, and what tells that it is old, to those of a refusal.
@@ -160,16 +168,15 @@ impl Control {
     }
 }
 
-/// By which of [`VARYING`] an answer varies; `None` if by anything else.
-fn varies(headers: &HeaderMap) -> Option<[bool; AXES]> {
-    let mut vary = [false; AXES];
+/// The request headers that a response varies by; `None` if one of them is not a header, as in `vary: *`.
+fn vary(headers: &HeaderMap) -> Option<Box<[HeaderName]>> {
+    let mut names = Vec::new();
     for line in headers.get_all(VARY) {
         for name in line.to_str().ok()?.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            let at = VARYING.iter().position(|varying| varying.as_str().eq_ignore_ascii_case(name))?;
-            vary[at] = true;
+            names.push(HeaderName::from_bytes(name.as_bytes()).ok().filter(|name| name != "*")?);
         }
     }
-    Some(vary)
+    Some(names.into())
 }
 
 #[cfg(test)]

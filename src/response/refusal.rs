@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 use super::fallback::Keeping;
 use super::rate_limit_headers::{
@@ -32,6 +32,21 @@ pub struct Refusal {
     pub headers: HeaderMap,
     /// Whether good answers are kept, to be given in its place.
     pub keeping: Option<Keeping>,
+    /// What is sent in its place to requests with some methods, if anything is.
+    pub degraded: Option<Box<Degraded>>,
+}
+
+/// A degraded response: a file in place of a rejection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Degraded {
+    /// The status.
+    pub status: StatusCode,
+    /// The file.
+    pub body: Bytes,
+    /// `content-type`, `warning` and the configured headers.
+    pub headers: HeaderMap,
+    /// The methods for which it stands in. For any other one, 2xx would say that something was done.
+    pub methods: Box<[Method]>,
 }
 
 impl Default for Refusal {
@@ -44,7 +59,7 @@ impl Refusal {
     /// An answer with a fixed text.
     pub fn plain(status: StatusCode, body: &'static str) -> Self {
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, TEXT)]);
-        Self { status, body: Bytes::from_static(body.as_bytes()), headers, keeping: None }
+        Self { status, body: Bytes::from_static(body.as_bytes()), headers, keeping: None, degraded: None }
     }
 
     /// What `action: deny` answers.
@@ -52,14 +67,20 @@ impl Refusal {
         Self::plain(StatusCode::FORBIDDEN, "forbidden\n")
     }
 
-    /// The headers of a refusal by a limit: wait this long, at least a second.
-    pub fn limited_headers(&self, retry_after: Duration) -> HeaderMap {
-        let mut headers = HeaderMap::with_capacity(self.headers.len() + ROOM);
-        headers.insert(RETRY_AFTER, number(seconds_to_wait(retry_after)));
-        headers.insert(X_ENVOY_RATELIMITED, HeaderValue::from_static("true"));
-        headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
-        headers
+    /// What is sent in its place to a request with this method.
+    pub fn degraded(&self, method: &Method) -> Option<&Degraded> {
+        self.degraded.as_deref().filter(|degraded| degraded.methods.contains(method))
     }
+}
+
+/// The headers of a response to a request that a limit rejects, with those that are configured: wait this long, at least
+/// a second.
+pub fn limited_headers(configured: &HeaderMap, retry_after: Duration) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(configured.len() + ROOM);
+    headers.insert(RETRY_AFTER, number(seconds_to_wait(retry_after)));
+    headers.insert(X_ENVOY_RATELIMITED, HeaderValue::from_static("true"));
+    headers.extend(configured.iter().map(|(name, value)| (name.clone(), value.clone())));
+    headers
 }
 
 /// The headers of a rule's refusals, ready but for three numbers: those come first, so that filling them in
@@ -74,7 +95,7 @@ pub struct Prepared {
 impl Prepared {
     /// For a rule with the one limit that `notation` writes, whose clients see `x-ratelimit-*`. `None` where the configuration
     /// has headers that are written otherwise: ours, and those of every answer.
-    pub fn new(refusal: &Refusal, notation: &Notation) -> Option<Self> {
+    pub fn new(configured: &HeaderMap, notation: &Notation) -> Option<Self> {
         let written = [
             DATE,
             RETRY_AFTER,
@@ -83,17 +104,17 @@ impl Prepared {
             X_RATELIMIT_REMAINING,
             X_RATELIMIT_RESET,
         ];
-        if written.iter().any(|name| refusal.headers.contains_key(name)) {
+        if written.iter().any(|name| configured.contains_key(name)) {
             return None;
         }
-        let mut headers = HeaderMap::with_capacity(refusal.headers.len() + ROOM);
+        let mut headers = HeaderMap::with_capacity(configured.len() + ROOM);
         let zero = || HeaderValue::from_static("0");
         headers.insert(RETRY_AFTER, zero());
         headers.insert(X_RATELIMIT_REMAINING, zero());
         headers.insert(X_RATELIMIT_RESET, zero());
         headers.insert(X_RATELIMIT_LIMIT, notation.alone().clone());
         headers.insert(X_ENVOY_RATELIMITED, HeaderValue::from_static("true"));
-        headers.extend(refusal.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+        headers.extend(configured.iter().map(|(name, value)| (name.clone(), value.clone())));
         let mut lines = Vec::new();
         for (name, value) in headers.iter().skip(NUMBERS) {
             lines.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
@@ -154,9 +175,9 @@ mod tests {
         for (wait, remaining, reset) in [(0, 0, 0), (7, 3, 42), (3600, 12, 86_400)] {
             let (wait, reset) = (Duration::from_secs(wait), Duration::from_secs(reset));
             let usage = Usage { used: 0, remaining, reset };
-            let mut written = refusal.limited_headers(wait);
+            let mut written = limited_headers(&refusal.headers, wait);
             write_envoy(&mut written, &[Standing { notation: &notation, grown: None, usage }]);
-            let prepared = Prepared::new(&refusal, &notation).unwrap();
+            let prepared = Prepared::new(&refusal.headers, &notation).unwrap();
             assert_eq!(prepared.fill(wait, &usage), written);
             let mut lines = Vec::new();
             prepared.write(wait, &usage, &mut lines);
@@ -173,7 +194,7 @@ mod tests {
 
     #[test]
     fn nobody_is_told_to_wait_no_time() {
-        assert_eq!(Refusal::default().limited_headers(Duration::ZERO)[RETRY_AFTER], "1");
-        assert_eq!(Refusal::default().limited_headers(Duration::from_millis(1001))[RETRY_AFTER], "2");
+        assert_eq!(limited_headers(&HeaderMap::new(), Duration::ZERO)[RETRY_AFTER], "1");
+        assert_eq!(limited_headers(&HeaderMap::new(), Duration::from_millis(1001))[RETRY_AFTER], "2");
     }
 }

@@ -16,7 +16,7 @@ use crate::identify::certificate::CertificateName;
 use crate::identify::descriptor::Entries;
 use crate::identify::jwt::claim::Claim;
 use crate::identify::lookup::{self, Ambiguity};
-use crate::identify::{Attributes, client_ip};
+use crate::identify::{Attributes, client_ip, cookie};
 use crate::limiter::key::{KeyHash, KeyHasher};
 
 /// One thing that is counted apart.
@@ -49,7 +49,7 @@ pub enum KeyPart {
     Host,
     /// The value of a header; lines of a list are joined.
     Header(HeaderName),
-    /// The value of the cookie of this name.
+    /// The value of the cookie of this name, in one spelling.
     Cookie(Box<str>),
     /// The value of the query parameter of this name, decoded.
     Query(Box<str>),
@@ -223,7 +223,7 @@ impl KeyPart {
             Self::Host if request.host.as_str().is_empty() => return Err(Missing),
             Self::Host => push(out, request.host.as_str().as_bytes()),
             Self::Header(name) => push(out, &lookup::header(request.headers, name)?.ok_or(Missing)?),
-            Self::Cookie(name) => push(out, lookup::cookie(request.headers, name)?.ok_or(Missing)?),
+            Self::Cookie(name) => push(out, &cookie::key(request.headers, name)?.ok_or(Missing)?),
             Self::Jwt(claim) => push(out, request.claim(claim)?.ok_or(Missing)?.as_bytes()),
             Self::Query(name) => {
                 push(out, &lookup::parameter(request.query.ok_or(Missing)?, name)?.ok_or(Missing)?);
@@ -238,10 +238,10 @@ impl KeyPart {
     }
 }
 
-/// What the encoding of a part is whose value is this text.
-pub(super) fn encoded_text(text: &str) -> Encoded {
+/// What the encoding of a part is whose value is this.
+pub(super) fn encoded_octets(value: &[u8]) -> Encoded {
     let mut encoded = Encoded::new();
-    push(&mut encoded, text.as_bytes());
+    push(&mut encoded, value);
     encoded
 }
 

@@ -7,9 +7,9 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use super::key::{KeyPart, encoded_text};
-use crate::identify::Attributes;
+use super::key::{KeyPart, encoded_octets};
 use crate::identify::lookup::Ambiguity;
+use crate::identify::{Attributes, cookie};
 use crate::limiter::key::{KeyHash, KeyHasher};
 
 /// So many plans at the most.
@@ -77,7 +77,13 @@ impl Plans {
 
     fn number(&self, request: &Attributes<'_>) -> Result<Option<u16>, Ambiguity> {
         let default = self.default.as_ref().map(|_| DEFAULT);
-        let encoded = self.of.encoded(request)?;
+        let encoded = match &self.of {
+            // Members are written as the service has them.
+            KeyPart::Cookie(name) => {
+                cookie::decoded(request.headers, name)?.map(|value| encoded_octets(&value))
+            }
+            of => of.encoded(request)?,
+        };
         Ok(encoded.and_then(|encoded| self.members.number(&encoded)).or(default))
     }
 }
@@ -143,7 +149,7 @@ impl Roll {
         };
         let order = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         let number = u16::try_from(number).unwrap_or(DEFAULT - 1);
-        self.members.push((self.hasher.hash(&encoded_text(member)), order, number));
+        self.members.push((self.hasher.hash(&encoded_octets(member.as_bytes())), order, number));
         Ok(())
     }
 

@@ -108,6 +108,43 @@ impl PathPattern {
         }
     }
 
+    /// The pattern of the same route whose paths have a slash at the end where those of this one have none, or the other
+    /// way round; `None` for the root, for everything below a path, and for a regex.
+    pub fn with_other_end(&self) -> Option<Self> {
+        let kind = match &self.kind {
+            PathKind::Exact(exact) => PathKind::Exact(match exact.strip_suffix('/') {
+                Some("") => return None,
+                Some(without) => without.into(),
+                None => format!("{exact}/").into(),
+            }),
+            PathKind::Template { segments, open: false } => {
+                let end = Segment::Literal("".into());
+                let segments = match segments.split_last() {
+                    Some((Segment::Literal(last), others)) if last.is_empty() => others.into(),
+                    _ => segments.iter().cloned().chain([end]).collect(),
+                };
+                PathKind::Template { segments, open: false }
+            }
+            PathKind::Prefix(_) | PathKind::Template { .. } | PathKind::Regex(_) => return None,
+        };
+        Some(Self { text: self.text.clone(), kind })
+    }
+
+    /// A path that matches, with `x` for each hole; `None` for everything below a path and for a regex.
+    pub fn example(&self) -> Option<String> {
+        match &self.kind {
+            PathKind::Exact(exact) => Some(exact.to_string()),
+            PathKind::Template { segments, open: false } => {
+                let segment = |segment: &Segment| match segment {
+                    Segment::Literal(literal) => format!("/{literal}"),
+                    Segment::Any => "/x".to_owned(),
+                };
+                Some(segments.iter().map(segment).collect())
+            }
+            PathKind::Prefix(_) | PathKind::Template { .. } | PathKind::Regex(_) => None,
+        }
+    }
+
     /// The pattern as written: the name of the route.
     pub fn as_str(&self) -> &str {
         &self.text
@@ -290,6 +327,26 @@ mod tests {
         assert!(matches("/users/{id}/orders/{order}", "/users/42/orders/7"));
         assert!(matches("/users/{id}/*", "/users/42/orders") && matches("/users/{id}/*", "/users/42/"));
         assert!(!matches("/users/{id}/*", "/users/42"));
+    }
+
+    #[test]
+    fn the_other_end_of_a_path_is_of_the_same_route() {
+        let other = |pattern: &str| PathPattern::parse(pattern).unwrap().with_other_end();
+        for (pattern, path) in [
+            ("/login", "/login/"),
+            ("/login/", "/login"),
+            ("/users/{id}", "/users/42/"),
+            ("/users/{id}/", "/users/42"),
+            ("/users/{id}/edit", "/users/42/edit/"),
+        ] {
+            let other = other(pattern).unwrap();
+            assert!(other.matches(path) && !matches(pattern, path), "{pattern} {path}");
+            assert_eq!(other.as_str(), pattern);
+        }
+        for pattern in ["/", "/p/*", "/users/{id}/*", "~^/login$"] {
+            assert!(other(pattern).is_none(), "{pattern}");
+        }
+        assert!(!other("/login").unwrap().matches("/login") && !other("/{id}").unwrap().matches("//"));
     }
 
     #[test]

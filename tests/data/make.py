@@ -79,3 +79,25 @@ SYSTEMS = {"192.0.2.0/24": system(64500), "198.51.100.0/24": system(64501), "200
 
 write("asn.mmdb", "GeoLite2-ASN", SYSTEMS)
 write("asn-moved.mmdb", "GeoLite2-ASN", SYSTEMS | {"192.0.2.0/24": system(64503)})
+
+# Other makers have numbers of other types, as text, under other names, or one level deeper.
+write(
+    "asn-others.mmdb",
+    "Example-ASN",
+    {
+        "192.0.2.0/26": {"asn": "AS64500", "name": "Example"},
+        "192.0.2.64/26": {"autonomous_system_number": "64501"},
+        "192.0.2.128/26": {"asn": mmdb_writer.MmdbU16(64502)},
+        "192.0.2.192/26": {"autonomous_system_number": mmdb_writer.MmdbU64(64503)},
+        "198.51.100.0/26": {"as_number": mmdb_writer.MmdbI32(64504)},
+        "198.51.100.64/26": {"asn": {"name": "Example", "asn": "as64505"}},
+        "198.51.100.128/26": {"traits": {"autonomous_system_number": 64506}},
+        "198.51.100.192/26": {"asn": "AS64507 Example"},
+        "203.0.113.0/26": {"asn": mmdb_writer.MmdbU128(64508)},
+        "203.0.113.64/26": {"asn": mmdb_writer.MmdbF64(64509.0)},
+        # No number of a system.
+        "203.0.113.128/26": {"asn": "unknown"},
+        "203.0.113.192/26": {"asn": mmdb_writer.MmdbU64(1 << 32), "as_number": mmdb_writer.MmdbI32(-1)},
+    },
+)
+write("asn-unreadable.mmdb", "Example-ASN", {"192.0.2.0/24": {"asn": "Example Ltd", "route": "192.0.2.0/24"}})

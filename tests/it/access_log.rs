@@ -2,7 +2,10 @@
 
 mod flags;
 
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
+use std::process::Command;
 use std::{fs, io};
 
 use serde_json::Value;
@@ -147,4 +150,35 @@ fn without_a_word_about_it_there_is_none() {
     let weir = Weir::start(&config("echo", ""));
     assert_eq!(get(weir.address(), "/a-path-to-look-for").status, 200);
     assert!(weir.log().iter().all(|line| !line.contains("/a-path-to-look-for")));
+}
+
+#[test]
+fn a_fifo_without_a_reader_stops_nothing_and_gets_lines_once_there_is_one() {
+    let log = Log::new();
+    assert!(Command::new("mkfifo").arg(&log.path).status().unwrap().success());
+    let mut weir = Weir::start(&config("echo", &log.setting("envoy")));
+    let dropped = || weir.metric("weir_access_log_dropped_total", &[]);
+    assert_eq!(get(weir.address(), "/nobody-reads").status, 200);
+    wait::until_true("a line without a reader", || dropped() >= 1.0);
+    // Returns once the other end is open, and that is when a line is to be written.
+    let path = log.path;
+    let opening = std::thread::spawn(move || BufReader::new(File::open(path).unwrap()));
+    wait::until_true("the writer", || {
+        assert_eq!(get(weir.address(), "/somebody-reads").status, 200);
+        opening.is_finished()
+    });
+    let mut reader = opening.join().unwrap();
+    assert_eq!(get(weir.address(), "/last").status, 200);
+    let mut line = String::new();
+    while !line.contains("/last") {
+        line.clear();
+        assert!(reader.read_line(&mut line).unwrap() > 0, "the log has ended");
+    }
+    // A reader that leaves is no end either, and another one may come.
+    let before = dropped();
+    drop(reader);
+    assert_eq!(get(weir.address(), "/gone").status, 200);
+    wait::until_true("a line without a reader", || dropped() > before);
+    weir.terminate();
+    assert!(weir.wait_exit().success());
 }

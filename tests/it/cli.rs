@@ -357,3 +357,44 @@ fn a_link_called_ratelimit_is_the_rate_limit_service_whatever_its_arguments() {
         assert_eq!(output.status.code(), Some(2));
     }
 }
+
+#[test]
+fn a_path_that_a_slash_at_its_end_gets_around_is_noted() {
+    let notes = |rules: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("weir.yaml");
+        fs::write(&file, format!("listeners: 127.0.0.1:0\nupstream: echo\nrules:\n{rules}")).unwrap();
+        let output = run(["check", file.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        text.lines().filter(|line| line.contains("trailing_slash")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let limit = |more: &str| format!("  - {{ name: a, match: {{ path: /login{more} }}, limit: 1/s }}\n");
+    let noted = notes(&limit(""));
+    assert_eq!(noted.len(), 1);
+    assert!(noted[0].contains("4:31: rules[0].match.path: note: does not match `/login/`"), "{}", noted[0]);
+    assert_eq!(notes("  - { name: a, match: { path: [/a, \"/u/{id}\"] }, action: deny }\n").len(), 2);
+    // Not where it does match, nor where another rule of the same kind has a pattern for it.
+    let deny = "  - { name: b, match: { path: /login/* }, action: deny }\n";
+    for (more, notes_of) in [(", trailing_slash: ignore", 0), (", trailing_slash: exact", 0)] {
+        assert_eq!(notes(&limit(more)).len(), notes_of, "{more}");
+    }
+    assert_eq!(notes(&(limit("") + &deny.replace("deny", "limit, limit: 1/s"))).len(), 0);
+    assert_eq!(notes(&(limit("") + deny)).len(), 1);
+    assert_eq!(notes(&(limit("") + "  - { name: all, match: { path: /* }, limit: 100/s }\n")).len(), 1);
+    for quiet in [
+        "{ path: /healthz }, action: allow",
+        "{ path: / }, limit: 1/s",
+        "{ path: /p/* }, limit: 1/s",
+        "{ path: /p/ }, limit: 1/s",
+        "{ path: \"~^/p$\" }, limit: 1/s",
+        "{ path: [/p, /p/] }, limit: 1/s",
+    ] {
+        assert!(notes(&format!("  - {{ name: a, match: {quiet} }}\n")).is_empty(), "{quiet}");
+    }
+    // Many are noted as one.
+    let many: String =
+        (0..50).map(|n| format!("  - {{ name: r{n}, match: {{ path: /{n} }}, limit: 1/s }}\n")).collect();
+    let noted = notes(&many);
+    assert!(noted.len() == 1 && noted[0].contains("rules: note: 50 paths"), "{noted:?}");
+}

@@ -1,5 +1,7 @@
 //! What a refused request gets in place of a refusal: a file, or what the same request was answered before.
 
+mod poisoning;
+
 use std::fs;
 
 use crate::support::{Client, Origin, Request, Then, Weir, config, wait};
@@ -49,9 +51,14 @@ fn browse(path: &str) -> Request {
     headers.iter().fold(Request::get(path), |request, (name, value)| request.header(name, value))
 }
 
+/// Behind a proxy that is trusted, which `browse` says it came by.
 fn with(origin: &Origin, limit: &str, on_limit: &str) -> Weir {
     let rule = format!("rules: [{{ name: pages, limit: {limit}, on_limit: {on_limit} }}]");
-    Weir::start(&config(origin.address(), &rule))
+    Weir::start(&behind_proxy(origin, &rule))
+}
+
+fn behind_proxy(origin: &Origin, rest: &str) -> String {
+    config(origin.address(), &format!("client_ip: {{ trusted_proxies: [127.0.0.0/8] }}\n{rest}"))
 }
 
 #[test]
@@ -71,7 +78,7 @@ fn the_last_good_answer_stands_in_for_a_refusal() {
         assert_eq!(answer.header("x-envoy-ratelimited"), "true");
         assert_eq!(answer.number("x-ratelimit-remaining"), 0);
     }
-    let head = client.ask(&Request::new("HEAD", "/a"));
+    let head = client.ask(&browse("/a").with_method("HEAD"));
     assert_eq!((head.status, head.number("content-length"), head.body.length), (200, 1, 0));
     assert_eq!(origin.seen().len(), 2);
     assert!(weir.metric("weir_decisions_total", &[("rule", "pages"), ("outcome", "limited")]) >= 4.0);
@@ -119,23 +126,124 @@ fn what_was_made_for_one_client_is_given_to_no_other() {
         assert_eq!(client.ask(&browse(path)).status, 429, "{path}");
         assert_eq!(client.ask(&browse(path).header("x-tenant", "b")).status, 429, "{path}");
     }
-    assert_eq!(
-        client.ask(&browse("/public").header("x-tenant", "b")).status,
-        200,
-        "it says it is for everybody"
-    );
+    // It says that it is for everybody, and may have been made of what the header says all the same.
+    assert_eq!(client.ask(&browse("/public").header("x-tenant", "a")).status, 200);
+    assert_eq!(client.ask(&browse("/public").header("x-tenant", "b")).status, 429);
+    assert_eq!(client.ask(&browse("/public")).status, 429);
+}
+
+#[test]
+fn what_was_made_for_no_client_is_given_to_all_of_them() {
+    let origin = counting();
+    let weir = with(&origin, "1/d", "{ fallback: { cached: 1MiB } }");
+    let mut client = Client::connect(weir.address());
+    assert_eq!(client.ask(&browse("/")).status, 200);
+    for (name, value) in [
+        ("cookie", "me=1"),
+        ("x-tenant", "a"),
+        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("cache-control", "max-age=0"),
+        ("pragma", "no-cache"),
+        ("if-none-match", "\"1\""),
+        ("range", "bytes=0-0"),
+        ("x-real-ip", "192.0.2.1"),
+        ("connection", "keep-alive"),
+    ] {
+        assert_eq!(client.ask(&browse("/").header(name, value)).status, 200, "{name}");
+    }
+    let elsewhere = Request::get("/").from("198.51.100.7").header("x-request-id", "2");
+    assert_eq!(client.ask(&elsewhere).status, 429, "another browser");
+}
+
+/// What an ingress passes on for a browser: the addresses and numbers are those of one request.
+fn by_ingress(client: &str, id: &str) -> Request {
+    let headers = [
+        ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"),
+        ("accept-language", "en-GB,en;q=0.5"),
+        ("x-forwarded-for", client),
+        ("x-forwarded-host", "test.local"),
+        ("x-forwarded-port", "443"),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-scheme", "https"),
+        ("x-scheme", "https"),
+        ("x-real-ip", client),
+        ("x-request-id", id),
+        ("x-b3-traceid", id),
+        ("tracestate", ""),
+    ];
+    headers.iter().fold(Request::get("/"), |request, (name, value)| request.header(name, value))
+}
+
+#[test]
+fn behind_an_ingress_one_client_gets_what_another_was_answered() {
+    let origin = counting();
+    let weir = with(&origin, "1/d", "{ fallback: { cached: 1MiB } }");
+    let mut client = Client::connect(weir.address());
+    assert_eq!(client.ask(&by_ingress("192.0.2.1", "0af7651916cd43dd8448eb211c80319c")).status, 200);
+    let other = by_ingress("198.51.100.7", "b7ad6b716920333100000000000000aa");
+    assert_eq!(client.ask(&other).status, 200);
+}
+
+#[test]
+fn headers_that_the_operator_has_ignored_are_no_part_of_the_key() {
+    let origin = counting();
+    let fallback = "{ cached: 1MiB, ignore_headers: [User-Agent, referer, x-build] }";
+    let weir = with(&origin, "1/d", &format!("{{ fallback: {fallback} }}"));
+    let mut client = Client::connect(weir.address());
+    let by = |agent| Request::get("/").header("user-agent", agent).header("referer", agent);
+    assert_eq!(client.ask(&by("one").header("x-build", "7")).status, 200);
+    assert_eq!(client.ask(&by("another")).status, 200);
+    assert_eq!(client.ask(&by("another").header("accept-language", "de")).status, 429);
 }
 
 #[test]
 fn what_a_rule_counts_by_tells_clients_apart() {
     let origin = counting();
     let rule = "rules: [{ name: pages, key: { header: x-real-ip }, limit: 1/d, on_limit: { fallback: { cached: 1MiB } } }]";
-    let weir = Weir::start(&config(origin.address(), rule));
+    let weir = Weir::start(&behind_proxy(&origin, rule));
     let mut client = Client::connect(weir.address());
     let ask = |path: &str| browse(path).header("x-real-ip", "192.0.2.1");
     assert_eq!([client.ask(&ask("/")).status, client.ask(&ask("/")).status], [200, 429]);
     let other = |path: &str| browse(path).header("x-real-ip", "192.0.2.2");
     assert_eq!([client.ask(&other("/public")).status, client.ask(&other("/public")).status], [200, 200]);
+    assert_eq!(client.ask(&ask("/public")).status, 429);
+}
+
+#[test]
+fn a_request_that_changes_something_is_rejected_and_gets_no_degraded_response() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, page) = (directory.path().join("weir.yaml"), directory.path().join("busy.html"));
+    fs::write(&page, "<p>busy").unwrap();
+    let rules = "rules:\n  - { name: a, match: { path: /a }, limit: 1/d, on_limit: { body: { fallback: busy.html } } }\n  \
+                 - { name: b, match: { path: /b }, limit: 1/d, on_limit: { status: 503, body: { text: wait }, \
+                 headers: { x-rule: \"{rule}\" }, fallback: { cached: 1MiB, file: busy.html, status: 203 } } }\n  \
+                 - { name: c, match: { path: /c }, limit: 1/d, on_limit: { fallback: { file: busy.html, methods: [GET, POST] } } }";
+    fs::write(&file, config("echo", rules)).unwrap();
+    let weir = Weir::start_file(&file);
+    let mut client = Client::connect(weir.address());
+    for path in ["/a", "/b", "/c"] {
+        assert_eq!(client.ask(&Request::post(path, "x")).status, 200);
+    }
+    for (path, method, status, body) in [
+        ("/a", "GET", 200, "<p>busy"),
+        ("/a", "HEAD", 200, ""),
+        ("/a", "POST", 429, "too many requests\n"),
+        ("/a", "PUT", 429, "too many requests\n"),
+        ("/a", "DELETE", 429, "too many requests\n"),
+        ("/b", "GET", 203, "<p>busy"),
+        ("/b", "POST", 503, "wait"),
+        ("/c", "POST", 200, "<p>busy"),
+        ("/c", "PUT", 429, "too many requests\n"),
+    ] {
+        let response = client.ask(&Request::new(method, path));
+        assert_eq!((response.status, &*response.body.text()), (status, body), "{method} {path}");
+        assert!(response.number("retry-after") > 0, "{method} {path}");
+        assert_eq!(response.header("x-envoy-ratelimited"), "true");
+        let warning = response.head.get("warning").is_some();
+        assert_eq!(warning, status < 300, "{method} {path}");
+        assert_eq!(response.head.get("x-rule"), (path == "/b").then_some("b"));
+    }
+    assert_eq!(client.ask(&Request::new("HEAD", "/a")).number("content-length"), 7);
 }
 
 #[test]

@@ -231,8 +231,21 @@ fn what_a_trusted_gateway_has_verified_is_believed() {
 fn a_token_may_come_in_a_cookie() {
     let (weir, _place) = start(&by_secret("cookie: session"), PER_SUB_OR_DENY);
     let cookie = format!("theme=dark; session={}", hmac(&json!({ "sub": "ada" })));
-    let ask = || ask(weir.address(), &Request::get("/").header("cookie", &cookie)).status;
-    assert_eq!([ask(), ask()], [200, 429]);
+    let ask = |cookie: &str| ask(weir.address(), &Request::get("/").header("cookie", cookie)).status;
+    assert_eq!([ask(&cookie), ask(&cookie)], [200, 429]);
+    let token = hmac(&json!({ "sub": "ada" }));
+    let (first, rest) = token.split_at(1);
+    let byte = first.as_bytes()[0];
+    for spelling in [
+        format!("session=\"{token}\""),
+        format!("session=%{byte:02x}{rest}"),
+        format!("session=%25{byte:02x}{rest}"),
+        format!("session=\"\\{byte:03o}{rest}\""),
+        format!("session=\"\\{token}\""),
+        format!("%73ession={token}"),
+    ] {
+        assert_eq!(ask(&spelling), 429, "{spelling}");
+    }
 }
 
 fn jwks(keys: &[(&str, &str)]) -> String {

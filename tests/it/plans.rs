@@ -100,6 +100,9 @@ rules: [{ name: per-plan, key: plan, limit: 1/d, on_missing: deny }]
     let mut ask = |cookie: &str| client.ask(&Request::get("/").header("cookie", cookie)).status;
     assert_eq!([ask("session=a"), ask("session=b"), ask("session=c")], [200, 429, 200]);
     assert_eq!([ask("session=d"), ask("other=a")], [403, 403]);
+    for spelling in ["session=%61", "session=\"\\141\"", "%73ession=a"] {
+        assert_eq!(ask(spelling), 429, "{spelling}");
+    }
 }
 
 #[test]

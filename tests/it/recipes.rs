@@ -363,14 +363,17 @@ fn an_old_page_rather_than_none() {
     let mut client = Client::connect(weir.address());
     assert_eq!(client.get("/catalogue/1").body.text(), "ok");
     // Quicker than the limit: what is refused is marked.
-    let mut refused = |request: &Request| {
-        let mut answers = (0..5000).map(|_| client.ask(request));
+    let mut refused = |request: fn(usize) -> Request| {
+        let mut answers = (0..5000).map(|n| client.ask(&request(n)));
         answers.find(|answer| answer.head.get("warning").is_some()).unwrap()
     };
-    let kept = refused(&Request::get("/catalogue/1"));
+    let kept = refused(|_| Request::get("/catalogue/1"));
     assert_eq!((kept.status, &*kept.body.text()), (200, "ok"));
-    let busy = refused(&Request::post("/catalogue/1", "x"));
+    // Nothing is stored for a page that nobody has seen.
+    let busy = refused(|n| Request::get(&format!("/catalogue/new-{n}")));
     assert_eq!((busy.status, &*busy.body.text()), (200, "<p>busy"));
+    let mut posts = (0..5000).map(|_| client.ask(&Request::post("/catalogue/1", "x")).status);
+    assert!(posts.any(|status| status == 429), "it was not served, and is told so");
 }
 
 #[test]

@@ -28,7 +28,14 @@ pub(super) fn matcher(
     let Some(raw) = raw else { return Matcher::default() };
     let mut matcher = Matcher::default();
     if let Some(paths) = &raw.path {
-        matcher.paths = each(paths, at.key("path"), |raw, at| report.take(at, path(&raw.0))).into();
+        let mut paths = each(paths, at.key("path"), |raw, at| report.take(at, path(&raw.0)));
+        if raw.trailing_slash.unwrap_or(scope.trailing_slash) == raw::TrailingSlash::Ignore {
+            let others: Vec<_> = paths.iter().filter_map(PathPattern::with_other_end).collect();
+            paths.extend(others);
+        }
+        matcher.paths = paths.into();
+    } else if raw.trailing_slash.is_some() && !report.is_faulty(at.key("path")) {
+        report.key(at.key("trailing_slash"), "`trailing_slash` has no meaning without `path`");
     }
     if let Some(methods) = &raw.method {
         matcher.methods = each(methods, at.key("method"), |raw, at| report.take(at, method(&raw.0))).into();
@@ -68,6 +75,7 @@ pub(super) fn except(
     let matcher = matcher(Some(raw), at, scope, report);
     let raw::Matcher {
         path,
+        trailing_slash: _,
         method,
         host,
         header,
@@ -262,7 +270,7 @@ fn host(text: &str) -> Result<HostPattern, Fault> {
     })
 }
 
-fn method(text: &str) -> Result<Method, Fault> {
+pub(super) fn method(text: &str) -> Result<Method, Fault> {
     let upper = text.to_ascii_uppercase();
     if upper != text && USUAL.contains(&upper.as_str()) {
         let fault = Fault::new(format!("methods are upper case, got {}", quoted(text)));

@@ -1,19 +1,23 @@
 //! What a rule answers when it refuses.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WARNING,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, PROXY_AUTHORIZATION, RETRY_AFTER,
+    TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WARNING,
 };
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use super::matching::header_name;
+use super::each;
+use super::matching::{header_name, method};
 use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::files::content::{CONTENT, media_type};
-use crate::config::problem::{Fault, Report, quoted};
+use crate::config::problem::{Fault, Report};
 use crate::config::{defaults, parse, raw};
 use crate::response::fallback::{DEGRADED, Keeping};
-use crate::response::refusal::{Refusal, X_ENVOY_RATELIMITED};
+use crate::response::refusal::{Degraded, Refusal, X_ENVOY_RATELIMITED};
 
 /// What Weir says itself, and what belongs to the connection.
 const RESERVED: [HeaderName; 9] = [
@@ -42,13 +46,18 @@ pub(super) fn compile(
         set_body(body, &mut refusal, at.key("body"), files, report);
     }
     if let Some(fallback) = &raw.fallback {
-        set_fallback(raw, fallback, &mut refusal, at.key("fallback"), files, report);
+        set_fallback(fallback, &mut refusal, at.key("fallback"), files, report);
     }
     for (name, value) in raw.headers.iter().flatten() {
         let at = at.key("headers");
         let at = at.key(name);
         match header(name, value, rule) {
-            Ok((name, value)) => drop(refusal.headers.insert(name, value)),
+            Ok((name, value)) => {
+                if let Some(degraded) = &mut refusal.degraded {
+                    degraded.headers.insert(&name, value.clone());
+                }
+                refusal.headers.insert(name, value);
+            }
             Err(fault) => report.value(at, fault),
         }
     }
@@ -68,35 +77,34 @@ fn set_body(raw: &raw::Body, refusal: &mut Refusal, at: At<'_>, files: &mut File
         refusal.body = Bytes::from(json.0.to_string());
         refusal.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     } else if let Some(name) = &raw.file {
-        set_file(name, refusal, at.key("file"), files, report);
+        if let Some(content) = files.load(name, &CONTENT, at.key("file"), report) {
+            refusal.body = Bytes::clone(&content);
+            refusal.headers.insert(CONTENT_TYPE, media_type(name));
+        }
     } else if let Some(name) = &raw.fallback {
-        set_degraded(name, None, refusal, at.key("fallback"), files, report);
+        refusal.degraded = degraded(name, (None, None), at.key("fallback"), files, report);
     }
 }
 
-fn set_file(name: &str, refusal: &mut Refusal, at: At<'_>, files: &mut Files, report: &mut Report<'_>) {
-    if let Some(content) = files.load(name, &CONTENT, at, report) {
-        refusal.body = Bytes::clone(&content);
-        refusal.headers.insert(CONTENT_TYPE, media_type(name));
-    }
-}
-
-/// A file that stands in for the upstream's answer.
-fn set_degraded(
+/// A file that stands in for the upstream's response. Unless told otherwise, to requests that only read: any other one was
+/// not served, and must not be told that it was.
+fn degraded(
     name: &str,
-    status: Option<u64>,
-    refusal: &mut Refusal,
+    (status, methods): (Option<u64>, Option<Box<[Method]>>),
     at: At<'_>,
     files: &mut Files,
     report: &mut Report<'_>,
-) {
-    set_file(name, refusal, at, files, report);
-    refusal.status = self::status(status, defaults::FALLBACK_STATUS);
-    refusal.headers.insert(WARNING, DEGRADED);
+) -> Option<Box<Degraded>> {
+    let content = files.load(name, &CONTENT, at, report)?;
+    Some(Box::new(Degraded {
+        status: self::status(status, defaults::FALLBACK_STATUS),
+        body: Bytes::clone(&content),
+        headers: HeaderMap::from_iter([(CONTENT_TYPE, media_type(name)), (WARNING, DEGRADED)]),
+        methods: methods.unwrap_or_else(|| Box::new(defaults::FALLBACK_METHODS)),
+    }))
 }
 
 fn set_fallback(
-    on_limit: &raw::OnLimit,
     raw: &raw::Fallback,
     refusal: &mut Refusal,
     at: At<'_>,
@@ -104,28 +112,35 @@ fn set_fallback(
     report: &mut Report<'_>,
 ) {
     refusal.keeping = raw.cached.as_ref().and_then(|cached| keeping(raw, cached, at.same(), report));
+    let without = |key: &str, other: &str| format!("`{key}` has no meaning without `{other}`");
     if raw.cached.is_none() {
-        let given = [("largest", raw.largest.is_some()), ("max_age", raw.max_age.is_some())];
+        let given = [
+            ("largest", raw.largest.is_some()),
+            ("max_age", raw.max_age.is_some()),
+            ("ignore_headers", raw.ignore_headers.is_some()),
+        ];
         for (key, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
-            report.key(at.key(key), format!("`{key}` has no meaning without `cached`"));
+            report.key(at.key(key), without(key, "cached"));
         }
     }
+    let methods = raw.methods.as_ref().map(|methods| {
+        each(methods, at.key("methods"), |raw, at| report.take(at, method(&raw.0))).into_boxed_slice()
+    });
     match &raw.file {
         Some(name) => {
-            set_degraded(name, raw.status, refusal, at.key("file"), files, report);
-            if on_limit.body.is_some() || on_limit.status.is_some() {
-                let fault =
-                    Fault::new("beside `file` neither `body` nor `status` of `on_limit` is ever sent");
-                report.key(at.key("file"), fault.hint("leave them away, or `file`"));
+            refusal.degraded = degraded(name, (raw.status, methods), at.key("file"), files, report);
+        }
+        None => {
+            let given = [("status", raw.status.is_some()), ("methods", raw.methods.is_some())];
+            let mut given = given.into_iter().filter(|(_, is_given)| *is_given).peekable();
+            if given.peek().is_none() && raw.cached.is_none() && !report.is_faulty(at.key("cached")) {
+                report.value(at, "says nothing, expected `cached` or `file`");
+                return;
+            }
+            for (key, _) in given {
+                report.key(at.key(key), without(key, "file"));
             }
         }
-        None if raw.status.is_some() => {
-            report.key(at.key("status"), "`status` has no meaning without `file`");
-        }
-        None if raw.cached.is_none() && !report.is_faulty(at.key("cached")) => {
-            report.value(at, "says nothing, expected `cached` or `file`")
-        }
-        None => {}
     }
 }
 
@@ -144,7 +159,23 @@ fn keeping(raw: &raw::Fallback, cached: &raw::Size, at: At<'_>, report: &mut Rep
         Some(max_age) => report.take(at.key("max_age"), parse::duration(&max_age.0))?,
         None => defaults::OLDEST_KEPT,
     };
-    Some(Keeping { budget, largest, max_age })
+    let ignored = match &raw.ignore_headers {
+        Some(names) => {
+            each(names, at.key("ignore_headers"), |name, at| report.take(at, ignorable(name))).into()
+        }
+        None => Arc::default(),
+    };
+    Some(Keeping { budget, largest, max_age, ignored })
+}
+
+/// A header on which no response may depend by the word of the operator; not one that is known to be of one client.
+fn ignorable(text: &str) -> Result<HeaderName, Fault> {
+    let name = header_name(text)?;
+    if matches!(name, AUTHORIZATION | COOKIE | HOST | PROXY_AUTHORIZATION) {
+        let fault = Fault::new(format!("responses always depend on `{name}`"));
+        return Err(fault.hint("leave it away"));
+    }
+    Ok(name)
 }
 
 fn header(name: &str, value: &str, rule: &str) -> Result<(HeaderName, HeaderValue), Fault> {
@@ -156,7 +187,8 @@ fn header(name: &str, value: &str, rule: &str) -> Result<(HeaderName, HeaderValu
     match HeaderValue::from_str(&value) {
         Ok(value) => Ok((name, value)),
         Err(_) => {
-            Err(Fault::new(format!("a header's value is one line of visible text, got {}", quoted(&value))))
+            // Not quoted: it may be a secret, and problems are logged.
+            Err(Fault::new("a header's value is one line of visible text"))
         }
     }
 }

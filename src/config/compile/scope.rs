@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::config::files::Files;
+use crate::config::raw::TrailingSlash;
 use crate::identify::jwt::claim::Claim;
 use crate::remote::service::Settings;
 use crate::rules::membership::Plans;
@@ -13,6 +14,8 @@ use crate::rules::membership::Plans;
 pub(super) struct Scope<'f> {
     /// The data files.
     pub(super) files: &'f mut Files,
+    /// Whether a slash at the end of a path makes a difference, where a matcher does not say.
+    pub(super) trailing_slash: TrailingSlash,
     /// Whether `geo.database` is written; whether it is any good is said there.
     pub(super) has_places: bool,
     /// Whether `geo.asn_database` is.

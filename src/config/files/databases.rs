@@ -22,11 +22,22 @@ pub(in crate::config) const SYSTEMS: Kind<Systems> = Kind {
 };
 
 fn flaw(damage: &Damage) -> Flaw {
-    let Damage::Other { wanted, kind, has } = damage else { return Flaw::whole(damage.to_string()) };
+    let Damage::Other { wanted, kind, has, record } = damage else { return Flaw::whole(damage.to_string()) };
     let fault = Fault::new(format!("no {wanted} in this database of type {}", quoted(kind)));
     Flaw::whole(match has {
         Some(Content::Places) => fault.hint("it belongs in `geo.database`"),
         Some(Content::Systems) => fault.hint("it belongs in `geo.asn_database`"),
-        None => fault,
+        None => match record {
+            Some(record) => fault.hint(format!("expected {}, found {record}", fields(*wanted))),
+            None => fault,
+        },
     })
+}
+
+/// Where content is looked for.
+const fn fields(wanted: Content) -> &'static str {
+    match wanted {
+        Content::Places => "a code of two letters in `country.iso_code` or `continent.code`",
+        Content::Systems => "a number or `AS` and a number in `autonomous_system_number` or `asn`",
+    }
 }

@@ -90,6 +90,8 @@ pub struct Rule {
 pub struct Matcher {
     /// The normalised path.
     pub path: Option<OneOrMany<PathPattern>>,
+    /// Whether these paths also match with a slash at the end, or without; as the key of the same name beside `rules` says.
+    pub trailing_slash: Option<TrailingSlash>,
     /// The method.
     pub method: Option<OneOrMany<Method>>,
     /// The host, without port.
@@ -116,6 +118,17 @@ pub struct Matcher {
     pub descriptor: Option<BTreeMap<String, OneOrMany<HeaderValues>>>,
     /// All entries of Envoy's descriptor in their order: a map of one key each. Needs the rule's `domain`.
     pub entries: Option<OneOrMany<BTreeMap<String, OneOrMany<HeaderValues>>>>,
+}
+
+/// Whether a slash at the end of a path makes a difference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TrailingSlash {
+    /// It does.
+    #[default]
+    Exact,
+    /// It does not: `/login` matches `/login/`, and `/login/` matches `/login`.
+    Ignore,
 }
 
 /// One thing that is counted apart.
@@ -369,8 +382,12 @@ pub struct Fallback {
     /// Older ones are not given.
     #[schemars(extend("default" = shown(defaults::OLDEST_KEPT)))]
     pub max_age: Option<Duration>,
+    /// Request headers on which no response depends; they are no part of the key.
+    pub ignore_headers: Option<OneOrMany<String>>,
     /// A file, relative to the one that names it; where an answer is kept, only for want of one.
     pub file: Option<String>,
+    /// The methods of the requests to which the file is sent; GET and HEAD unless given.
+    pub methods: Option<OneOrMany<Method>>,
     /// The status with which the file is sent.
     #[schemars(range(min = 200, max = 599), extend("default" = defaults::FALLBACK_STATUS))]
     pub status: Option<u64>,

@@ -1,7 +1,7 @@
 //! MaxMind databases, and those of others in the same shape.
 //!
 //! Countries are read from `country.iso_code`, or where there is none from `registered_country.iso_code`;
-//! continents from `continent.code`; systems from `autonomous_system_number`. Every record is looked at once
+//! continents from `continent.code`; systems from the fields that `number` knows. Every record is looked at once
 //! when a database is opened: a file that is damaged, or of another kind, is refused as a whole and not
 //! request by request.
 
@@ -12,10 +12,14 @@ use std::net::IpAddr;
 use maxminddb::{LookupResult, MaxMindDbError, Reader, WithinOptions};
 use serde::Deserialize;
 
+use super::number::Number;
 use super::{Asn, Place};
 
 /// A tree without cycles has no more networks than this, for each of its nodes.
 const MOST_NETWORKS_OF_A_NODE: usize = 3;
+
+/// Characters of a record that a message shows.
+const MAX_SHOWN: usize = 160;
 
 /// Countries and continents by address.
 #[derive(Debug)]
@@ -48,6 +52,8 @@ pub enum Damage {
         kind: String,
         /// What it has instead, if that is something of ours.
         has: Option<Content>,
+        /// Its first record, if that can be shown.
+        record: Option<String>,
     },
 }
 
@@ -81,11 +87,6 @@ struct CountryRecord<'a> {
 #[derive(Debug, Deserialize)]
 struct ContinentRecord<'a> {
     code: Option<&'a str>,
-}
-
-#[derive(Debug, Deserialize)]
-struct SystemRecord {
-    autonomous_system_number: Option<u32>,
 }
 
 impl Places {
@@ -145,7 +146,7 @@ impl Database {
             Content::Systems => Content::Places,
         };
         let has = database.has(other)?.then_some(other);
-        Err(Damage::Other { wanted, kind: database.kind().to_owned(), has })
+        Err(Damage::Other { wanted, kind: database.kind().to_owned(), has, record: database.first_record() })
     }
 
     /// What kind of database the file says it is, e.g. `GeoLite2-Country`.
@@ -156,6 +157,21 @@ impl Database {
     /// When it was made, in seconds since the Unix epoch.
     pub fn built(&self) -> u64 {
         self.reader.metadata().build_epoch
+    }
+
+    /// The first network and its record, as JSON, for messages.
+    fn first_record(&self) -> Option<String> {
+        let mut networks = self.reader.networks(WithinOptions::default()).ok()?;
+        let (network, record) = networks.find_map(|found| {
+            let found = found.ok()?;
+            Some((found.network().ok()?, found.decode::<serde_json::Value>().ok()??))
+        })?;
+        let mut record = record.to_string();
+        if let Some((end, _)) = record.char_indices().nth(MAX_SHOWN) {
+            record.truncate(end);
+            record.push('…');
+        }
+        Some(format!("{network}: {record}"))
     }
 
     fn find(&self, ip: IpAddr) -> Option<Found<'_>> {
@@ -222,6 +238,5 @@ fn place(found: &Found<'_>) -> Result<Place, MaxMindDbError> {
 }
 
 fn system(found: &Found<'_>) -> Result<Option<Asn>, MaxMindDbError> {
-    let record = found.decode::<SystemRecord>()?;
-    Ok(record.and_then(|record| record.autonomous_system_number).map(Asn))
+    Ok(found.decode::<Number>()?.and_then(|number| number.0).map(Asn))
 }

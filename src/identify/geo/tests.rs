@@ -70,20 +70,65 @@ fn an_asn_database_knows_systems() {
 }
 
 #[test]
+fn numbers_of_systems_are_read_in_any_type_and_as_text() {
+    let systems = Systems::open(file("asn-others.mmdb")).unwrap();
+    for (address, number) in [
+        ("192.0.2.1", 64500),
+        ("192.0.2.65", 64501),
+        ("192.0.2.129", 64502),
+        ("192.0.2.193", 64503),
+        ("198.51.100.1", 64504),
+        ("198.51.100.65", 64505),
+        ("198.51.100.129", 64506),
+        ("198.51.100.193", 64507),
+        ("203.0.113.1", 64508),
+        ("203.0.113.65", 64509),
+    ] {
+        assert_eq!(systems.find(ip(address)), Some(Asn(number)), "{address}");
+    }
+    for unknown in ["203.0.113.129", "203.0.113.193"] {
+        assert_eq!(systems.find(ip(unknown)), None, "{unknown}");
+    }
+}
+
+#[test]
+fn a_database_whose_numbers_cannot_be_read_says_what_it_has() {
+    let Damage::Other { has: None, record: Some(record), .. } =
+        Systems::open(file("asn-unreadable.mmdb")).unwrap_err()
+    else {
+        panic!("it has systems, or places")
+    };
+    assert_eq!(record, "192.0.2.0/24: {\"asn\":\"Example Ltd\",\"route\":\"192.0.2.0/24\"}");
+}
+
+#[test]
 fn a_database_of_another_kind_says_what_it_has() {
-    let other = |wanted, kind: &str, has| Damage::Other { wanted, kind: kind.to_owned(), has };
+    let other = |wanted, kind: &str, has, record: &str| {
+        let record = Some(record.to_owned());
+        Damage::Other { wanted, kind: kind.to_owned(), has, record }
+    };
     assert_eq!(
         Places::open(file("asn.mmdb")).unwrap_err(),
-        other(Content::Places, "GeoLite2-ASN", Some(Content::Systems))
+        other(
+            Content::Places,
+            "GeoLite2-ASN",
+            Some(Content::Systems),
+            "192.0.2.0/24: {\"autonomous_system_number\":64500,\"autonomous_system_organization\":\"Example 64500\"}"
+        )
     );
-    assert_eq!(
+    assert!(matches!(
         Systems::open(file("country.mmdb")).unwrap_err(),
-        other(Content::Systems, "GeoLite2-Country", Some(Content::Places))
-    );
+        Damage::Other { wanted: Content::Systems, has: Some(Content::Places), .. }
+    ));
     // It has a field `country`, but with another meaning.
     assert_eq!(
         Places::open(file("other.mmdb")).unwrap_err(),
-        other(Content::Places, "Example-Anonymous", None)
+        other(
+            Content::Places,
+            "Example-Anonymous",
+            None,
+            "192.0.2.0/25: {\"is_anonymous\":true,\"country\":\"DE\"}"
+        )
     );
 }
 

@@ -6,9 +6,9 @@
 use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName};
-use percent_encoding::percent_decode;
 
 use super::compact;
+use crate::identify::cookie;
 use crate::identify::lookup::{self, Ambiguity};
 
 /// Where a request carries its token.
@@ -24,14 +24,14 @@ impl Source {
     /// What may be a token; `None` if there is nothing.
     ///
     /// # Errors
-    /// [`Ambiguity::Repeated`] if there is more than one to choose from.
+    /// [`Ambiguity`] if there is more than one to choose from, or a cookie that servers read differently.
     pub(super) fn token<'a>(&self, headers: &'a HeaderMap) -> Result<Option<Cow<'a, [u8]>>, Ambiguity> {
         let token = match self {
             Self::Header(name) => {
                 let line = lookup::only(headers.get_all(name).iter())?;
                 line.map(|line| without_scheme(line.as_bytes())).transpose()?.map(Cow::Borrowed)
             }
-            Self::Cookie(name) => lookup::cookie(headers, name)?.map(plain),
+            Self::Cookie(name) => cookie::decoded(headers, name)?,
         };
         Ok(token.filter(|token| !token.is_empty()))
     }
@@ -49,10 +49,4 @@ fn without_scheme(line: &[u8]) -> Result<&[u8], Ambiguity> {
         return Err(Ambiguity::Unreadable);
     }
     Ok(rest[1..].trim_ascii())
-}
-
-/// Without the quotes (RFC 6265 section 4.1.1) and the percent-encoding that many libraries take off.
-fn plain(value: &[u8]) -> Cow<'_, [u8]> {
-    let unquoted = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
-    percent_decode(unquoted.unwrap_or(value)).into()
 }

@@ -8,14 +8,13 @@ use http::{HeaderMap, StatusCode};
 
 use super::taking::Taking;
 use crate::limiter::timestamp::Timestamp;
-use crate::response::fallback::{Asked, Kept};
+use crate::response::fallback::Kept;
 
 /// An answer that is taken down while it passes.
 #[derive(Debug)]
 pub(in crate::proxy) struct Capture {
     /// Where it will be kept; those who have no room for it drop out.
     takings: Vec<Taking>,
-    asked: Asked,
     at: Timestamp,
     /// The answer, once its head is known and may be kept.
     kept: Option<Kept>,
@@ -23,17 +22,19 @@ pub(in crate::proxy) struct Capture {
 }
 
 impl Capture {
-    pub(super) const fn new(takings: Vec<Taking>, asked: Asked, at: Timestamp) -> Self {
-        Self { takings, asked, at, kept: None, body: Vec::new() }
+    pub(super) const fn new(takings: Vec<Taking>, at: Timestamp) -> Self {
+        Self { takings, at, kept: None, body: Vec::new() }
     }
 
     /// The head of the upstream's answer; whether there is any use in going on.
     pub(in crate::proxy) fn head(&mut self, status: StatusCode, headers: &HeaderMap) -> bool {
-        self.kept = Kept::new(&self.asked, status, headers, self.at);
+        self.kept = Kept::new(status, headers, self.at);
         let Some(kept) = &self.kept else { return false };
         let told = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let size = (kept.size() as u64).saturating_add(told.unwrap_or(0));
-        self.takings.retain_mut(|taking| size <= taking.largest() && taking.takes(kept.size() as u64));
+        self.takings.retain_mut(|taking| {
+            size <= taking.largest() && taking.admits(kept) && taking.takes(kept.size() as u64)
+        });
         !self.takings.is_empty()
     }
 

@@ -28,25 +28,38 @@ pub(super) struct Desk {
 pub(super) struct Taking {
     memory: Arc<Memory>,
     key: Arc<[u8]>,
+    /// Whether the key may say who the client is.
+    is_personal: bool,
     since: Timestamp,
     taken: u64,
 }
 
 impl Taking {
-    /// Takes a place, if an answer to the request `key` is wanted and nobody else is at it.
-    pub(super) fn begin(memory: &Arc<Memory>, key: &Arc<[u8]>, now: Timestamp) -> Option<Self> {
-        if memory.answers.peek(&**key).is_some_and(|kept| kept.kept_for(now) < REFRESH) {
+    /// Takes a place, if an answer to the request `key` is wanted and nobody else is at it. The key may say who the client
+    /// is, if `is_personal`.
+    pub(super) fn begin(
+        memory: &Arc<Memory>,
+        (key, is_personal): (&[u8], bool),
+        now: Timestamp,
+    ) -> Option<Self> {
+        if memory.answers.peek(key).is_some_and(|kept| kept.kept_for(now) < REFRESH) {
             return None;
         }
         let mut keys = memory.desk.keys.lock();
-        if keys.get(key).is_some_and(|since| now.since(*since) < PATIENCE) {
+        let key: Arc<[u8]> = key.into();
+        if keys.get(&key).is_some_and(|since| now.since(*since) < PATIENCE) {
             return None;
         }
-        keys.insert(Arc::clone(key), now);
+        keys.insert(Arc::clone(&key), now);
         drop(keys);
-        let mut taking = Self { memory: Arc::clone(memory), key: Arc::clone(key), since: now, taken: 0 };
         let length = key.len() as u64;
+        let mut taking = Self { memory: Arc::clone(memory), key, is_personal, since: now, taken: 0 };
         taking.takes(length).then_some(taking)
+    }
+
+    /// Whether a response with such a head may be stored.
+    pub(super) fn admits(&self, kept: &Kept) -> bool {
+        kept.may_be_stored(self.is_personal, &self.memory.headers)
     }
 
     /// Bytes of an answer that are worth taking down.

@@ -1,13 +1,13 @@
+use http::StatusCode;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, StatusCode};
 
 use super::*;
 
 const KIB: u64 = 1 << 10;
 
 fn memory(budget: u64, largest: u64) -> Arc<Memory> {
-    let keeping = Keeping { budget, largest, max_age: Duration::from_secs(60) };
-    Arc::new(Memory::new("a", keeping).unwrap())
+    let keeping = Keeping { budget, largest, max_age: Duration::from_secs(60), ignored: Arc::default() };
+    Arc::new(Memory::new("a", keeping, &Arc::default()).unwrap())
 }
 
 fn at(seconds: u64) -> Timestamp {
@@ -16,8 +16,8 @@ fn at(seconds: u64) -> Timestamp {
 
 /// A capture of the answer to `key`, if one begins.
 fn begin(memory: &Arc<Memory>, key: &str, now: Timestamp) -> Option<Capture> {
-    let taking = Taking::begin(memory, &key.as_bytes().into(), now)?;
-    Some(Capture::new(vec![taking], Asked::with(&HeaderMap::new(), &[], false), now))
+    let taking = Taking::begin(memory, (key.as_bytes(), false), now)?;
+    Some(Capture::new(vec![taking], now))
 }
 
 fn head(capture: &mut Capture, length: Option<u64>) -> bool {

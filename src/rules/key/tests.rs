@@ -159,7 +159,7 @@ fn a_cookie_with_several_values_is_no_key() {
 #[test]
 fn a_cookie_of_another_name_is_none() {
     assert_eq!(id(&[]), MISSING);
-    for line in ["", "xid=7", "ID=7", "id", "i d=7", "a=id=7", ";;"] {
+    for line in ["", "xid=7", "id", "i d=7", "a=id=7", ";;"] {
         assert_eq!(id(&[line.as_bytes()]), MISSING, "{line}");
     }
 }

@@ -3,12 +3,16 @@
 //! Used by the log's own thread alone, which flushes whenever no line is waiting. A copy of the descriptor
 //! and not Rust's handle, so that a stalled pipe does not hold a lock that others print through.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 
 use super::Sink;
 
@@ -37,7 +41,8 @@ impl Control {
 #[derive(Debug)]
 pub(super) struct Output {
     sink: Sink,
-    file: File,
+    /// `None` for a FIFO that nobody has opened for reading yet.
+    file: Option<File>,
     buffer: Vec<u8>,
     control: Arc<Control>,
     failing: bool,
@@ -46,10 +51,16 @@ pub(super) struct Output {
 impl Output {
     pub(super) fn open(sink: Sink, control: Arc<Control>) -> io::Result<Self> {
         let file = match &sink {
-            Sink::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
-            Sink::Stderr => File::from(io::stderr().as_fd().try_clone_to_owned()?),
+            Sink::Stdout => Some(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
+            Sink::Stderr => Some(File::from(io::stderr().as_fd().try_clone_to_owned()?)),
             Sink::File(path) => append(path)?,
         };
+        if file.is_none() {
+            tracing::warn!(
+                ?sink,
+                "the access log is a FIFO without a reader: lines are dropped until there is one"
+            );
+        }
         Ok(Self { sink, file, buffer: Vec::new(), control, failing: false })
     }
 
@@ -57,12 +68,19 @@ impl Output {
         if self.buffer.is_empty() {
             return;
         }
-        match self.file.write_all(&self.buffer) {
+        match self.write_buffer() {
             Ok(()) => self.failing = false,
             Err(error) => self.lose(&error),
         }
         self.buffer.clear();
         self.buffer.shrink_to(FLUSH_AT);
+    }
+
+    fn write_buffer(&mut self) -> io::Result<()> {
+        if let (None, Sink::File(path)) = (&self.file, &self.sink) {
+            self.file = append(path)?;
+        }
+        self.file.as_mut().ok_or(Errno::NXIO)?.write_all(&self.buffer)
     }
 
     /// Says so once, not once a line: a full disk fails for hours.
@@ -106,6 +124,22 @@ impl Write for Output {
     }
 }
 
-fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+/// Opens a file for appending; `None` for a FIFO without a reader, where opening would wait for one (fifo(7)).
+fn append(path: &Path) -> io::Result<Option<File>> {
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = OpenOptions::new().create(true).append(true).custom_flags(nonblocking).open(path);
+    match opened {
+        Ok(file) => {
+            // A line that does not fit waits for the reader, and the others in the queue.
+            fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+            Ok(Some(file))
+        }
+        // The same is said of a socket, which nobody can write to.
+        Err(error) if is(&error, Errno::NXIO) && fs::metadata(path)?.file_type().is_fifo() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
 }

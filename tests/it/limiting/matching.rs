@@ -1,6 +1,6 @@
 //! Whom a rule is for. `deny` shows it without counting.
 
-use crate::support::{Client, Request};
+use crate::support::{Client, Request, Weir, config};
 
 use super::{passing, statuses, with_rules};
 
@@ -212,5 +212,30 @@ fn outcomes_are_counted_by_rule() {
     {
         let counted = weir.metric("weir_decisions_total", &[("rule", rule), ("outcome", outcome)]);
         assert_eq!(counted, count, "{rule} {outcome}");
+    }
+}
+
+#[test]
+fn a_slash_at_the_end_makes_no_difference_where_it_is_ignored() {
+    let rules = |top: &str, inner: &str| {
+        format!(
+            "{top}rules:\n  - {{ name: login, match: {{ path: /login{inner} }}, key: route, limit: 1/d }}\n  \
+             - {{ name: no, match: {{ path: [\"/users/{{id}}\", /no/]{inner} }}, action: deny }}\n"
+        )
+    };
+    for (top, inner, ignored) in [
+        ("", "", false),
+        ("trailing_slash: ignore\n", "", true),
+        ("", ", trailing_slash: ignore", true),
+        ("trailing_slash: ignore\n", ", trailing_slash: exact", false),
+    ] {
+        let weir = Weir::start(&config("echo", &rules(top, inner)));
+        let mut client = Client::connect(weir.address());
+        let mut status = |path: &str| client.get(path).status;
+        assert_eq!(status("/login"), 200);
+        let (limited, denied) = if ignored { (429, 403) } else { (200, 200) };
+        assert_eq!([status("/login/"), status("/login")], [limited, 429], "{top}{inner}");
+        assert_eq!([status("/users/42/"), status("/no")], [denied, denied], "{top}{inner}");
+        assert_eq!([status("/users/42"), status("/no/"), status("/login/x")], [403, 403, 200]);
     }
 }

@@ -1,0 +1,91 @@
+//! Rules that a slash at the end of the path gets around.
+//!
+//! Most frameworks serve `/login/` as `/login`, or can be told to, and a rule for one of the two does nothing about the other. Noted only
+//! where it matters: of what denies or limits, and if no rule of the same kind has a pattern for the other path.
+
+use std::collections::HashSet;
+
+use super::each;
+use crate::config::at::At;
+use crate::config::problem::{Fault, Report};
+use crate::config::raw;
+use crate::rules::pattern::PathPattern;
+use crate::rules::rule::{Action, Rule};
+
+/// More of them are noted as one.
+const MAX_NOTES: usize = 5;
+
+/// Notes each path of `rules`, which were written as `raw`, that does not match with a slash at its end.
+pub(super) fn note(raw: &raw::ZeroOrMany<raw::Rule>, at: At<'_>, rules: &[Rule], report: &mut Report<'_>) {
+    let patterns = [
+        Patterns::of(rules.iter().filter(|rule| matches!(rule.action, Action::Deny))),
+        Patterns::of(rules.iter().filter(|rule| matches!(rule.action, Action::Limit(_)))),
+    ];
+    let mut missed = Vec::new();
+    each_path(raw, at, rules, &patterns, |slashed, _| missed.push(slashed));
+    if missed.len() > MAX_NOTES {
+        let note =
+            format!("{} paths do not match with a slash at their end, such as `{}`", missed.len(), missed[0]);
+        report.note(at, Fault::new(note).hint("`trailing_slash: ignore` beside `rules` has them match both"));
+        return;
+    }
+    each_path(raw, at, rules, &patterns, |slashed, at| {
+        let note = Fault::new(format!("does not match `{slashed}`, which many services take for the same"));
+        report.note(at, note.hint("`trailing_slash: ignore` has it match both"));
+    });
+}
+
+/// Calls `found` for each path that nothing matches with a slash at its end, with that path and its place.
+fn each_path(
+    raw: &raw::ZeroOrMany<raw::Rule>,
+    at: At<'_>,
+    rules: &[Rule],
+    [denied, limited]: &[Patterns<'_>; 2],
+    mut found: impl FnMut(String, At<'_>),
+) {
+    let mut rules = rules.iter();
+    each(raw, at, |raw, at| {
+        let patterns = match rules.next()?.action {
+            Action::Allow => return None,
+            Action::Deny => denied,
+            Action::Limit(_) => limited,
+        };
+        // Who says it in so many words knows.
+        let matching = raw.matching.as_ref().filter(|matching| matching.trailing_slash.is_none())?;
+        let paths = matching.path.as_ref()?;
+        let at = at.key("match");
+        each(paths, at.key("path"), |path, at| {
+            let slashed = PathPattern::parse(&path.0).ok()?.with_other_end()?.example()?;
+            let is_missed = slashed.ends_with('/') && !patterns.match_any(&slashed);
+            is_missed.then(|| found(format!("{}/", path.0), at))
+        });
+        Some(())
+    });
+}
+
+/// The paths of rules of one kind.
+#[derive(Debug)]
+struct Patterns<'r> {
+    /// A file may have thousands.
+    exact: HashSet<String>,
+    others: Vec<&'r PathPattern>,
+}
+
+impl<'r> Patterns<'r> {
+    fn of(rules: impl Iterator<Item = &'r Rule>) -> Self {
+        let mut patterns = Self { exact: HashSet::new(), others: Vec::new() };
+        for pattern in rules.flat_map(|rule| &rule.matcher.paths) {
+            match pattern.example() {
+                Some(path) if !pattern.as_str().contains('{') => drop(patterns.exact.insert(path)),
+                // One for all paths is about something else.
+                None if pattern.as_str() == "/*" => {}
+                _ => patterns.others.push(pattern),
+            }
+        }
+        patterns
+    }
+
+    fn match_any(&self, path: &str) -> bool {
+        self.exact.contains(path) || self.others.iter().any(|pattern| pattern.matches(path))
+    }
+}

@@ -1,0 +1,148 @@
+//! The value of a cookie, so that all spellings that a server may read as one value count as one.
+//!
+//! RFC 6265 gives a cookie's value no encoding, and servers decode it in their own ways: PHP, Express, Rack and ASP.NET take off
+//! percent-encoding, Rack reads `+` as a space, Express, Go and Java take off quotes, Python's `http.cookies` (Django, Flask) takes
+//! off quotes and octal escapes. Names are decoded too: by Rack, PHP and ASP.NET in older versions. A client could otherwise
+//! spell its session in a new way for each request, and have a fresh limit each time. Where servers differ, two values that
+//! only differ by what one of them takes off count as one.
+
+use std::borrow::Cow;
+
+use http::HeaderMap;
+use http::header::COOKIE;
+use percent_encoding::percent_decode;
+
+use super::lookup::Ambiguity;
+
+/// The value to count by, over all lines. It has no percent-encoding, quotes and backslashes any more, and spaces for pluses:
+/// only to be compared with others of its kind.
+///
+/// # Errors
+/// [`Ambiguity::Repeated`] if there are several values, [`Ambiguity::Quoted`] if one is not to be read.
+pub fn key<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, [u8]>>, Ambiguity> {
+    only(headers, name, |value| {
+        if !value.iter().any(|byte| matches!(byte, b'%' | b'"' | b'\\' | b'+')) {
+            return Ok(Cow::Borrowed(value));
+        }
+        let mut key = Decoder::default();
+        for byte in without_quotes(value)?.iter() {
+            key.push(*byte, |byte| match byte {
+                b'"' | b'\\' => None,
+                b'+' => Some(b' '),
+                byte => Some(byte),
+            });
+        }
+        Ok(Cow::Owned(key.0.trim_ascii().to_vec()))
+    })
+}
+
+/// The value as most servers read it, over all lines: without quotes, their escapes, and percent-encoding.
+///
+/// # Errors
+/// [`Ambiguity::Repeated`] if there are several values, [`Ambiguity::Quoted`] if one is not to be read.
+pub fn decoded<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, [u8]>>, Ambiguity> {
+    only(headers, name, |value| {
+        if !value.iter().any(|byte| matches!(byte, b'%' | b'"')) {
+            return Ok(Cow::Borrowed(value));
+        }
+        let mut decoded = Decoder::default();
+        without_quotes(value)?.iter().for_each(|byte| decoded.push(*byte, Some));
+        Ok(Cow::Owned(decoded.0))
+    })
+}
+
+/// The value of the cookies of this name, if all have the same once they are `read`.
+fn only<'a>(
+    headers: &'a HeaderMap,
+    name: &str,
+    read: impl Fn(&'a [u8]) -> Result<Cow<'a, [u8]>, Ambiguity>,
+) -> Result<Option<Cow<'a, [u8]>>, Ambiguity> {
+    let mut only = None;
+    for line in headers.get_all(COOKIE) {
+        for pair in line.as_bytes().split(|byte| *byte == b';') {
+            let Some(at) = pair.iter().position(|byte| *byte == b'=') else { continue };
+            if !is_named(pair[..at].trim_ascii(), name.as_bytes()) {
+                continue;
+            }
+            let value = read(pair[at + 1..].trim_ascii())?;
+            match &only {
+                Some(only) if *only != value => return Err(Ambiguity::Repeated),
+                _ => only = Some(value),
+            }
+        }
+    }
+    Ok(only)
+}
+
+/// Whether a server may find the cookie `name` under the name that is `given`: percent-encoded, in another case (ASP.NET looks
+/// for names without regard to it), or with what PHP makes an underscore.
+fn is_named(given: &[u8], name: &[u8]) -> bool {
+    if given == name {
+        return true;
+    }
+    // No server makes a name longer.
+    if given.len() < name.len() {
+        return false;
+    }
+    let is_same = |(given, wanted): (u8, &u8)| {
+        given.eq_ignore_ascii_case(wanted) || (*wanted == b'_' && matches!(given, b'.' | b' ' | b'+' | b'['))
+    };
+    let mut given = percent_decode(given);
+    name.iter().all(|wanted| given.next().is_some_and(|given| is_same((given, wanted))))
+        && given.next().is_none()
+}
+
+/// A quoted value without its quotes and escapes.
+fn without_quotes(value: &[u8]) -> Result<Cow<'_, [u8]>, Ambiguity> {
+    let Some(rest) = value.strip_prefix(b"\"") else { return Ok(Cow::Borrowed(value)) };
+    // Some servers then take off the last byte, whatever it is; some read on behind the next semicolon.
+    let inner = rest.strip_suffix(b"\"").ok_or(Ambiguity::Quoted)?;
+    Ok(if inner.contains(&b'\\') { unescaped(inner).into() } else { inner.into() })
+}
+
+/// Without the escapes of Python's `http.cookies`: three octal digits for a byte, or any other byte for itself.
+fn unescaped(mut text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    while let [first, rest @ ..] = text {
+        text = match (first, rest) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', rest @ ..]) => {
+                out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest
+            }
+            (b'\\', [escaped, rest @ ..]) => {
+                out.push(*escaped);
+                rest
+            }
+            (byte, rest) => {
+                out.push(*byte);
+                rest
+            }
+        };
+    }
+    out
+}
+
+/// Takes off percent-encoding for as long as there is any: a value that is encoded twice is the same as one that is encoded once.
+#[derive(Debug, Default)]
+struct Decoder(Vec<u8>);
+
+impl Decoder {
+    /// Adds a byte as `becomes` has it, and decodes what that completes. No two encoded bytes overlap, so the order makes no
+    /// difference; each one takes three bytes off, so all of it takes linear time.
+    fn push(&mut self, mut byte: u8, becomes: impl Fn(u8) -> Option<u8>) {
+        while let Some(next) = becomes(byte) {
+            self.0.push(next);
+            let [rest @ .., b'%', high, low] = &self.0[..] else { return };
+            let Some((high, low)) = digit(*high).zip(digit(*low)) else { return };
+            byte = high << 4 | low;
+            self.0.truncate(rest.len());
+        }
+    }
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+use http::HeaderValue;
+use percent_encoding::percent_decode;
+use proptest::prelude::*;
+
+use super::*;
+
+type Read = Result<Option<String>, Ambiguity>;
+
+fn text(read: Result<Option<Cow<'_, [u8]>>, Ambiguity>) -> Read {
+    Ok(read?.map(|value| String::from_utf8_lossy(&value).into_owned()))
+}
+
+fn lines(lines: &[&[u8]]) -> HeaderMap {
+    lines.iter().map(|line| (COOKIE, HeaderValue::from_bytes(line).unwrap())).collect()
+}
+
+fn key_of(line: &str) -> Read {
+    text(key(&lines(&[line.as_bytes()]), "sid"))
+}
+
+fn decoded_of(line: &str) -> Read {
+    text(decoded(&lines(&[line.as_bytes()]), "sid"))
+}
+
+fn some(value: &str) -> Read {
+    Ok(Some(value.to_owned()))
+}
+
+#[test]
+fn every_spelling_of_a_session_is_one_key() {
+    for value in [
+        "abc",
+        "%61bc",
+        "%61%62%63",
+        "%2561bc",
+        "%252561bc",
+        "\"abc\"",
+        "\"%61bc\"",
+        r#""\141bc""#,
+        r#""\a\b\c""#,
+        r#""\141\142\143""#,
+        "%22abc%22",
+        "a\\bc",
+        " abc ",
+        "abc\t",
+        "+abc",
+        "abc%20",
+    ] {
+        assert_eq!(key_of(&format!("a=b; sid={value}; c=d")), some("abc"), "{value}");
+    }
+    for value in ["a b", "a+b", "a%20b", "a%2Bb", "\"a b\"", r#""a\040b""#, r#""a\053b""#] {
+        assert_eq!(key_of(&format!("sid={value}")), some("a b"), "{value}");
+    }
+}
+
+#[test]
+fn values_that_no_server_reads_as_one_stay_apart() {
+    let values =
+        ["abc", "abd", "ABC", "ab", "", "a b", "abc=", "a.b-c_d", "a:b/c", "%zz", "a%", "a%2", "%%", "100%"];
+    let key_of = |value: &&str| key_of(&format!("sid={value}")).unwrap();
+    let keys: std::collections::HashSet<_> = values.iter().map(key_of).collect();
+    assert_eq!(keys.len(), values.len());
+}
+
+#[test]
+fn a_value_is_decoded_as_most_servers_do() {
+    for (value, read) in [
+        ("s%3Aabc.d%2Fe%2B", "s:abc.d/e+"),
+        ("a+b", "a+b"),
+        (r#""a\054b\\c\"d""#, r#"a,b\c"d"#),
+        (r#""a\8\18""#, "a818"),
+        (r"a\054", r"a\054"),
+        ("%25", "%"),
+        ("\"\"", ""),
+    ] {
+        assert_eq!(decoded_of(&format!("sid={value}")), some(read), "{value}");
+    }
+}
+
+#[test]
+fn every_spelling_of_a_name_is_one_name() {
+    for name in ["sid", " sid ", "%73id", "%73%69%64", "SID", "%53id", "\tsid"] {
+        assert_eq!(key_of(&format!("{name}=abc")), some("abc"), "{name}");
+    }
+    for name in ["sid2", "si", "asid", "s_id", "%2573id", "sid%00", ""] {
+        assert_eq!(key_of(&format!("{name}=abc")), Ok(None), "{name}");
+    }
+    let php = |name: &str| text(key(&lines(&[format!("{name}=abc").as_bytes()]), "my_sid"));
+    for name in ["my_sid", "my.sid", "my sid", "my%2Esid", "my+sid", "my[sid", "MY_SID"] {
+        assert_eq!(php(name), some("abc"), "{name}");
+    }
+    assert_eq!(php("my-sid"), Ok(None));
+}
+
+#[test]
+fn two_values_under_two_spellings_are_several_values() {
+    for line in ["sid=a; sid=b", "sid=a; %73id=b", "sid=a; SID=b", "sid=a; sid=", "sid=%61; sid=%62"] {
+        assert_eq!(key_of(line), Err(Ambiguity::Repeated), "{line}");
+        assert_eq!(decoded_of(line), Err(Ambiguity::Repeated), "{line}");
+    }
+    for line in ["sid=a; sid=%61", "sid=a; %73id=\"a\"", "SID=%61; sid=a"] {
+        assert_eq!(key_of(line), some("a"), "{line}");
+    }
+    let apart = lines(&[b"sid=a", b"sid=b"]);
+    assert_eq!(key(&apart, "sid"), Err(Ambiguity::Repeated));
+}
+
+#[test]
+fn a_quote_that_is_not_closed_can_be_read_in_several_ways() {
+    for value in ["\"", "\"abc", "\"abcX", "\"a;b\""] {
+        assert_eq!(key_of(&format!("sid={value}")), Err(Ambiguity::Quoted), "{value}");
+        assert_eq!(decoded_of(&format!("sid={value}")), Err(Ambiguity::Quoted), "{value}");
+    }
+    assert_eq!(key_of("other=\"abc; sid=a"), some("a"));
+}
+
+#[test]
+fn a_value_that_is_encoded_over_and_over_takes_linear_time() {
+    // Each byte completes the one before it: some thirty thousand, one in the other.
+    let nested = format!("sid={}5", "%3".repeat(100_000));
+    assert_eq!(key_of(&nested), some("5"));
+    let deep = format!("sid=%{}41", "25".repeat(100_000));
+    assert_eq!(key_of(&deep), some("A"));
+}
+
+/// How a server reads a value.
+type Reader = fn(&[u8]) -> Vec<u8>;
+
+/// All of them in their own ways.
+const SERVERS: [Reader; 6] = [
+    // PHP, ASP.NET.
+    |value| percent_decode(value).collect(),
+    // Rack, CGI.
+    |value| {
+        let spaced: Vec<u8> = value.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
+        percent_decode(&spaced).collect()
+    },
+    // Express.
+    |value| {
+        let inner: Vec<u8> = percent_decode(unquoted(value)).collect();
+        if std::str::from_utf8(&inner).is_ok() { inner } else { unquoted(value).to_vec() }
+    },
+    // Django, Flask.
+    |value| if unquoted(value) == value { value.to_vec() } else { unescaped(unquoted(value)) },
+    // Go, Java.
+    |value| unquoted(value).to_vec(),
+    <[u8]>::to_vec,
+];
+
+fn unquoted(value: &[u8]) -> &[u8] {
+    value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value)
+}
+
+/// A session as services make them, and a spelling of it out of what servers take off.
+fn spelled() -> impl Strategy<Value = (String, String)> {
+    let session = prop_oneof!["[a-zA-Z0-9._-]{1,8}", "[a-z0-9+/=:,{} ]{1,8}"]
+        .prop_map(|session| session.trim().to_owned());
+    let ways = prop::collection::vec(0..4_u8, 8);
+    (session, ways, any::<bool>()).prop_map(|(session, ways, quoted)| {
+        let mut spelled = String::new();
+        for (byte, way) in session.bytes().zip(ways) {
+            match way {
+                0 => spelled.push_str(&format!("%{byte:02x}")),
+                1 if quoted => spelled.push_str(&format!("\\{byte:03o}")),
+                2 if byte == b' ' => spelled.push('+'),
+                _ => spelled.push(char::from(byte)),
+            }
+        }
+        if quoted {
+            spelled = format!("\"{spelled}\"");
+        }
+        (session, spelled)
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_a_server_reads_as_one_value_is_one_key((session, spelled) in spelled()) {
+        let of = |value: &[u8]| {
+            let line = [b"sid=", value].concat();
+            text(key(&lines(&[&line]), "sid"))
+        };
+        for read in SERVERS {
+            // What a server has read is the session if it was sent as it is.
+            if read(spelled.as_bytes()) == session.as_bytes() {
+                prop_assert_eq!(of(spelled.as_bytes()), of(session.as_bytes()), "{}", &spelled);
+            }
+        }
+    }
+
+    #[test]
+    fn plain_values_are_one_key_only_if_they_are_one(one in "[!#$&'()*,./:<>?@a-zA-Z0-9_~|{}=-]{0,6}", other in "[a-z0-9=:]{0,3}") {
+        prop_assert_eq!(key_of(&format!("sid={one}")) == key_of(&format!("sid={other}")), one == other);
+    }
+}
