@@ -93,6 +93,7 @@ impl AdminPort {
             started: clock.now(),
             now: Box::new(move || clock.now()),
             workers: config.workers.get(),
+            hosts: config.admin.hosts.clone(),
             listeners,
             upstreams: {
                 let generation = Arc::clone(&shared.generation);
