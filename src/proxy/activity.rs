@@ -5,10 +5,12 @@
 //! downstream of us, the wait for an answer's head and the drain hang on this one clock, so they are late by
 //! up to a tick and never early.
 
+mod lingering;
 mod pace;
 mod slow_clock;
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
@@ -24,8 +26,13 @@ pub const TICK: Duration = Duration::from_millis(100);
 const DRAIN_GRACE: u32 = 5;
 /// So many streams of HTTP/2 can fill the window of their connection with what the upstream has not taken yet.
 pub const STREAMS_IN_WINDOW: u32 = 16;
-/// How long the rest of an unread request is read and thrown away, so that the answer is not lost to a reset.
-const LINGER: u32 = 10;
+/// How long the rest of an unread request is read and thrown away, so that the answer is not lost to a reset: in all, without
+/// anything that comes, and in all while the process drains. Many clients write a body to its end before they read.
+const LINGER: u32 = 300;
+const LINGER_IDLE: u32 = 50;
+const LINGER_DRAINING: u32 = 10;
+/// How long a client of HTTP/2 that was told to go may stay without a stream.
+const PARTING: u32 = 10;
 
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +104,8 @@ pub struct Activity {
     stall: Cell<u32>,
     overdue: Cell<Option<Overdue>>,
     linger: Cell<bool>,
+    /// When something of an unread request came last.
+    discarded: Cell<u32>,
     pace: Pace,
     waker: RefCell<Option<Waker>>,
 }
@@ -120,6 +129,7 @@ impl Activity {
             stall: Cell::new(u32::MAX),
             overdue: Cell::new(None),
             linger: Cell::new(false),
+            discarded: Cell::new(0),
             pace: Pace::default(),
             waker: RefCell::default(),
         }
@@ -301,15 +311,30 @@ impl Activity {
     }
 
     /// The answer is out and the connection closed for writing; whether to wait for the client's end.
-    pub fn begin_linger(&self) -> bool {
+    pub fn begin_linger(self: &Rc<Self>, peer: IpAddr) -> bool {
         // A head that was never understood has a rest, too.
         if self.doing.get() == Doing::ReadingHead {
             self.linger.set(true);
         }
         if self.linger.get() && self.doing.get() != Doing::Lingering {
             self.turn_to(Doing::Lingering);
+            self.discarded();
+            self.clock.linger(peer, self);
         }
         self.linger.get()
+    }
+
+    /// Something of the unread request has come.
+    pub fn discarded(&self) {
+        self.discarded.set(self.clock.now());
+    }
+
+    /// Other connections need the place of this one, which lingers.
+    fn cut_linger(&self) {
+        self.overdue.set(Some(Overdue::Linger));
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
     }
 
     /// What has taken too long, if anything has.
@@ -370,13 +395,17 @@ impl Activity {
                 Some(due) => (now > due).then_some(Overdue::Answer),
                 None => (waited > self.stall.get()).then_some(Overdue::Stalled),
             },
-            Doing::Lingering => (waited > LINGER).then_some(Overdue::Linger),
+            Doing::Lingering => {
+                let most = if self.clock.is_draining() { LINGER_DRAINING } else { LINGER };
+                let is_idle = now.saturating_sub(self.discarded.get()) > LINGER_IDLE;
+                (waited > most || is_idle).then_some(Overdue::Linger)
+            }
             // To be told at once of a drain costs no request: those under way are finished.
             Doing::Multiplexing => {
                 let unused = self.streams.get() == 0 && waited > self.patience.idle;
                 (unused || self.clock.is_draining()).then_some(Overdue::Idle)
             }
-            Doing::Parting => (self.streams.get() == 0 && waited > LINGER).then_some(Overdue::Linger),
+            Doing::Parting => (self.streams.get() == 0 && waited > PARTING).then_some(Overdue::Linger),
         }
     }
 }
