@@ -3,7 +3,7 @@
 //! A timer per request would cost more than the limiter's decision. Instead every connection notes the tick of
 //! its last progress in a cell, and one sweep per tick looks at all of a worker's connections. Every timeout
 //! downstream of us, the wait for an answer's head and the drain hang on this one clock, so they are late by
-//! up to a tick and never early.
+//! up to two ticks and never early. Only an answer that is due within a second has a timer of its own.
 
 mod lingering;
 mod pace;
@@ -11,9 +11,12 @@ mod slow_clock;
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Context, Waker};
 use std::time::Duration;
+
+use tokio::time::Sleep;
 
 use self::pace::Pace;
 pub use self::slow_clock::SlowClock;
@@ -21,6 +24,8 @@ use crate::upstream::Scarcity;
 
 /// How often a worker looks at its connections.
 pub const TICK: Duration = Duration::from_millis(100);
+/// An answer that is due within this time has a timer of its own, so that it is not late by a good part of its time.
+const SOON: Duration = Duration::from_secs(1);
 /// How long a draining worker waits for the next request on a connection that is idle: a client that keeps
 /// a connection busy has one on its way, and is told `connection: close` with the answer.
 const DRAIN_GRACE: u32 = 5;
@@ -99,6 +104,8 @@ pub struct Activity {
     answering: Cell<bool>,
     uploading: Cell<bool>,
     unflushed: Cell<bool>,
+    /// Where that is so soon that a tick matters.
+    due_soon: RefCell<Option<Pin<Box<Sleep>>>>,
     /// When the answer's head is due, and how long a body may stand still, while those count.
     answer_due: Cell<Option<u32>>,
     stall: Cell<u32>,
@@ -125,6 +132,7 @@ impl Activity {
             answering: Cell::new(false),
             uploading: Cell::new(false),
             unflushed: Cell::new(false),
+            due_soon: RefCell::default(),
             answer_due: Cell::new(None),
             stall: Cell::new(u32::MAX),
             overdue: Cell::new(None),
@@ -253,6 +261,7 @@ impl Activity {
 
     /// The request is held back: nothing of it is due.
     pub fn hold(&self) {
+        self.due_soon.take();
         self.answer_due.set(Some(u32::MAX));
     }
 
@@ -266,13 +275,28 @@ impl Activity {
     /// come, is due in `timeout`, or when it was due before.
     pub fn await_answer(&self, timeout: Duration) {
         if self.unanswered.get() {
+            if timeout <= SOON {
+                let mut due_soon = self.due_soon.borrow_mut();
+                let sleep = tokio::time::sleep(timeout);
+                if due_soon.as_ref().is_none_or(|earlier| sleep.deadline() < earlier.deadline()) {
+                    *due_soon = Some(Box::pin(sleep));
+                }
+            }
             let due = self.clock.now().saturating_add(ticks(timeout));
             self.answer_due.set(Some(self.answer_due.get().map_or(due, |earlier| earlier.min(due))));
         }
     }
 
+    /// Whether the answer's head is overdue that was due so soon that a tick matters; if not, the task of `cx` is woken when
+    /// it is.
+    pub fn is_answer_overdue(&self, cx: &mut Context<'_>) -> bool {
+        let mut due_soon = self.due_soon.borrow_mut();
+        due_soon.as_mut().is_some_and(|due| due.as_mut().poll(cx).is_ready())
+    }
+
     /// The answer's head is here.
     pub fn answered(&self) {
+        self.due_soon.take();
         if matches!(self.overdue.get(), Some(Overdue::Answer | Overdue::Stalled)) {
             self.overdue.set(None);
         }

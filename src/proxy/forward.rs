@@ -222,6 +222,9 @@ pub(super) async fn or_overdue<F: Future + Unpin>(
         if let Poll::Ready(output) = Pin::new(&mut future).poll(cx) {
             return Poll::Ready(Ok(output));
         }
+        if activity.is_answer_overdue(cx) {
+            return Poll::Ready(Err(Failure::Late));
+        }
         // Whatever is overdue has woken this connection's task.
         match activity.overdue() {
             Some(Overdue::Answer) => Poll::Ready(Err(Failure::Late)),
