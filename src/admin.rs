@@ -9,6 +9,7 @@ mod certs;
 mod clusters;
 mod config_dump;
 mod help;
+mod hosts;
 mod limits;
 mod redact;
 mod reply;
@@ -136,6 +137,8 @@ pub struct State {
     pub secured: Ask<Vec<Arc<Server>>>,
     /// TLS towards the upstreams in effect.
     pub clients: Ask<Vec<Arc<Client>>>,
+    /// Names by which it may be asked, in small letters, beside addresses and `localhost`.
+    pub hosts: Box<[Box<str>]>,
     /// Where clients connect.
     pub listeners: Vec<Listener>,
     /// The upstreams.

@@ -98,6 +98,8 @@ pub struct AdminSettings {
     pub probes: Option<SocketAddr>,
     /// Whether the configuration names the address: a default that is taken is a warning, not a failed start.
     pub explicit: bool,
+    /// Names by which operators may ask, in small letters, beside addresses and `localhost`.
+    pub hosts: Box<[Box<str>]>,
 }
 
 /// Reads, checks and compiles the file at `path`.

@@ -1,36 +1,40 @@
 //! Small ports of HTTP/1.1 beside the main road: for operators, probes and programs that ask now and then.
 //!
 //! What comes by here is trusted no more than what comes by the road: there are only so many connections, each has so
-//! long for a request and so long in all, and what goes wrong with one is nobody else's concern. A door stands open to
-//! the very end of the process.
+//! long for a request and so long in all, and what goes wrong with one is nobody else's concern. One without a request
+//! makes room for a new one. A door stands open to the very end of the process.
+
+mod seats;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
+use self::seats::{Claim, Seats, Stage, Watched};
 use crate::drain::{Drain, Phase};
 
 /// An answer, complete.
 pub type Reply = Response<Full<Bytes>>;
 
-/// Connections at a time; more wait to be accepted. A scraper and a few probes need a handful.
+/// Connections at a time; beyond that one of them makes room. A scraper and a few probes need a handful.
 const MOST_CONNECTIONS: usize = 256;
 
-/// Until a request's head is complete, and how long a connection may stay without one: what frees the places
-/// that idle clients hold.
+/// Until a request's head is complete, and how long a connection may stay without one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a request's body may take to come.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long one connection serves before it is closed after the request at hand, and how long that request
 /// then has: a client that never reads its answer holds a place no longer.
@@ -53,7 +57,7 @@ where
     A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Reply> + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let mut seats = Seats::default();
     let mut connections = JoinSet::new();
     let ended = drain.reached(Phase::Ended);
     tokio::pin!(ended);
@@ -62,8 +66,15 @@ where
             biased;
             () = &mut ended => break,
             Some(_) = connections.join_next() => {}
-            (stream, place) = accept(&listener, &places) => {
-                connections.spawn(connection(stream, place, Arc::clone(&drain), answer.clone()));
+            stream = accept(&listener) => {
+                let claim = Claim::default();
+                let has_made_room = seats.make_room(MOST_CONNECTIONS);
+                let serving = connection(stream, claim.clone(), Arc::clone(&drain), answer.clone());
+                seats.seat(connections.spawn(serving), claim);
+                if has_made_room {
+                    // It ends on its own turn, and whoever was accepted before gets to be served.
+                    yield_now().await;
+                }
             }
         }
     }
@@ -71,36 +82,40 @@ where
     let _ = timeout(LAST_ANSWERS, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-/// The next connection, once there is a place for it. Safe to cancel: nothing is accepted and lost.
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
+/// The next connection. Safe to cancel: nothing is accepted and lost.
+async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
-        let place = Arc::clone(places).acquire_owned().await;
-        match (place, listener.accept().await) {
-            (Ok(place), Ok((stream, _))) => return (stream, place),
-            (_, Err(error)) => {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) => {
                 tracing::warn!(%error, "cannot accept at a side door");
                 sleep(ACCEPT_PAUSE).await;
             }
-            // Nobody closes the semaphore.
-            (Err(_), Ok(_)) => {}
         }
     }
 }
 
-async fn connection<A, F>(stream: TcpStream, place: OwnedSemaphorePermit, drain: Arc<Drain>, answer: A)
+async fn connection<A, F>(stream: TcpStream, claim: Claim, drain: Arc<Drain>, answer: A)
 where
     A: Fn(Request<Incoming>) -> F,
     F: Future<Output = Reply>,
 {
+    let stream = TokioIo::new(Watched::new(stream, claim.clone()));
     let service = service_fn(|request| {
-        let reply = answer(request);
-        async move { Ok::<_, Infallible>(reply.await) }
+        claim.is(Stage::Asking);
+        let reply = timeout(BODY_TIMEOUT, answer(request));
+        let claim = claim.clone();
+        async move {
+            let reply = reply.await.unwrap_or_else(|_| timed_out());
+            claim.is(Stage::Answering);
+            Ok::<_, Infallible>(reply)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(stream, service);
     tokio::pin!(connection);
     tokio::select! {
         // Whatever a client did wrong concerns nobody else.
@@ -110,5 +125,11 @@ where
     }
     connection.as_mut().graceful_shutdown();
     let _ = timeout(LAST_REQUEST, connection).await;
-    drop(place);
+}
+
+/// The answer to a request whose body did not come to its end.
+fn timed_out() -> Reply {
+    let mut reply = Response::new(Full::new(Bytes::new()));
+    *reply.status_mut() = StatusCode::REQUEST_TIMEOUT;
+    reply
 }

@@ -7,7 +7,7 @@ use http::{Method, Request, StatusCode};
 use percent_encoding::percent_decode_str;
 
 use super::reply::{self, Reply};
-use super::{State, Surface, act, certs, clusters, config_dump, help, limits, stats, status};
+use super::{State, Surface, act, certs, clusters, config_dump, help, hosts, limits, stats, status};
 
 /// Whether an endpoint only tells or also acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +62,10 @@ pub(super) static ENDPOINTS: [Endpoint; 17] = [
 /// What [`Surface::Probes`] offers.
 const PROBES: [&str; 2] = ["/ready", "/metrics"];
 
+/// What a request for another host is told.
+const UNKNOWN_HOST: &str = "the Host of this request is neither an IP address nor localhost, and not among admin.hosts: \
+     a web page could have sent it by DNS rebinding. Use an address, or add the name to admin.hosts.\n";
+
 /// The answer to a request. Bodies of requests are never read: parameters are in the query, as with Envoy.
 pub fn handle<B>(request: &Request<B>, state: &State, surface: Surface) -> Reply {
     let path = request.uri().path();
@@ -71,6 +75,10 @@ pub fn handle<B>(request: &Request<B>, state: &State, surface: Surface) -> Reply
     let (method, reads) = (request.method(), [Method::GET, Method::HEAD].contains(request.method()));
     if surface == Surface::Probes && !(PROBES.contains(&path) && reads) {
         return not_found(surface);
+    }
+    // Probes and scrapers ask by whatever name a service has, and learn nothing that is not meant for the whole cluster.
+    if !PROBES.contains(&path) && !hosts::are_known(request, &state.hosts) {
+        return reply::text(StatusCode::FORBIDDEN, UNKNOWN_HOST);
     }
     match endpoint.effect {
         Effect::Tells if !reads => {

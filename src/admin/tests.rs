@@ -111,6 +111,7 @@ fn state() -> State {
         workers: 2,
         secured: Box::new(Vec::new),
         clients: Box::new(Vec::new),
+        hosts: Box::new(["weir.internal".into()]),
         listeners: vec![Listener {
             name: "inbound".into(),
             place: Place::Port(([127, 0, 0, 1], 8080).into()),
@@ -326,17 +327,20 @@ async fn a_socket_answers_until_the_end() {
 
     let mut broken = TcpStream::connect(address).await.unwrap();
     let answer =
-        exchange(&mut broken, "GET /server_info HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+        exchange(&mut broken, "GET /server_info HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await;
     assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
 
     let mut head = TcpStream::connect(address).await.unwrap();
-    let answer = exchange(&mut head, "HEAD /ready HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    let answer =
+        exchange(&mut head, "HEAD /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n"), "{answer}");
 
     let mut idle = TcpStream::connect(address).await.unwrap();
     state.drain.advance(Phase::Draining);
     let mut last = TcpStream::connect(address).await.unwrap();
-    let answer = exchange(&mut last, "GET /ready HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    let answer =
+        exchange(&mut last, "GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
 
     state.drain.advance(Phase::Ended);
@@ -354,7 +358,8 @@ async fn many_numbers_fit_through_the_socket() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let server = tokio::spawn(serve(listener, state, Surface::Probes));
-    let answer = exchange(&mut stream, "GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    let answer =
+        exchange(&mut stream, "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
     assert!(answer.matches("weir_decisions_total{").count() > 16_000);
     server.abort();
 }

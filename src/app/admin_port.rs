@@ -94,6 +94,7 @@ impl AdminPort {
             now: Box::new(move || clock.now()),
             civil: Box::new(move || civil.civil_now()),
             workers: config.workers.get(),
+            hosts: config.admin.hosts.clone(),
             listeners,
             upstreams: {
                 let generation = Arc::clone(&shared.generation);

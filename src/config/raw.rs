@@ -165,6 +165,8 @@ pub struct Admin {
     pub address: Option<Address>,
     /// A second address that serves only `GET /ready` and `/metrics`, for the kubelet and Prometheus.
     pub probes: Option<Address>,
+    /// Names by which operators may ask; addresses and `localhost` always may.
+    pub hosts: Option<OneOrMany<String>>,
 }
 
 /// One line per request.

@@ -502,7 +502,11 @@ pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
     let differs = [
         ("listeners", old.listeners != new.listeners),
         ("workers", old.workers != new.workers),
-        ("admin", (old.admin.address, old.admin.probes) != (new.admin.address, new.admin.probes)),
+        (
+            "admin",
+            (&old.admin.hosts, old.admin.address, old.admin.probes)
+                != (&new.admin.hosts, new.admin.address, new.admin.probes),
+        ),
         ("drain", old.drain != new.drain),
         ("overload", old.overload != new.overload),
         ("access_log", old.access_log != new.access_log),

@@ -3,18 +3,24 @@
 //! A timer per request would cost more than the limiter's decision. Instead every connection notes the tick of
 //! its last progress in a cell, and one sweep per tick looks at all of a worker's connections. Every timeout
 //! downstream of us, the wait for an answer's head and the drain hang on this one clock, so they are late by
-//! up to a tick and never early.
+//! up to two ticks and never early. Only an answer that is due within a second has a timer of its own.
 
+mod lingering;
 mod pace;
+mod response_due;
 mod slow_clock;
+mod uploading;
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use self::pace::Pace;
+use self::response_due::ResponseDue;
 pub use self::slow_clock::SlowClock;
+pub use self::uploading::Uploading;
 use super::deadline::{SetBy, Timeout};
 use crate::upstream::Scarcity;
 
@@ -25,8 +31,13 @@ pub const TICK: Duration = Duration::from_millis(100);
 const DRAIN_GRACE: u32 = 5;
 /// So many streams of HTTP/2 can fill the window of their connection with what the upstream has not taken yet.
 pub const STREAMS_IN_WINDOW: u32 = 16;
-/// How long the rest of an unread request is read and thrown away, so that the answer is not lost to a reset.
-const LINGER: u32 = 10;
+/// How long the rest of an unread request is read and thrown away, so that the answer is not lost to a reset: in all, without
+/// anything that comes, and in all while the process drains. Many clients write a body to its end before they read.
+const LINGER: u32 = 300;
+const LINGER_IDLE: u32 = 50;
+const LINGER_DRAINING: u32 = 10;
+/// How long a client of HTTP/2 that was told to go may stay without a stream.
+const PARTING: u32 = 10;
 
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,17 +85,6 @@ impl Patience {
     }
 }
 
-/// When the head of a response is due. Of two at the same tick the configuration's is the earlier one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Due {
-    tick: u32,
-    set_by: SetBy,
-}
-
-impl Due {
-    const NEVER: Self = Self { tick: u32::MAX, set_by: SetBy::Configuration };
-}
-
 /// The notes of one connection, or of one of the streams that share a connection.
 #[derive(Debug)]
 pub struct Activity {
@@ -104,11 +104,13 @@ pub struct Activity {
     answering: Cell<bool>,
     uploading: Cell<bool>,
     unflushed: Cell<bool>,
-    /// When the answer's head is due, and how long a body may stand still, while those count.
-    answer_due: Cell<Option<Due>>,
+    response_due: ResponseDue,
+    /// How long a body may stand still, while no response is due.
     stall: Cell<u32>,
     overdue: Cell<Option<Overdue>>,
     linger: Cell<bool>,
+    /// When something of an unread request came last.
+    discarded: Cell<u32>,
     pace: Pace,
     waker: RefCell<Option<Waker>>,
 }
@@ -128,10 +130,11 @@ impl Activity {
             answering: Cell::new(false),
             uploading: Cell::new(false),
             unflushed: Cell::new(false),
-            answer_due: Cell::new(None),
+            response_due: ResponseDue::default(),
             stall: Cell::new(u32::MAX),
             overdue: Cell::new(None),
             linger: Cell::new(false),
+            discarded: Cell::new(0),
             pace: Pace::default(),
             waker: RefCell::default(),
         }
@@ -210,7 +213,7 @@ impl Activity {
     pub fn begin_exchange(&self, stall: Duration) {
         self.exchange.set(self.exchange.get().wrapping_add(1));
         self.stall.set(ticks(stall));
-        self.answer_due.set(None);
+        self.response_due.clear();
         self.unanswered.set(true);
         self.answering.set(true);
         self.uploading.set(false);
@@ -255,12 +258,12 @@ impl Activity {
 
     /// The request is held back: nothing of it is due.
     pub fn hold(&self) {
-        self.answer_due.set(Some(Due::NEVER));
+        self.response_due.suspend();
     }
 
     /// A request that was held back goes on.
     pub fn go_on(&self) {
-        self.answer_due.set(None);
+        self.response_due.clear();
         self.since.set(self.clock.now());
     }
 
@@ -268,10 +271,14 @@ impl Activity {
     /// come, is due in `timeout`, or when it was due before.
     pub fn await_answer(&self, timeout: Timeout) {
         if self.unanswered.get() {
-            let tick = self.clock.now().saturating_add(ticks(timeout.time));
-            let due = Due { tick, set_by: timeout.set_by };
-            self.answer_due.set(Some(self.answer_due.get().map_or(due, |earlier| earlier.min(due))));
+            self.response_due.add(timeout, self.clock.now());
         }
+    }
+
+    /// Who set the timeout of the response's head that has expired, where a tick would be too coarse for it. Otherwise
+    /// its timer wakes the task of `cx`.
+    pub fn poll_response_overdue(&self, cx: &mut Context<'_>) -> Poll<SetBy> {
+        self.response_due.poll_timer(cx)
     }
 
     /// The answer's head is here.
@@ -280,7 +287,7 @@ impl Activity {
             self.overdue.set(None);
         }
         self.unanswered.set(false);
-        self.answer_due.set(None);
+        self.response_due.clear();
         self.since.set(self.clock.now());
     }
 
@@ -314,15 +321,30 @@ impl Activity {
     }
 
     /// The answer is out and the connection closed for writing; whether to wait for the client's end.
-    pub fn begin_linger(&self) -> bool {
+    pub fn begin_linger(self: &Rc<Self>, peer: IpAddr) -> bool {
         // A head that was never understood has a rest, too.
         if self.doing.get() == Doing::ReadingHead {
             self.linger.set(true);
         }
         if self.linger.get() && self.doing.get() != Doing::Lingering {
             self.turn_to(Doing::Lingering);
+            self.discarded();
+            self.clock.linger(peer, self);
         }
         self.linger.get()
+    }
+
+    /// Something of the unread request has come.
+    pub fn discarded(&self) {
+        self.discarded.set(self.clock.now());
+    }
+
+    /// Other connections need the place of this one, which lingers.
+    fn cut_linger(&self) {
+        self.overdue.set(Some(Overdue::Linger));
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
     }
 
     /// What has taken too long, if anything has.
@@ -379,17 +401,21 @@ impl Activity {
             Doing::Exchanging if self.pace.is_too_slow(self.unanswered.get() && !self.is_held_up()) => {
                 Some(Overdue::Stalled)
             }
-            Doing::Exchanging => match self.answer_due.get() {
-                Some(due) => (now > due.tick).then_some(Overdue::Answer(due.set_by)),
+            Doing::Exchanging => match self.response_due.get() {
+                Some(due) => due.expired(now).map(Overdue::Answer),
                 None => (waited > self.stall.get()).then_some(Overdue::Stalled),
             },
-            Doing::Lingering => (waited > LINGER).then_some(Overdue::Linger),
+            Doing::Lingering => {
+                let most = if self.clock.is_draining() { LINGER_DRAINING } else { LINGER };
+                let is_idle = now.saturating_sub(self.discarded.get()) > LINGER_IDLE;
+                (waited > most || is_idle).then_some(Overdue::Linger)
+            }
             // To be told at once of a drain costs no request: those under way are finished.
             Doing::Multiplexing => {
                 let unused = self.streams.get() == 0 && waited > self.patience.idle;
                 (unused || self.clock.is_draining()).then_some(Overdue::Idle)
             }
-            Doing::Parting => (self.streams.get() == 0 && waited > LINGER).then_some(Overdue::Linger),
+            Doing::Parting => (self.streams.get() == 0 && waited > PARTING).then_some(Overdue::Linger),
         }
     }
 }
@@ -399,73 +425,6 @@ impl Drop for Activity {
         if let Some(connection) = &self.connection {
             connection.streams.set(connection.streams.get().saturating_sub(1));
             connection.since.set(self.clock.now());
-        }
-    }
-}
-
-/// An upload on its way; it ends when this is dropped.
-#[derive(Debug)]
-pub struct Uploading {
-    activity: Rc<Activity>,
-    exchange: u32,
-    /// Of a stream: the upstream has not asked for more than it has got.
-    is_held: Cell<bool>,
-}
-
-impl Uploading {
-    /// A part of the request's body has come.
-    pub fn moved(&self, octets: u64) {
-        if self.is_current() {
-            self.activity.read();
-            self.activity.pace.received(octets);
-            self.hold(true);
-        }
-    }
-
-    /// The next part of it is waited for.
-    pub fn waits(&self) {
-        self.hold(false);
-        if self.is_current() {
-            self.activity.pace.waits();
-        }
-    }
-
-    /// The request's last byte has been read: nothing of it is left to linger for.
-    pub fn is_whole(&self) {
-        if self.is_current() {
-            self.activity.linger.set(false);
-        }
-    }
-
-    /// The request's last byte is out: the answer's head is due in `timeout`.
-    pub fn await_answer(&self, timeout: Timeout) {
-        if self.is_current() {
-            self.activity.await_answer(timeout);
-        }
-    }
-
-    fn hold(&self, is_held: bool) {
-        if let Some(connection) = &self.activity.connection
-            && self.is_held.replace(is_held) != is_held
-        {
-            let held = connection.held_uploads.get();
-            connection.held_uploads.set(if is_held { held + 1 } else { held.saturating_sub(1) });
-        }
-    }
-
-    /// Another request may have begun on the connection before this one's last byte was asked for.
-    fn is_current(&self) -> bool {
-        self.exchange == self.activity.exchange.get()
-    }
-}
-
-impl Drop for Uploading {
-    fn drop(&mut self) {
-        self.hold(false);
-        if self.is_current() {
-            self.activity.uploading.set(false);
-            self.activity.pace.received(0);
-            self.activity.settle();
         }
     }
 }

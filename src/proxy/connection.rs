@@ -166,7 +166,7 @@ pub(super) async fn serve(
     let mut connection = Connection::new(worker, entrance, Rc::clone(&activity), peer, place);
     let Some(transport) = arrival::arrive(&mut connection, entrance, accepted).await else { return };
     let connection = Rc::new(connection);
-    let mut stream = Downstream::new(transport, Rc::clone(&activity));
+    let mut stream = Downstream::new(transport, Rc::clone(&activity), connection.peer);
     match opening::read(&mut stream, &activity).await {
         Opening::Http1 => http1::serve(connection, stream).await,
         Opening::Http2 => http2::serve(connection, TokioIo::new(stream)).await,

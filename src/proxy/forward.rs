@@ -216,6 +216,9 @@ pub(super) async fn or_overdue<F: Future + Unpin>(
         if let Poll::Ready(output) = Pin::new(&mut future).poll(cx) {
             return Poll::Ready(Ok(output));
         }
+        if let Poll::Ready(set_by) = activity.poll_response_overdue(cx) {
+            return Poll::Ready(Err(Failure::Late(set_by)));
+        }
         // Whatever is overdue has woken this connection's task.
         match activity.overdue() {
             Some(Overdue::Answer(set_by)) => Poll::Ready(Err(Failure::Late(set_by))),

@@ -5,6 +5,7 @@
 //! comes is thrown away, up to a bound in bytes and in time (RFC 9112 section 9.6).
 
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
@@ -16,8 +17,12 @@ use crate::http1::inbox::Source;
 use crate::listener::transport::Transport;
 use crate::upstream::stream::poll_write_together;
 
-/// How much of an unread request is thrown away before closing.
+/// How much of an unread request is thrown away so that the connection can be used again.
 pub(super) const MOST_DISCARDED: usize = 64 * 1024;
+
+/// How much is thrown away before closing, and at once.
+const MAX_LINGERED: u64 = 64 << 20;
+const LINGER_PIECE: usize = 16 * 1024;
 
 /// How much is read at once to see what a client speaks: most first requests, so that no read is wasted.
 const LONGEST_OPENING: usize = 2048;
@@ -30,12 +35,14 @@ pub(super) struct Downstream {
     /// Read to see what the client speaks, for whoever reads next.
     opening: Vec<u8>,
     closed_for_writing: bool,
-    discarded: usize,
+    discarded: u64,
+    /// Who has connected.
+    peer: IpAddr,
 }
 
 impl Downstream {
-    pub(super) fn new(transport: Transport, activity: Rc<Activity>) -> Self {
-        Self { transport, activity, opening: Vec::new(), closed_for_writing: false, discarded: 0 }
+    pub(super) fn new(transport: Transport, activity: Rc<Activity>, peer: IpAddr) -> Self {
+        Self { transport, activity, opening: Vec::new(), closed_for_writing: false, discarded: 0, peer }
     }
 
     /// Reads some of a connection's first bytes, which are read again by whoever serves it; how many.
@@ -84,11 +91,14 @@ impl Downstream {
 
     /// Reads and throws away until the client closes, the bound is reached, or time is up.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut scratch = [0; 4096];
-        while self.discarded < MOST_DISCARDED && self.activity.overdue() != Some(Overdue::Linger) {
+        let mut scratch = [0; LINGER_PIECE];
+        while self.discarded < MAX_LINGERED && self.activity.overdue() != Some(Overdue::Linger) {
             let mut buffer = ReadBuf::new(&mut scratch);
             match ready!(Pin::new(&mut self.transport).poll_read(cx, &mut buffer)) {
-                Ok(()) if !buffer.filled().is_empty() => self.discarded += buffer.filled().len(),
+                Ok(()) if !buffer.filled().is_empty() => {
+                    self.discarded += buffer.filled().len() as u64;
+                    self.activity.discarded();
+                }
                 _ => break,
             }
         }
@@ -156,7 +166,7 @@ impl AsyncWrite for Downstream {
             ready!(Pin::new(&mut self.transport).poll_shutdown(cx))?;
             self.closed_for_writing = true;
         }
-        if self.activity.begin_linger() {
+        if self.activity.begin_linger(self.peer) {
             ready!(self.poll_discard(cx));
         }
         Poll::Ready(Ok(()))

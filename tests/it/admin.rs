@@ -1,5 +1,8 @@
 //! What an operator sees.
 
+use std::time::Duration;
+
+use crate::support::wait::within;
 use crate::support::{Client, Origin, Request, Weir, ask, config, get, metrics};
 
 const POSTS: [&str; 5] =
@@ -233,10 +236,55 @@ fn the_configuration_is_shown_without_its_secrets() {
 fn the_admin_port_is_not_for_web_pages_elsewhere() {
     // A page in an operator's browser can make it POST to loopback; DNS rebinding gives the page's own host.
     let mut weir = Weir::start(&config("echo", ""));
-    let foreign = Request::post("/quitquitquit", "").header("origin", "https://evil.example");
+    let foreign =
+        Request::post("/quitquitquit", "").host("localhost").header("origin", "https://evil.example");
     let status = ask(weir.admin_surface("full"), &foreign).status;
     assert!([400, 403].contains(&status), "{status}");
     assert!(weir.is_running());
+}
+
+/// By DNS rebinding a page elsewhere reads what the admin port answers, under the page's own name.
+#[test]
+fn the_admin_port_answers_no_host_but_addresses_localhost_and_configured_names() {
+    let text = config("echo", "").replace(
+        "admin: { address: 127.0.0.1:0 }",
+        "admin: { address: 127.0.0.1:0, probes: 127.0.0.1:0, hosts: weir.internal }",
+    );
+    let weir = Weir::start(&text);
+    let full = weir.admin_surface("full");
+    for path in ["/", "/help", "/config_dump", "/limits", "/stats", "/clusters", "/listeners", "/server_info"]
+    {
+        for host in ["evil.example", "evil.example:9901", "127.0.0.1.evil.example"] {
+            let answer = ask(full, &Request::get(path).host(host));
+            assert_eq!(answer.status, 403, "{path} for {host}");
+            assert!(answer.body.text().contains("admin.hosts"), "{}", answer.body.text());
+        }
+        for host in ["127.0.0.1", "localhost:9901", "[::1]:9901", "weir.internal", "Weir.Internal:9901"] {
+            assert_eq!(ask(full, &Request::get(path).host(host)).status, 200, "{path} for {host}");
+        }
+    }
+    let posted = ask(full, &Request::post("/healthcheck/fail", "").host("evil.example"));
+    assert_eq!(posted.status, 403);
+    for surface in [full, weir.admin_surface("probes")] {
+        for path in ["/ready", "/metrics"] {
+            let scraped = ask(surface, &Request::get(path).host("weir.default.svc"));
+            assert_eq!(scraped.status, 200, "{path} is for whoever finds the service");
+        }
+    }
+}
+
+#[test]
+fn silent_connections_keep_no_probe_waiting() {
+    let weir = Weir::start(&config("echo", ""));
+    let admin = weir.admin_surface("full");
+    let silent: Vec<_> = (0..600).map(|_| Client::connect(admin)).collect();
+    for _ in 0..5 {
+        let mut probe = Client::connect(admin);
+        probe.send(Request::get("/ready").bytes());
+        let answer = within(Duration::from_secs(3), || probe.try_answer("GET").ok());
+        assert_eq!(answer.map(|answer| answer.status), Some(200));
+    }
+    drop(silent);
 }
 
 #[test]

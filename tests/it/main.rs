@@ -22,6 +22,7 @@ mod identity;
 mod import;
 mod jwt;
 mod limiting;
+mod lingering;
 mod malformed;
 mod overload;
 mod plans;

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::support::wait::{pause, until_true, within};
-use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config_with, get};
+use crate::support::wait::{now, pause, until_true, within};
+use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, ask, config_with, get};
 
 const STEP: Duration = Duration::from_millis(100);
 
@@ -84,6 +84,27 @@ fn silent_connections_keep_nobody_else_waiting() {
         client.send("GET / HTTP/1.1\r\nhost:");
     }
     assert_eq!(get(weir.address(), "/").status, 200);
+}
+
+/// Exact to a few milliseconds; the machine may be busy, so the best of some counts.
+#[test]
+fn a_short_timeout_of_an_upstream_is_kept_exactly() {
+    let origin = Origin::start(|turn| {
+        turn.wire.drain();
+        Ok(Then::Close)
+    });
+    let upstream = format!("{{ address: \"{}\", timeout: 250ms }}", origin.address());
+    let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+    for request in [Request::get("/"), Request::post("/", "body")] {
+        let taken = (0..8).map(|_| {
+            let begun = now();
+            assert_eq!(ask(weir.address(), &request).status, 504);
+            begun.elapsed()
+        });
+        let taken: Vec<_> = taken.collect();
+        assert!(taken.iter().all(|taken| *taken >= Duration::from_millis(249)), "early: {taken:?}");
+        assert!(taken.iter().any(|taken| *taken < Duration::from_millis(290)), "late: {taken:?}");
+    }
 }
 
 #[test]

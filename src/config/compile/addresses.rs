@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::{clients, each, rules, timeout, tls};
 use crate::config::at::At;
 use crate::config::files::Files;
-use crate::config::problem::{Fault, Report};
+use crate::config::problem::{Fault, Report, quoted};
 use crate::config::{AdminSettings, defaults, parse, raw};
 use crate::tls::server;
 use crate::{listener, upstream};
@@ -110,7 +110,24 @@ fn admin(raw: Option<&raw::Admin>, taken: &mut Taken, report: &mut Report<'_>) -
             Fault::new(format!("the admin port acts on what it is sent, and {address} is not loopback"));
         report.note(at.key("address"), note.hint("`probes` is the address for others"));
     }
-    AdminSettings { address: address.unwrap_or(defaults::ADMIN_ADDRESS), probes, explicit }
+    let hosts = raw.and_then(|raw| raw.hosts.as_ref());
+    let hosts = hosts.map(|hosts| each(hosts, at.key("hosts"), |raw, at| report.take(at, host_name(raw))));
+    AdminSettings {
+        address: address.unwrap_or(defaults::ADMIN_ADDRESS),
+        probes,
+        explicit,
+        hosts: hosts.unwrap_or_default().into(),
+    }
+}
+
+/// A name as it stands in `Host`, in small letters.
+fn host_name(text: &str) -> Result<Box<str>, Fault> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if text.is_empty() || !text.bytes().all(is_name) {
+        let fault = Fault::new(format!("expected a host name, got {}", quoted(text)));
+        return Err(fault.hint("a name alone, such as `weir.example.com`, without scheme, port or `*`"));
+    }
+    Ok(text.trim_end_matches('.').to_ascii_lowercase().into())
 }
 
 impl Taken {

@@ -1,8 +1,10 @@
 //! The clock on which all timeouts downstream hang: one sweep per tick over all of a worker's connections.
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 
+use super::lingering::Lingering;
 use super::{Activity, Patience, TICK};
 
 /// A worker's slow clock.
@@ -11,6 +13,7 @@ pub struct SlowClock {
     now: Cell<u32>,
     draining_since: Cell<Option<u32>>,
     connections: RefCell<Vec<Weak<Activity>>>,
+    lingering: Lingering,
 }
 
 impl SlowClock {
@@ -23,6 +26,11 @@ impl SlowClock {
 
     pub(super) fn add(&self, activity: &Rc<Activity>) {
         self.connections.borrow_mut().push(Rc::downgrade(activity));
+    }
+
+    /// A connection from `peer` lingers from now on; where there are too many that do, another one ends.
+    pub(super) fn linger(&self, peer: IpAddr, connection: &Rc<Activity>) {
+        self.lingering.add(peer, connection);
     }
 
     /// Ticks passed.

@@ -2,6 +2,8 @@
 
 use super::*;
 
+const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
 fn clock_and_connection() -> (Rc<SlowClock>, Rc<Activity>) {
     let clock = Rc::new(SlowClock::default());
     let patience = Patience::new(Duration::from_secs(2), Duration::from_secs(1));
@@ -116,8 +118,8 @@ fn an_answer_that_the_client_does_not_take_is_a_stall() {
 fn nothing_outlives_its_exchange() {
     let (clock, connection) = clock_and_connection();
     connection.begin_exchange(Duration::from_secs(60));
-    connection.await_answer(Timeout::configured(Duration::from_millis(100)));
-    pass(&clock, Duration::from_millis(300));
+    connection.await_answer(Timeout::configured(Duration::from_secs(2)));
+    pass(&clock, Duration::from_millis(2200));
     assert_eq!(connection.overdue(), Some(Overdue::Answer(SetBy::Configuration)));
     let late = connection.begin_upload();
     connection.must_linger();
@@ -127,7 +129,7 @@ fn nothing_outlives_its_exchange() {
     drop(late);
     pass(&clock, Duration::from_secs(1));
     assert_eq!(connection.overdue(), None, "the upload before has no say in this exchange");
-    assert!(!connection.begin_linger());
+    assert!(!connection.begin_linger(PEER));
 }
 
 #[test]
@@ -137,8 +139,33 @@ fn lingering_ends_even_where_the_connection_had_to_go_already() {
     pass(&clock, Duration::from_millis(600));
     assert_eq!(connection.overdue(), Some(Overdue::Idle));
     connection.must_linger();
-    assert!(connection.begin_linger());
+    assert!(connection.begin_linger(PEER));
     pass(&clock, Duration::from_millis(1100));
+    assert_eq!(connection.overdue(), Some(Overdue::Linger));
+}
+
+#[test]
+fn lingering_goes_on_while_something_comes_and_not_for_ever() {
+    let (clock, connection) = clock_and_connection();
+    connection.must_linger();
+    assert!(connection.begin_linger(PEER));
+    for _ in 0..7 {
+        pass(&clock, Duration::from_secs(4));
+        connection.discarded();
+    }
+    assert_eq!(connection.overdue(), None);
+    pass(&clock, Duration::from_millis(2100));
+    assert_eq!(connection.overdue(), Some(Overdue::Linger), "half a minute is enough");
+}
+
+#[test]
+fn lingering_ends_when_nothing_comes() {
+    let (clock, connection) = clock_and_connection();
+    connection.must_linger();
+    assert!(connection.begin_linger(PEER));
+    pass(&clock, Duration::from_secs(5));
+    assert_eq!(connection.overdue(), None);
+    clock.tick();
     assert_eq!(connection.overdue(), Some(Overdue::Linger));
 }
 

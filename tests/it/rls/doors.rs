@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 
 use super::Service;
-use crate::support::{Request, ask, get, wait};
+use crate::support::{Client, Request, ask, get, wait};
 
 const RULES: &str =
     "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: hour, requests_per_unit: 1 }\n";
@@ -24,6 +24,22 @@ fn json_is_answered_as_grpc_is_and_with_the_verdict_as_a_status() {
     assert_eq!(second.status, 429);
     let answer: serde_json::Value = serde_json::from_slice(&second.body.bytes).unwrap();
     assert_eq!(answer["statuses"][0]["code"], "OVER_LIMIT");
+}
+
+#[test]
+fn silent_connections_keep_no_check_waiting_and_cut_no_question_short() {
+    let service = Service::start(&[("rules.yaml", RULES)]);
+    let http = service.weir.door("http");
+    let question = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
+    let mut asking = Client::connect(http);
+    let (half, rest) = question.split_at(10);
+    let head = format!("POST /json HTTP/1.1\r\nhost: a.test\r\ncontent-length: {}\r\n\r\n", question.len());
+    asking.send(format!("{head}{half}"));
+    let silent: Vec<_> = (0..600).map(|_| Client::connect(http)).collect();
+    assert_eq!(get(http, "/healthcheck").status, 200);
+    asking.send(rest);
+    assert_eq!(asking.answer("POST").status, 200);
+    drop(silent);
 }
 
 #[test]

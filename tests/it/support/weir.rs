@@ -110,12 +110,12 @@ impl Weir {
 
     /// One GET of the admin port.
     pub(crate) fn admin_get(&self, path: &str) -> Response {
-        ask(self.admin, &Request::get(path))
+        ask(self.admin, &Request::get(path).host("localhost"))
     }
 
     /// One POST of the admin port.
     pub(crate) fn admin_post(&self, path: &str) -> Response {
-        ask(self.admin, &Request::post(path, ""))
+        ask(self.admin, &Request::post(path, "").host("localhost"))
     }
 
     /// A GET of the admin port that answers JSON.

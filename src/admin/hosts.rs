@@ -1,0 +1,93 @@
+//! By which names the admin port may be asked.
+//!
+//! A web page can have its own name resolve to the address of the admin port (DNS rebinding); to the browser the answers
+//! are then those of the page's own site, and the page may read them. What gives the page away is its name in `Host`. An
+//! address cannot be rebound, `localhost` never leaves the machine (RFC 6761 section 6.3).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use http::header::HOST;
+use http::uri::Authority;
+use http::{HeaderValue, Request};
+
+/// Whether every name that the request gives the admin port is an address, `localhost`, or among `hosts`. A request without
+/// any comes from no browser.
+pub(super) fn are_known<B>(request: &Request<B>, hosts: &[Box<str>]) -> bool {
+    let in_field = |field: &HeaderValue| {
+        let authority = field.to_str().ok().and_then(|text| text.parse::<Authority>().ok());
+        authority.is_some_and(|authority| is_known(&authority, hosts))
+    };
+    request.headers().get_all(HOST).iter().all(in_field)
+        && request.uri().authority().is_none_or(|authority| is_known(authority, hosts))
+}
+
+fn is_known(authority: &Authority, hosts: &[Box<str>]) -> bool {
+    if authority.as_str().contains('@') {
+        return false;
+    }
+    let host = authority.host();
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    if bracketed.map_or_else(|| host.parse::<IpAddr>().is_ok(), |host| host.parse::<Ipv6Addr>().is_ok()) {
+        return true;
+    }
+    let name = host.strip_suffix('.').unwrap_or(host);
+    name.eq_ignore_ascii_case("localhost") || hosts.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_known_host(host: &str) -> bool {
+        let request = Request::builder().uri("/").header(HOST, host).body(()).unwrap();
+        are_known(&request, &["weir.internal".into()])
+    }
+
+    #[test]
+    fn addresses_localhost_and_configured_names_are_known() {
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:9901",
+            "10.1.2.3:80",
+            "[::1]",
+            "[::1]:9901",
+            "localhost",
+            "LOCALHOST:9901",
+            "localhost.",
+            "weir.internal",
+            "Weir.Internal.:9901",
+        ] {
+            assert!(is_known_host(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn other_names_are_not_however_they_are_spelled() {
+        for host in [
+            "evil.example",
+            "evil.example:9901",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "xlocalhost",
+            "127.0.0.1@evil.example",
+            "evil.example@127.0.0.1",
+            "weir.internal.evil.example",
+            "[evil.example]",
+            "",
+            "2130706433",
+            "0x7f.1",
+            "a b",
+        ] {
+            assert!(!is_known_host(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn one_name_that_is_known_does_not_hide_another() {
+        let request = Request::builder().uri("/").header(HOST, "localhost").header(HOST, "evil.example");
+        assert!(!are_known(&request.body(()).unwrap(), &[]));
+        let request = Request::builder().uri("http://evil.example/").header(HOST, "localhost");
+        assert!(!are_known(&request.body(()).unwrap(), &[]));
+        assert!(are_known(&Request::builder().uri("/").body(()).unwrap(), &[]), "HTTP/1.0 has no `Host`");
+    }
+}

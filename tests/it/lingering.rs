@@ -1,0 +1,68 @@
+//! A rejection reaches its client although that writes its whole request before it reads.
+
+use std::time::Duration;
+
+use crate::support::wait::{pause, until_true};
+use crate::support::{Client, Origin, Request, Weir, config};
+
+const MEGABYTE: usize = 1_000_000;
+
+fn rejecting(origin: &Origin) -> Weir {
+    let weir = Weir::start(&config(origin.address(), "rules: [{ name: all, key: [], limit: 1/d }]"));
+    assert_eq!(Client::connect(weir.address()).get("/").status, 200);
+    weir
+}
+
+#[test]
+fn a_rejected_upload_gets_its_429_though_it_is_written_to_its_end_before_that_is_read() {
+    let origin = Origin::hello();
+    let weir = rejecting(&origin);
+    for size in [3 * MEGABYTE / 10, MEGABYTE, 5 * MEGABYTE, 20 * MEGABYTE] {
+        let mut client = Client::connect(weir.address());
+        let written = client.wire.send(Request::post("/", vec![b'x'; size]).bytes());
+        assert!(written.is_ok(), "{size} bytes: {written:?}");
+        let answer = client.try_answer("POST");
+        assert!(answer.as_ref().is_ok_and(|answer| answer.status == 429), "{size} bytes: {answer:?}");
+    }
+    assert_eq!(origin.seen().len(), 1);
+}
+
+#[test]
+fn a_rejected_upload_may_take_seconds() {
+    let origin = Origin::hello();
+    let weir = rejecting(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 1000000\r\n\r\n");
+    for _ in 0..5 {
+        pause(Duration::from_millis(500));
+        client.send([b'x'; 200_000]);
+    }
+    assert_eq!(client.answer("POST").status, 429);
+}
+
+#[test]
+fn a_client_that_waits_for_permission_gets_its_429_at_once() {
+    let origin = Origin::hello();
+    let weir = rejecting(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 1000000\r\nexpect: 100-continue\r\n\r\n");
+    let answer = client.answer("POST");
+    assert_eq!((answer.status, answer.interim.len()), (429, 0));
+}
+
+/// Rejected clients that never close hold no more than a bounded number of connections.
+#[test]
+fn connections_that_linger_are_bounded_and_the_oldest_ends_first() {
+    let origin = Origin::hello();
+    let weir = rejecting(&origin);
+    let unread = "POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 1000000\r\n\r\n";
+    let mut clients: Vec<_> = (0..150).map(|_| Client::connect(weir.address())).collect();
+    for client in &mut clients {
+        client.send(unread);
+        assert_eq!(client.answer("POST").status, 429);
+    }
+    let open = || weir.metric("weir_downstream_connections", &[]);
+    until_true("the oldest to end", || open() <= 128.0);
+    assert!(open() > 100.0, "{} linger", open());
+    assert!(clients[0].is_closed());
+}
