@@ -180,6 +180,4 @@ impl Quotas {
 }
 
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;

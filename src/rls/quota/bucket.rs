@@ -120,7 +120,7 @@ impl Bucket {
         let mut changes = Vec::new();
         let pause = PAUSE_PER_CLIENT.saturating_mul(u32::try_from(self.clients.len()).unwrap_or(u32::MAX));
         if bound == Bound::Everything {
-            self.assign(from, u64::MAX, now);
+            self.assign(from, bound.tokens(), now);
         } else if has_none || now.since(self.divided) >= pause {
             self.divided = now;
             self.rebalance(from, bound.tokens(), now, &mut changes);

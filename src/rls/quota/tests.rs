@@ -1,7 +1,9 @@
+mod simulation;
+
 use proptest::prelude::*;
 
+use self::simulation::Mesh;
 use super::bound::Bound;
-use super::simulation::Mesh;
 use super::{Strategy, *};
 use crate::rls::rules::Rate;
 use crate::rls::unit::Unit;

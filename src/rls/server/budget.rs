@@ -44,8 +44,14 @@ struct Connection {
 /// The place of a connection, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
-    budget: Arc<Budget>,
     arrival: u64,
+    activity: Activity,
+}
+
+/// Where a connection notes its calls.
+#[derive(Clone, Debug)]
+pub(super) struct Activity {
+    budget: Arc<Budget>,
     connection: Arc<Connection>,
 }
 
@@ -71,7 +77,7 @@ impl Budget {
         open.connections.insert(arrival, (rank, Arc::clone(&connection)));
         open.order.insert((rank, arrival));
         drop(open);
-        Some(Place { budget: Arc::clone(self), arrival, connection })
+        Some(Place { arrival, activity: Activity { budget: Arc::clone(self), connection } })
     }
 }
 
@@ -101,28 +107,35 @@ impl Connection {
     }
 }
 
-impl Place {
-    /// The connection has made a call. Only its own thread writes, so this is two stores.
+impl Activity {
+    /// The connection has made a call, or sent a message on a stream. Only its own thread writes, so this is two stores.
     pub(super) fn called(&self) {
-        let Self { budget, connection, .. } = self;
+        let Self { budget, connection } = self;
         connection.last_call.store(budget.arrivals.load(Ordering::Relaxed), Ordering::Relaxed);
         connection.has_called.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Place {
+    /// Where the connection notes its calls.
+    pub(super) const fn activity(&self) -> &Activity {
+        &self.activity
     }
 
     /// Whether the connection has ever made a call.
     pub(super) fn has_called(&self) -> bool {
-        self.connection.has_called.load(Ordering::Relaxed)
+        self.activity.connection.has_called.load(Ordering::Relaxed)
     }
 
     /// Ends when the connection has to give way.
     pub(super) async fn displaced(&self) {
-        self.connection.displaced.notified().await;
+        self.activity.connection.displaced.notified().await;
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut open = self.budget.open.lock();
+        let mut open = self.activity.budget.open.lock();
         if let Some((rank, _)) = open.connections.remove(&self.arrival) {
             open.order.remove(&(rank, self.arrival));
         }
@@ -134,20 +147,20 @@ mod tests {
     use super::*;
 
     fn is_ending(place: &Place) -> bool {
-        !place.budget.open.lock().order.iter().any(|(_, arrival)| *arrival == place.arrival)
+        !place.activity.budget.open.lock().order.iter().any(|(_, arrival)| *arrival == place.arrival)
     }
 
     #[test]
     fn the_oldest_connection_without_a_call_gives_way_and_then_the_one_that_called_least_recently() {
         let budget = Budget::new(3);
         let [first, second, third] = std::array::from_fn(|_| budget.enter().unwrap());
-        second.called();
-        third.called();
+        second.activity.called();
+        third.activity.called();
         let fourth = budget.enter().unwrap();
         assert_eq!([&first, &second, &third].map(is_ending), [true, false, false]);
         drop(first);
-        second.called();
-        fourth.called();
+        second.activity.called();
+        fourth.activity.called();
         let fifth = budget.enter().unwrap();
         assert_eq!([&second, &third, &fourth].map(is_ending), [false, true, false]);
         drop((third, fifth));

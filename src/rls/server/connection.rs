@@ -105,6 +105,8 @@ pub(super) async fn serve(
     tokio::select! {
         _ = timeout(grace, serving) => {}
         () = connection.calls.stuck() => {}
+        // One that has aged may have an hour, but not at the cost of one that comes.
+        () = connection.place.displaced() => {}
     }
 }
 
@@ -196,8 +198,8 @@ impl Connection {
 
     async fn quota(&self, request: Request<Incoming>) -> Responded {
         let stream = self.calls.open()?;
-        self.place.called();
-        let request = request.map(|body| Framed::new(body, Arc::clone(&self.services.incomplete)));
+        let (incomplete, activity) = (&self.services.incomplete, self.place.activity());
+        let request = request.map(|body| Framed::new(body, Arc::clone(incomplete), activity.clone()));
         let response = self.services.quota.clone().call(request).await;
         response.map(|response| (response, stream.into())).map_err(|never| match never {})
     }
@@ -206,7 +208,7 @@ impl Connection {
     async fn received(&self, request: Request<Incoming>) -> Result<Request<Full<Bytes>>, Status> {
         let (head, body) = request.into_parts();
         let message = self.shared.receiving.message(body).await?;
-        self.place.called();
+        self.place.activity().called();
         Ok(Request::from_parts(head, Full::new(message)))
     }
 }

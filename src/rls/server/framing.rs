@@ -14,6 +14,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
+use super::budget::Activity;
 use super::receiving::{PREFIX, TIMEOUT};
 
 /// Bytes of one message of a stream: reports on ten thousand buckets.
@@ -32,6 +33,7 @@ pub(super) struct Framed<B> {
     /// Of its incomplete message, and of all streams together.
     held: usize,
     held_by_all: Arc<AtomicUsize>,
+    activity: Activity,
 }
 
 /// How far the client is in a message.
@@ -74,14 +76,15 @@ impl Position {
 
 impl<B> Framed<B> {
     /// The messages of `body`. The first is expected from now on.
-    pub(super) fn new(body: B, held_by_all: Arc<AtomicUsize>) -> Self {
+    pub(super) fn new(body: B, held_by_all: Arc<AtomicUsize>, activity: Activity) -> Self {
         let limit = Some(Box::pin(sleep(TIMEOUT)));
-        Self { body, position: Position::default(), limit, held: 0, held_by_all }
+        Self { body, position: Position::default(), limit, held: 0, held_by_all, activity }
     }
 
     fn came(&mut self, data: &[u8]) -> Result<(), Status> {
         if self.position.advance(data) {
             self.limit = None;
+            self.activity.called();
         }
         if self.position != Position::default() && self.limit.is_none() {
             self.limit = Some(Box::pin(sleep(TIMEOUT)));

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Assignment, BucketId, Quotas, Strategy, StreamId, TIME_TO_LIVE, Usage};
+use super::super::{Assignment, BucketId, Quotas, Strategy, StreamId, TIME_TO_LIVE, Usage};
 use crate::limiter::timestamp::Timestamp;
 use crate::rls::rules::Rules;
 
@@ -118,7 +118,7 @@ impl Mesh {
                 while let Some((_, usage)) = self.envoys[at].from.pop_front_if(|(due, _)| *due <= now) {
                     let from = (at as StreamId, "d");
                     let assignments = self.quotas.report(&self.rules, from, vec![usage], now);
-                    assignments.into_iter().for_each(|assignment| self.deliver(assignment));
+                    assignments.iter().for_each(|assignment| self.deliver(assignment));
                 }
             }
         }
@@ -126,7 +126,7 @@ impl Mesh {
         passed
     }
 
-    fn deliver(&mut self, assignment: Assignment) {
+    fn deliver(&mut self, assignment: &Assignment) {
         let envoy = &mut self.envoys[usize::try_from(assignment.to).unwrap()];
         if let (Some(strategy), false) = (assignment.strategy, envoy.has_left) {
             envoy.to.push_back((self.now.saturating_add(envoy.latency), strategy));
