@@ -58,6 +58,10 @@ pub fn bind(address: &Address, workers: usize) -> io::Result<Vec<Socket>> {
     }
 }
 
+/// So many bytes that the network cannot take yet are kept by the system for a connection: a client that does not read
+/// would have it keep megabytes, and a slow one would look as if it took nothing for long.
+const MAX_UNSENT: u32 = 128 * 1024;
+
 /// Binds a port once per worker.
 ///
 /// # Errors
@@ -85,6 +89,8 @@ fn open(address: SocketAddr) -> io::Result<RawSocket> {
     let socket = RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // A restart must not wait for the connections of its predecessor to be forgotten.
     socket.set_reuse_address(true)?;
+    // Inherited by each connection. Where it is not to be had, the system's memory bounds what it keeps.
+    let _ = socket.set_tcp_notsent_lowat(MAX_UNSENT);
     Ok(socket)
 }
 

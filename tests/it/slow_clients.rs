@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::support::wait::{until_true, within};
-use crate::support::{Client, LISTENER, Origin, Request, Weir, config_with, get};
+use crate::support::wait::{throughout, until_true, within};
+use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config_with, get};
 
 /// A request whose body has only begun.
 const SLOW_UPLOAD: &str = "POST /slow HTTP/1.1\r\nhost: a.test\r\ncontent-length: 1000000\r\n\r\nx";
@@ -115,4 +115,30 @@ fn an_answer_that_has_come_whole_holds_no_request_however_slowly_it_is_read() {
     until_true("the first request", || origin.seen().len() == 1);
     until_true("its place", || get_from("127.0.0.2", &weir) == 200);
     drop(client);
+}
+
+/// Goes on with a response of many megabytes that its client does not read.
+#[test]
+fn a_download_that_nobody_reads_holds_little_memory() {
+    const CLIENTS: usize = 100;
+    let origin = Origin::start(|turn| {
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n")?;
+        let piece = [b'x'; 64 << 10];
+        while turn.send(piece).is_ok() {}
+        Ok(Then::Close)
+    });
+    let weir = Weir::start(&config_with(LISTENER, &format!("{{ address: \"{}\" }}", origin.address()), ""));
+    let resident = || weir.metric("process_resident_memory_bytes", &[]);
+    // What the first requests need is not theirs alone.
+    let early: Vec<_> = (0..5).map(|_| Client::connect(weir.address())).collect();
+    early.iter().for_each(|client| client.send(Request::get("/").bytes()));
+    until_true("the first", || origin.seen().len() == early.len());
+    let before = resident();
+    let stalled: Vec<_> = (0..CLIENTS).map(|_| Client::connect(weir.address())).collect();
+    stalled.iter().for_each(|client| client.send(Request::get("/").bytes()));
+    until_true("every response", || origin.seen().len() == early.len() + CLIENTS);
+    let mut most: f64 = 0.0;
+    throughout(Duration::from_secs(1), || most = most.max(resident()));
+    let each = (most - before) / CLIENTS as f64;
+    assert!(each < 128.0 * 1024.0, "{each} bytes for a stalled download");
 }

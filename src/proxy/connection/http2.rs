@@ -31,7 +31,7 @@ const MOST_ERRORS: usize = 256;
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = STREAMS_IN_WINDOW * STREAM_WINDOW;
 /// What is kept for a stream whose client does not take it.
-const SEND_BUFFER: usize = 64 * 1024;
+const SEND_BUFFER: usize = 16 * 1024;
 
 /// Serves a connection to its end.
 pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream>) {
