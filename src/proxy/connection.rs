@@ -20,6 +20,7 @@ use super::activity::Activity;
 use super::headers::{self, Hop};
 use super::stream::Downstream;
 use super::tunnel::{Sending, Switched};
+use crate::identify;
 use crate::identify::certificate::Certificate;
 use crate::identify::client_ip::{self, ClientAddress};
 use crate::listener::{Accepted, Limits, ProxyProtocol};
@@ -109,6 +110,12 @@ impl Connection {
     /// What the client's certificate says, if it has shown one that holds.
     pub(super) fn certificate(&self) -> Option<&Certificate> {
         self.secured.as_ref()?.certificate.as_ref()
+    }
+
+    /// Whether the peer may say which certificate its own client has shown: one that is named for it, and has not shown a
+    /// certificate itself, which then stands for the client (Envoy: `SANITIZE_SET`).
+    pub(super) fn is_believed_on_certificates(&self, settings: &identify::Settings) -> bool {
+        self.certificate().is_none() && settings.client_certificate_proxies.contains(self.peer)
     }
 
     /// What its requests' fields are made of, on behalf of `client`.
