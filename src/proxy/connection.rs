@@ -5,6 +5,7 @@ mod handshakes;
 pub(super) mod http1;
 mod http2;
 mod opening;
+mod rejected;
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -20,6 +21,7 @@ use super::activity::Activity;
 use super::headers::{self, Hop};
 use super::stream::Downstream;
 use super::tunnel::{Sending, Switched};
+use crate::http1::interim::Interims;
 use crate::identify;
 use crate::identify::certificate::Certificate;
 use crate::identify::client_ip::{self, ClientAddress};
@@ -62,6 +64,8 @@ pub(super) struct Connection {
     place: Place,
     /// The notes of the stream opened last, until its task has them.
     newest: RefCell<Option<Rc<Activity>>>,
+    /// Interim responses to the request under way, where the connection has one at a time.
+    pub(super) interims: Interims,
     /// What the connection is to become when its last answer is out.
     switched: RefCell<Option<Switched>>,
     /// The stream that left HTTP last, until its task for what goes to the client is known.
@@ -88,6 +92,7 @@ impl Connection {
             activity,
             place,
             newest: RefCell::default(),
+            interims: Interims::default(),
             switched: RefCell::default(),
             leaving: RefCell::default(),
         }
@@ -177,7 +182,7 @@ pub(super) async fn serve(
     match opening::read(&mut stream, &activity).await {
         Opening::Http1 => http1::serve(connection, stream).await,
         Opening::Http2 => http2::serve(connection, TokioIo::new(stream)).await,
-        Opening::TimedOut => http1::time_out(&connection, &mut stream),
+        Opening::TimedOut => http1::time_out(&connection, &mut stream, &[]),
         Opening::Unused => {}
     }
 }

@@ -1,6 +1,7 @@
 //! One line per request, in a file.
 
 mod flags;
+mod rejected;
 
 use std::path::PathBuf;
 use std::{fs, io};
