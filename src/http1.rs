@@ -8,6 +8,7 @@ pub mod coding;
 pub mod content_length;
 pub mod head;
 pub mod inbox;
+pub mod interim;
 pub mod length;
 pub mod lines;
 pub mod malformed;

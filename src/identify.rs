@@ -38,6 +38,8 @@ use crate::limiter::timestamp::Timestamp;
 pub struct Settings {
     /// Peers whose X-Forwarded-For is believed.
     pub trusted_proxies: CidrSet,
+    /// Peers whose X-Forwarded-Client-Cert is believed.
+    pub client_certificate_proxies: CidrSet,
     /// Leading bits of an IPv6 address that make one client, 1 to 128.
     pub ipv6_prefix: u8,
     /// Where addresses are.
@@ -48,7 +50,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { trusted_proxies: CidrSet::default(), ipv6_prefix: 64, geo: Geo::default(), jwt: None }
+        Self {
+            trusted_proxies: CidrSet::default(),
+            client_certificate_proxies: CidrSet::default(),
+            ipv6_prefix: 64,
+            geo: Geo::default(),
+            jwt: None,
+        }
     }
 }
 

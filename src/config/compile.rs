@@ -192,10 +192,23 @@ fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> ide
         }
         set
     });
+    let named = raw.and_then(|raw| raw.client_certificate_proxies.as_ref());
+    let client_certificate_proxies = named.map_or_else(CidrSet::default, |named| {
+        let at = at.key("client_certificate_proxies");
+        let set = networks::set(named, at, files, report);
+        if set.holds_a_family() {
+            report.note(
+                at,
+                "everybody is trusted, so every client chooses the certificate it is known by upstream",
+            );
+        }
+        set
+    });
     let prefix = raw.and_then(|raw| raw.ipv6_prefix).and_then(|prefix| u8::try_from(prefix).ok());
     let geo = geo::databases(root.geo.as_ref(), At::ROOT.key("geo"), files, report);
     identify::Settings {
         trusted_proxies,
+        client_certificate_proxies,
         ipv6_prefix: prefix.unwrap_or(defaults::IPV6_PREFIX),
         geo,
         jwt: None,

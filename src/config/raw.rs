@@ -221,6 +221,8 @@ pub struct Drain {
 pub struct ClientIp {
     /// Peers whose X-Forwarded-For is believed; nobody unless given.
     pub trusted_proxies: Option<ZeroOrMany<Networks>>,
+    /// Peers whose X-Forwarded-Client-Cert is forwarded; from all others it is removed.
+    pub client_certificate_proxies: Option<ZeroOrMany<Networks>>,
     /// Leading bits of an IPv6 address that make one client.
     #[schemars(range(min = 1, max = 128), extend("default" = defaults::IPV6_PREFIX))]
     pub ipv6_prefix: Option<u64>,

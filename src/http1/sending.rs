@@ -109,12 +109,14 @@ where
 impl<B> Sending<B> {
     /// The body has ended: what ends it goes out.
     fn end(&mut self, trailers: Option<&HeaderMap>) -> io::Result<()> {
+        if matches!(self.coding, Coding::Octets(1..)) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         (self.body, self.is_open) = (None, false);
         // Its last byte may have been written long ago.
         self.outbox.flush();
         match (&self.coding, trailers) {
-            (Coding::Octets(0) | Coding::Close, _) => {}
-            (Coding::Octets(_), _) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            (Coding::Octets(_) | Coding::Close, _) => {}
             (Coding::Chunked(announced), Some(fields)) => {
                 coding::trailers(fields, announced, self.outbox.end());
             }
@@ -152,6 +154,12 @@ impl<B> Sending<B> {
     /// The body, where nothing of it has been read.
     pub fn into_body(self) -> Option<B> {
         self.body.filter(|_| self.untouched)
+    }
+
+    /// The body and the memory of a message of which nothing is out, so that another may be sent in its place.
+    pub fn into_unsent(self) -> Option<(B, Vec<u8>)> {
+        let body = self.body.filter(|_| self.outbox.out() == 0)?;
+        Some((body, self.outbox.into_buffer()))
     }
 
     /// The memory it was sent from.

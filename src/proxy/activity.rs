@@ -170,6 +170,14 @@ impl Activity {
         self.turn_to(Doing::ReadingHead);
     }
 
+    /// For how long a head has been read, to a tick.
+    pub fn reads_since(&self) -> Duration {
+        match self.doing.get() {
+            Doing::ReadingHead => TICK.saturating_mul(self.clock.now().saturating_sub(self.since.get())),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Now it is.
     pub fn is_prepared(&self) {
         self.turn_to(Doing::Idle);

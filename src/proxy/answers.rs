@@ -287,6 +287,7 @@ fn failed(
                 }
             }
         }
+        Failure::BrokenOff => (StatusCode::BAD_GATEWAY, Flag::UpstreamClosed, "bad gateway\n"),
         Failure::Unreadable => (StatusCode::BAD_GATEWAY, Flag::UpstreamProtocol, "bad gateway\n"),
         Failure::Late(_) | Failure::TryLate(_) => {
             (StatusCode::GATEWAY_TIMEOUT, Flag::UpstreamTimeout, "upstream timed out\n")
@@ -307,6 +308,16 @@ fn failed(
         response.headers_mut().insert(X_ENVOY_OVERLOADED, HeaderValue::from_static("true"));
     }
     closing_if(close, response)
+}
+
+/// The upstream's answer broke off, and the client has seen nothing of it.
+pub(super) fn broken_off(mut exchange: Box<Exchange>) -> Response<ResponseBody> {
+    let failure = match exchange.request_is_broken() {
+        true => Failure::BrokenRequest,
+        false => Failure::BrokenOff,
+    };
+    let mut limits = Limits::none(exchange.answer_again());
+    failed(exchange, None, &mut limits, &failure)
 }
 
 /// A request that says in more than one way who the client is.

@@ -4,6 +4,8 @@ mod incoming;
 mod replay;
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -19,6 +21,9 @@ use super::deadline::Timeout;
 use super::exchange::Exchange;
 use super::headers::identity::clean_trailers;
 use crate::upstream::answer::{Answer, AnswerError};
+
+/// What is read of an answer before its head is sent.
+const MAX_AHEAD: usize = 8 * 1024;
 
 /// A client's request body on its way to the upstream.
 ///
@@ -146,6 +151,29 @@ pub(super) struct ResponseBody {
 enum Content {
     Ours(Option<Bytes>),
     Upstream(Answer<RequestBody>),
+    /// The same, of which some has been read already.
+    Ahead(Box<Ahead>),
+}
+
+/// An answer, and the first frames of it.
+#[derive(Debug)]
+struct Ahead {
+    frames: VecDeque<Frame<Bytes>>,
+    answer: Answer<RequestBody>,
+}
+
+impl Ahead {
+    fn octets(&self) -> u64 {
+        let octets = self.frames.iter().filter_map(Frame::data_ref).map(|data| data.len() as u64);
+        octets.fold(0, u64::saturating_add)
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
+        match self.frames.pop_front() {
+            Some(frame) => Poll::Ready(Some(Ok(frame))),
+            None => Pin::new(&mut self.answer).poll_frame(cx),
+        }
+    }
 }
 
 impl ResponseBody {
@@ -171,6 +199,39 @@ impl ResponseBody {
         if let Some(exchange) = self.exchange.as_mut().filter(|_| is_left) {
             exchange.note_left_out();
         }
+    }
+
+    /// The exchange of an answer that has broken off.
+    pub(super) fn into_broken(self) -> Option<Box<Exchange>> {
+        let is_upstreams = matches!(self.content, Content::Upstream(_) | Content::Ahead(_));
+        self.exchange.filter(|exchange| is_upstreams && exchange.has_broken_off())
+    }
+
+    /// Reads what has come already of an upstream's answer, of which nothing has been sent yet. Where that has broken off,
+    /// its exchange is to be answered in another way.
+    pub(super) fn look_ahead(&mut self, cx: &mut Context<'_>) -> Option<Box<Exchange>> {
+        let Content::Upstream(answer) = &mut self.content else { return None };
+        let (mut frames, mut octets) = (VecDeque::new(), 0);
+        while octets < MAX_AHEAD {
+            match Pin::new(&mut *answer).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    octets += frame.data_ref().map_or(MAX_AHEAD, Bytes::len);
+                    frames.push_back(frame);
+                }
+                Poll::Ready(Some(Err(_))) => {
+                    let mut exchange = self.exchange.take()?;
+                    exchange.broke_off();
+                    return Some(exchange);
+                }
+                Poll::Ready(None) | Poll::Pending => break,
+            }
+        }
+        if !frames.is_empty()
+            && let Content::Upstream(answer) = mem::replace(&mut self.content, Content::Ours(None))
+        {
+            self.content = Content::Ahead(Box::new(Ahead { frames, answer }));
+        }
+        None
     }
 
     /// The response is one to HEAD: its content is not sent. The length that the content has, where that is known.
@@ -221,6 +282,7 @@ impl Body for ResponseBody {
         let polled = match &mut self.content {
             Content::Ours(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
             Content::Upstream(answer) => Pin::new(answer).poll_frame(cx),
+            Content::Ahead(ahead) => ahead.poll_frame(cx),
         };
         if let Some(exchange) = &mut self.exchange {
             match &polled {
@@ -243,6 +305,7 @@ impl Body for ResponseBody {
         match &self.content {
             Content::Ours(content) => content.is_none(),
             Content::Upstream(answer) => answer.is_end_stream(),
+            Content::Ahead(ahead) => ahead.frames.is_empty() && ahead.answer.is_end_stream(),
         }
     }
 
@@ -252,6 +315,12 @@ impl Body for ResponseBody {
                 SizeHint::with_exact(content.as_ref().map_or(0, |all| all.len() as u64))
             }
             Content::Upstream(answer) => answer.size_hint(),
+            Content::Ahead(ahead) => {
+                let rest = ahead.answer.size_hint().exact();
+                rest.map_or_else(SizeHint::default, |rest| {
+                    SizeHint::with_exact(rest.saturating_add(ahead.octets()))
+                })
+            }
         }
     }
 }

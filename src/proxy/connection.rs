@@ -5,6 +5,7 @@ mod handshakes;
 pub(super) mod http1;
 mod http2;
 mod opening;
+mod rejected;
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -20,6 +21,8 @@ use super::activity::Activity;
 use super::headers::{self, Hop};
 use super::stream::Downstream;
 use super::tunnel::{Sending, Switched};
+use crate::http1::interim::Interims;
+use crate::identify;
 use crate::identify::certificate::Certificate;
 use crate::identify::client_ip::{self, ClientAddress};
 use crate::listener::{Accepted, Limits, ProxyProtocol};
@@ -61,6 +64,8 @@ pub(super) struct Connection {
     place: Place,
     /// The notes of the stream opened last, until its task has them.
     newest: RefCell<Option<Rc<Activity>>>,
+    /// Interim responses to the request under way, where the connection has one at a time.
+    pub(super) interims: Interims,
     /// What the connection is to become when its last answer is out.
     switched: RefCell<Option<Switched>>,
     /// The stream that left HTTP last, until its task for what goes to the client is known.
@@ -87,6 +92,7 @@ impl Connection {
             activity,
             place,
             newest: RefCell::default(),
+            interims: Interims::default(),
             switched: RefCell::default(),
             leaving: RefCell::default(),
         }
@@ -109,6 +115,12 @@ impl Connection {
     /// What the client's certificate says, if it has shown one that holds.
     pub(super) fn certificate(&self) -> Option<&Certificate> {
         self.secured.as_ref()?.certificate.as_ref()
+    }
+
+    /// Whether the peer may say which certificate its own client has shown: one that is named for it, and has not shown a
+    /// certificate itself, which then stands for the client (Envoy: `SANITIZE_SET`).
+    pub(super) fn is_believed_on_certificates(&self, settings: &identify::Settings) -> bool {
+        self.certificate().is_none() && settings.client_certificate_proxies.contains(self.peer)
     }
 
     /// What its requests' fields are made of, on behalf of `client`.
@@ -170,7 +182,7 @@ pub(super) async fn serve(
     match opening::read(&mut stream, &activity).await {
         Opening::Http1 => http1::serve(connection, stream).await,
         Opening::Http2 => http2::serve(connection, TokioIo::new(stream)).await,
-        Opening::TimedOut => http1::time_out(&connection, &mut stream),
+        Opening::TimedOut => http1::time_out(&connection, &mut stream, &[]),
         Opening::Unused => {}
     }
 }

@@ -5,6 +5,7 @@
 
 mod call;
 mod flag;
+mod held;
 mod record;
 
 use std::net::IpAddr;
@@ -17,6 +18,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, request};
 use hyper::upgrade::OnUpgrade;
 
 pub(super) use self::flag::Flag;
+use self::held::{Held, Waiting};
 use self::record::Record;
 use super::Shared;
 use super::activity::Activity;
@@ -31,6 +33,7 @@ use super::headers::{self, Given, Hop, Wishes};
 use super::limits::Limits;
 use super::settle::Settlement;
 use super::tunnel::{self, Switched};
+use crate::http1::interim::Interims;
 use crate::identify::Attributes;
 use crate::identify::client_ip;
 use crate::limiter::timestamp::Timestamp;
@@ -196,6 +199,11 @@ impl Exchange {
     pub(super) fn note_wishes(&mut self, wishes: Wishes) -> Option<Box<Controls>> {
         self.upgrade = wishes.upgrade;
         wishes.controls
+    }
+
+    /// Where interim responses are left for the client.
+    pub(super) fn interims(&self) -> &Interims {
+        &self.connection.interims
     }
 
     /// Whether the client takes nothing for a success but the protocol that it asks for.
@@ -411,6 +419,17 @@ impl Exchange {
         self.capture = None;
     }
 
+    /// Whether the answer's body did.
+    pub(super) fn has_broken_off(&self) -> bool {
+        self.whole && self.flag == Flag::UpstreamClosed
+    }
+
+    /// Another answer takes the place of one of which nothing was sent; when the request came.
+    pub(super) fn answer_again(&mut self) -> Timestamp {
+        (self.whole, self.sent) = (false, 0);
+        self.started
+    }
+
     /// Octets of the request's body.
     fn received(&self) -> u64 {
         self.upload.as_ref().map_or(0, |upload| upload.received.get())
@@ -440,43 +459,6 @@ impl Exchange {
             client_ip: record.client.unwrap_or(self.connection.peer),
         };
         record.end(&self.connection, &entry, (self.flag, self.forwarded.since(self.started)));
-    }
-}
-
-/// A request whose bodies may stand still, until this is dropped.
-struct Held(Rc<Activity>);
-
-impl Held {
-    fn begin(activity: &Rc<Activity>) -> Self {
-        activity.hold();
-        Self(Rc::clone(activity))
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.go_on();
-    }
-}
-
-/// A request that is held back by a limit, until this is dropped.
-struct Waiting {
-    connection: Rc<Connection>,
-    since: Timestamp,
-}
-
-impl Waiting {
-    fn begin(exchange: &Exchange) -> Self {
-        let Exchange { connection, started, .. } = exchange;
-        connection.worker.metrics.delay_started();
-        Self { connection: Rc::clone(connection), since: *started }
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let worker = &self.connection.worker;
-        worker.metrics.delay_ended(worker.shared.clock.now().since(self.since));
     }
 }
 

@@ -47,6 +47,8 @@ pub(super) enum Failure {
     Stalled,
     /// What the client sent is no body.
     BrokenRequest,
+    /// The answer broke off after its head, of which the client has seen nothing.
+    BrokenOff,
 }
 
 /// The endpoints that a request has been sent to.
@@ -118,7 +120,7 @@ pub(super) async fn once(
         }
         let answered = {
             // In place: what is passed on by value has its place in each future on the way.
-            let sending = pin!(attempt.endpoint.send(line, request, body));
+            let sending = pin!(attempt.endpoint.send(line, request, body, exchange.interims()));
             match plan.per_try_timeout {
                 None => or_overdue(exchange.activity(), sending).await,
                 Some(each) => {
@@ -291,7 +293,7 @@ fn outcome(answered: &Answered) -> UpstreamOutcome {
         Err(Failure::Late(SetBy::Configuration) | Failure::TryLate(SetBy::Configuration)) => {
             UpstreamOutcome::TimedOut
         }
-        Err(Failure::Upstream(UpstreamError::Reset(_))) => UpstreamOutcome::Reset,
+        Err(Failure::Upstream(UpstreamError::Reset(_)) | Failure::BrokenOff) => UpstreamOutcome::Reset,
         // A client that gives its request no time must not have endpoints ejected.
         Err(
             Failure::Late(SetBy::Client)

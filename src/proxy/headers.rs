@@ -197,6 +197,14 @@ pub(super) fn settle_length(head: &mut request::Parts) -> Result<(), Unacceptabl
     content_length::normalise(&mut head.headers).map(drop).map_err(|_| Unacceptable::Malformed)
 }
 
+/// Takes off what a request says of a client's certificate, unless its peer is `believed`. Before rules look at it, since
+/// they may count by any header.
+pub(super) fn sanitize_certificate(headers: &mut HeaderMap, given: Given, believed: impl FnOnce() -> bool) {
+    if given.client_cert && !believed() {
+        headers.remove(X_FORWARDED_CLIENT_CERT);
+    }
+}
+
 /// Adds fields beside those that are there, as long as there is room.
 pub(super) fn append(headers: &mut HeaderMap, more: &HeaderMap) {
     for (name, value) in more {
@@ -281,12 +289,8 @@ fn forward(headers: &mut HeaderMap, given: Given, hop: &Hop<'_>, mut apart: Opti
         let scheme: &[u8] = if hop.secured.is_some() { b"https" } else { b"http" };
         set(headers, given.forwarded_proto, X_FORWARDED_PROTO, scheme);
     }
-    match hop.secured.and_then(|secured| secured.forwarded.as_ref()) {
-        Some(certificate) => drop(headers.insert(X_FORWARDED_CLIENT_CERT, certificate.clone())),
-        None if given.client_cert && !trusts => {
-            headers.remove(X_FORWARDED_CLIENT_CERT);
-        }
-        None => {}
+    if let Some(certificate) = hop.secured.and_then(|secured| secured.forwarded.as_ref()) {
+        headers.insert(X_FORWARDED_CLIENT_CERT, certificate.clone());
     }
     if !(trusts && given.request_id && headers.contains_key(X_REQUEST_ID)) {
         set(headers, given.request_id, X_REQUEST_ID, &request_id(hop.random));

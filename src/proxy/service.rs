@@ -54,6 +54,8 @@ pub(super) fn handle(
         Ok(given) => given,
         Err(unacceptable) => return answered(answers::malformed(exchange, unacceptable)),
     };
+    let believed = || connection.is_believed_on_certificates(&policy.identify);
+    headers::sanitize_certificate(&mut head.headers, given, believed);
     headers::join_cookies(&mut head);
     let civil = worker.shared.clock.civil(now);
     let identified =

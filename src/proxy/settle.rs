@@ -190,7 +190,7 @@ pub(super) fn ending_of(failure: &Failure, status: StatusCode) -> Ending<'static
         | Failure::Upstream(
             UpstreamError::Connect(_) | UpstreamError::ConnectTimeout | UpstreamError::Overflow,
         ) => tariff::Failure::Connect,
-        Failure::Upstream(UpstreamError::Reset(_)) => tariff::Failure::Reset,
+        Failure::Upstream(UpstreamError::Reset(_)) | Failure::BrokenOff => tariff::Failure::Reset,
         Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable => tariff::Failure::Malformed,
         Failure::Late(SetBy::Configuration) | Failure::TryLate(SetBy::Configuration) => {
             tariff::Failure::Timeout

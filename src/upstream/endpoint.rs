@@ -35,6 +35,7 @@ use super::pool::{Pool, Room};
 use super::secured;
 use super::settings::{Balance, Settings};
 use super::transport::Transport;
+use crate::http1::interim::Interims;
 use crate::http1::length::Length;
 use crate::telemetry::metrics::{EndpointMetrics, Overflow};
 use crate::tls::Protocol;
@@ -202,8 +203,8 @@ impl Endpoint {
         tokio::time::timeout(self.patience(), beginning).await.map_err(|_| self.overflow(Overflow::Client))
     }
 
-    /// Sends a request and answers with the head of the answer, its body still to come. Dropped before, it
-    /// closes the connection or, over HTTP/2, resets the stream.
+    /// Sends a request and answers with the head of the answer, its body still to come. Interim responses are left in
+    /// `interims`. Dropped before, it closes the connection or, over HTTP/2, resets the stream.
     ///
     /// # Errors
     /// [`Unanswered`] if none of the answer came or it was not HTTP.
@@ -212,6 +213,7 @@ impl Endpoint {
         line: Line,
         request: &Outgoing,
         body: B,
+        interims: &Interims,
     ) -> Result<Response<Answer<B>>, Unanswered<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
@@ -221,10 +223,10 @@ impl Endpoint {
         let mut response = match kind {
             Kind::Echo => echo::answer(request, body),
             Kind::Http1 { connection, is_kept } => {
-                self.send_by_http1(connection, is_kept, request, body).await?
+                self.send_by_http1((connection, is_kept), request, body, interims).await?
             }
             // Its future is large: it does not burden the requests of HTTP/1.1.
-            Kind::Http2(taken) => Box::pin(self.send_by_http2(taken, request, body)).await?,
+            Kind::Http2(taken) => Box::pin(self.send_by_http2(taken, request, body, interims)).await?,
         };
         response.body_mut().hold(under_way);
         Ok(response)
@@ -235,6 +237,7 @@ impl Endpoint {
         taken: http2::lines::Taken,
         request: &Outgoing,
         body: B,
+        interims: &Interims,
     ) -> Result<Response<Answer<B>>, Unanswered<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
@@ -242,15 +245,15 @@ impl Endpoint {
     {
         let scheme = if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let head = || http2::head::for_http2(request, scheme.clone(), &self.host.name);
-        http2::send(taken, &self.lines, async || self.open_shared().await, head, body).await
+        http2::send(taken, &self.lines, async || self.open_shared().await, (head, interims), body).await
     }
 
     async fn send_by_http1<B>(
         &self,
-        mut connection: Box<Connection>,
-        is_kept: bool,
+        (mut connection, is_kept): (Box<Connection>, bool),
         request: &Outgoing,
         body: B,
+        interims: &Interims,
     ) -> Result<Response<Answer<B>>, Unanswered<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
@@ -258,7 +261,7 @@ impl Endpoint {
     {
         let mut upload = Upload::new(request, body, std::mem::take(&mut connection.buffer));
         let to_head = request.head.method == Method::HEAD;
-        let mut waiting = Waiting::new(to_head, request.lets_through);
+        let mut waiting = Waiting::new(to_head, request.lets_through, interims);
         // What cannot be sent twice must not go out on a connection that has just ended, though we have not been told.
         let is_gone = is_kept && !upload.is_repeatable() && !connection.is_quiet_by_now();
         let sent = match is_gone {

@@ -35,6 +35,7 @@ use super::answer::Answer;
 use super::error::{Error, Malformed, Unanswered};
 use super::transport::Transport;
 use crate::http1;
+use crate::http1::interim::Interims;
 
 /// Why a stream came to nothing.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ enum Failure {
 }
 
 /// Sends a request, whose head `head` makes, over `line`, one of `lines`, and answers with the head of the
-/// answer, its body still to come. Dropped before, it resets the stream and leaves the connection to others.
+/// answer, its body still to come. Interim responses are left in `interims`. Dropped before, it resets the stream and leaves the connection to others.
 ///
 /// What a connection has not taken up, as it says when it goes, is sent once more over another, which `connect` makes
 /// if need be (RFC 9113 section 8.7).
@@ -61,7 +62,7 @@ pub(in crate::upstream) async fn send<B>(
     line: Taken,
     lines: &Lines,
     connect: impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
-    head: impl Fn() -> (Request<()>, Option<Switch>),
+    (head, interims): (impl Fn() -> (Request<()>, Option<Switch>), &Interims),
     body: B,
 ) -> Result<Response<Answer<B>>, Unanswered<B>>
 where
@@ -69,7 +70,7 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let mut upload = Upload::new(body);
-    match ask(&line, head(), &mut upload).await {
+    match ask(&line, head(), &mut upload, interims).await {
         Ok(asked) => return Ok(asked.answered(upload, line)),
         Err(failure) if !(upload.is_untouched() && failure.is_not_taken_up()) => return Err(failure.into()),
         Err(_) => line.retire(),
@@ -84,7 +85,7 @@ where
         let error = Error::Reset(io::ErrorKind::Unsupported.into());
         return Err(Unanswered::untouched(error, upload.into_body()));
     }
-    match ask(&line, head, &mut upload).await {
+    match ask(&line, head, &mut upload, interims).await {
         Ok(asked) => Ok(asked.answered(upload, line)),
         Err(failure) if upload.is_untouched() && failure.is_not_taken_up() => {
             line.retire();
@@ -106,6 +107,7 @@ async fn ask<B>(
     line: &Taken,
     (head, switch): (Request<()>, Option<Switch>),
     upload: &mut Upload<B>,
+    interims: &Interims,
 ) -> Result<Asked, Failure>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -127,6 +129,9 @@ where
         if let Poll::Ready(Err(error)) = upload.poll(cx) {
             return Poll::Ready(Err(Failure::Body(error)));
         }
+        while let Poll::Ready(Some(Ok(interim))) = answer.poll_informational(cx) {
+            leave(interim, interims);
+        }
         Pin::new(&mut answer).poll(cx).map_err(Failure::Ended)
     })
     .await?;
@@ -134,6 +139,18 @@ where
     let status = response.status();
     settle_length(status, response.headers_mut()).map_err(Failure::Length)?;
     Ok(Asked { response, switch })
+}
+
+/// Leaves an interim response to whoever writes to the client.
+fn leave(interim: Response<()>, interims: &Interims) {
+    let (head, ()) = interim.into_parts();
+    let octets = head.headers.iter().map(|(name, value)| name.as_str().len().saturating_add(value.len()));
+    let octets = octets.fold(0, usize::saturating_add);
+    let Ok(()) = interims.push(head.status, octets, || {
+        let mut headers = head.headers;
+        headers.remove(CONTENT_LENGTH);
+        Ok::<_, std::convert::Infallible>(headers)
+    });
 }
 
 /// Leaves a response one length in our own digits, and none where there must be none (RFC 9110 section 8.6).

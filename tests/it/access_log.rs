@@ -1,6 +1,7 @@
 //! One line per request, in a file.
 
 mod flags;
+mod rejected;
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};

@@ -1,9 +1,11 @@
 //! A request passes through and its answer comes back, in every shape HTTP/1.1 has.
 
 mod bodies;
+mod broken;
 mod exchanges;
 mod faults;
 mod headers;
+mod interim;
 mod lengths;
 
 use std::sync::Mutex;

@@ -13,22 +13,24 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use tokio::io::AsyncWrite as _;
 
 use self::answer::Course;
 use self::head::{Asked, Head, Reader};
 pub(in crate::proxy) use self::wire::Arriving;
 use self::wire::{Broken, Wire, Writing};
-use super::Connection;
+use super::{Connection, rejected};
 use crate::http1::malformed::Malformed;
 use crate::http1::outbox::Outbox;
 use crate::http1::sending::{Failure, Sending};
 use crate::proxy::activity::Overdue;
+use crate::proxy::answers;
 use crate::proxy::body::{Incoming, ResponseBody};
+use crate::proxy::exchange::Flag;
 use crate::proxy::reply::Reply;
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
@@ -56,8 +58,8 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: Downstream) {
         Ended::Stalled => {}
         Ended::Served(Err(error)) => tracing::debug!(%error, "connection ended"),
         Ended::HeadTimeout => {
-            if let Some((mut stream, _)) = wire.cut() {
-                time_out(&connection, &mut stream);
+            if let Some((mut stream, read)) = wire.cut() {
+                time_out(&connection, &mut stream, &read);
             }
         }
     }
@@ -81,10 +83,11 @@ impl Drop for Line {
     }
 }
 
-/// Says good-bye to a client whose request's head does not come to its end.
-pub(super) fn time_out(connection: &Connection, stream: &mut Downstream) {
+/// Says good-bye to a client whose request's head does not come to its end, of which so much has been `read`.
+pub(super) fn time_out(connection: &Connection, stream: &mut Downstream, read: &[u8]) {
     stream.say(TIMED_OUT);
-    connection.worker.metrics.malformed_request();
+    let read = if read.is_empty() { stream.opening() } else { read };
+    rejected::note(connection, StatusCode::REQUEST_TIMEOUT, Flag::IdleTimeout, read);
 }
 
 enum Ended {
@@ -129,21 +132,20 @@ async fn converse(connection: &Rc<Connection>, wire: &Rc<RefCell<Wire>>) -> Resu
             wire.borrow_mut().expect(length, expects);
             Incoming::Http1(Arriving::new(wire))
         };
+        connection.interims.begin(asked.is_1_1);
         let mut handling = service::handle(connection, (parts, body));
         let reply = poll_fn(|cx| match Pin::new(&mut handling).poll(cx) {
             Poll::Ready(reply) => Poll::Ready(Ok(reply)),
-            Poll::Pending => wire.borrow_mut().poll_gone(cx).map(Err),
+            Poll::Pending => wait(connection, wire, cx).map(Err),
         });
         let reply = reply.await?;
         // It is large, and its answer may take long.
         drop(handling);
-        let (mut sending, spare, keeps) = begin(connection, wire, asked, reply, buffer);
+        let (mut sending, spare, mut keeps) = begin(connection, wire, asked, reply, buffer);
         reader.reuse(spare);
-        poll_fn(|cx| match sending.poll(&mut Writing(wire), cx) {
-            Poll::Ready(sent) => Poll::Ready(sent.map_err(Broken::from)),
-            Poll::Pending => wire.borrow_mut().poll_gone(cx).map(Err),
-        })
-        .await?;
+        if let Err(broken) = send(wire, &mut sending).await {
+            (sending, keeps) = replace(connection, wire, asked, (sending, broken)).await?;
+        }
         buffer = sending.into_buffer();
         if connection.has_switched() {
             return Ok(());
@@ -154,6 +156,58 @@ async fn converse(connection: &Rc<Connection>, wire: &Rc<RefCell<Wire>>) -> Resu
         }
     }
     shut_down(wire).await
+}
+
+/// What there is to do before the final response is here: interim ones are passed on, and the client is watched.
+fn wait(connection: &Connection, wire: &RefCell<Wire>, cx: &mut Context<'_>) -> Poll<Broken> {
+    let mut wire = wire.borrow_mut();
+    pass_interims(connection, &mut wire);
+    if !wire.interim().is_empty()
+        && let Err(error) = wire.send_interim(cx)
+    {
+        return Poll::Ready(error.into());
+    }
+    wire.poll_gone(cx)
+}
+
+/// Puts what an upstream has sent in advance before anything else that is written.
+fn pass_interims(connection: &Connection, wire: &mut Wire) {
+    if !connection.interims.is_empty() {
+        connection.interims.take().into_iter().for_each(|interim| answer::interim(interim, wire.interim()));
+    }
+}
+
+/// Sends a response to its end.
+async fn send(wire: &RefCell<Wire>, sending: &mut Sending<ResponseBody>) -> Result<(), Broken> {
+    poll_fn(|cx| {
+        // In an expression of its own: what is sent may read the request meanwhile.
+        let before = wire.borrow_mut().poll_before_answer(cx);
+        let polled = match before {
+            Poll::Ready(Ok(())) => sending.poll(&mut Writing(wire), cx).map_err(Broken::from),
+            before => before.map_err(Broken::from),
+        };
+        match polled {
+            Poll::Ready(sent) => Poll::Ready(sent),
+            Poll::Pending => wire.borrow_mut().poll_gone(cx).map(Err),
+        }
+    })
+    .await
+}
+
+/// Sends 502 in place of a response that was `broken` off before any of it was written: an empty close would leave the
+/// client without a status.
+async fn replace(
+    connection: &Connection,
+    wire: &RefCell<Wire>,
+    asked: Asked,
+    (sending, broken): (Sending<ResponseBody>, Broken),
+) -> Result<(Sending<ResponseBody>, bool), Broken> {
+    let Some((body, buffer)) = sending.into_unsent() else { return Err(broken) };
+    let Some(exchange) = body.into_broken() else { return Err(broken) };
+    let reply = Reply::from(answers::broken_off(exchange));
+    let (mut sending, _, keeps) = begin(connection, wire, asked, reply, buffer);
+    send(wire, &mut sending).await?;
+    Ok((sending, keeps))
 }
 
 /// Writes an answer's head; gives what is to be sent then, an empty map, and whether another request may follow.
@@ -167,7 +221,8 @@ fn begin(
     let (parts, mut body) = response.into_parts();
     let mut outbox = Outbox::new(buffer);
     let mut wire = wire.borrow_mut();
-    outbox.end().extend_from_slice(wire.begin_answer());
+    pass_interims(connection, &mut wire);
+    wire.begin_answer();
     asked.keeps &= !wire.is_closing();
     drop(wire);
     let Course { coding, has_body, keeps } =
@@ -189,9 +244,10 @@ fn begin(
 
 /// Answers what is no request, and closes.
 async fn refuse(connection: &Connection, wire: &RefCell<Wire>, malformed: Malformed) -> Result<(), Broken> {
-    connection.worker.metrics.malformed_request();
+    let status = answer::status_of(malformed);
+    rejected::note(connection, status, Flag::DownstreamProtocol, wire.borrow().unread());
     let mut outbox = Outbox::default();
-    answer::malformed(malformed, &connection.worker.date, outbox.end());
+    answer::malformed(status, &connection.worker.date, outbox.end());
     poll_fn(|cx| outbox.poll_write(&mut Writing(wire), cx)).await?;
     shut_down(wire).await?;
     Err(malformed.into())

@@ -17,8 +17,9 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
-use super::Connection;
+use super::{Connection, rejected};
 use crate::proxy::activity::{Activity, Overdue, STREAMS_IN_WINDOW};
+use crate::proxy::answers;
 use crate::proxy::body::{Incoming, ResponseBody};
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
@@ -43,7 +44,7 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
         let by_head = head.method == Method::HEAD;
         let handling = service::handle(&asked, (head, Incoming::Http2(body)));
         async move {
-            let mut response = handling.await.into_response();
+            let mut response = mended(handling.await.into_response()).await;
             if by_head {
                 withhold_content(&mut response);
             }
@@ -75,10 +76,16 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
     });
     if let Err(error) = ended.await {
         if is_clients_fault(&error) {
-            connection.worker.metrics.malformed_request();
+            rejected::note_connection(&connection);
         }
         tracing::debug!(%error, "connection ended");
     }
+}
+
+/// The response, or 502 where it has broken off already: once its head is sent, all that is left is to reset the stream.
+async fn mended(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    let broken = poll_fn(|cx| Poll::Ready(response.body_mut().look_ahead(cx))).await;
+    broken.map_or(response, answers::broken_off)
 }
 
 /// A response to HEAD has no content (RFC 9110 section 9.3.2), which hyper leaves to us.

@@ -37,7 +37,7 @@ pub(in crate::proxy) enum Flag {
 }
 
 impl Flag {
-    pub(super) const fn as_str(self) -> &'static str {
+    pub(in crate::proxy) const fn as_str(self) -> &'static str {
         match self {
             Self::None => "-",
             Self::RateLimited => "RL",

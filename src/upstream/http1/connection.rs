@@ -11,6 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::head::{Head, Reader};
 use super::upload::Upload;
 use crate::http1::inbox::Inbox;
+use crate::http1::interim::Interims;
 use crate::http1::length::{self, Piece};
 use crate::http1::malformed::Malformed;
 use crate::http1::sending::Failure;
@@ -41,16 +42,21 @@ impl Drop for Open {
 
 /// The wait for the head of an answer.
 #[derive(Debug)]
-pub(in crate::upstream) struct Waiting {
-    reader: Reader,
+pub(in crate::upstream) struct Waiting<'a> {
+    reader: Reader<'a>,
     /// Why no more of the request can be sent. An upstream that has answered may close before it has read all.
     unsent: Option<io::Error>,
 }
 
-impl Waiting {
-    /// For the answer to HEAD or to another method, of whose fields some may stay as they come.
-    pub(in crate::upstream) fn new(to_head: bool, lets_through: Option<LetsThrough>) -> Self {
-        Self { reader: Reader::new(to_head, lets_through), unsent: None }
+impl<'a> Waiting<'a> {
+    /// For the answer to HEAD or to another method, of whose fields some may stay as they come. Interim responses are left
+    /// in `interims`.
+    pub(in crate::upstream) fn new(
+        to_head: bool,
+        lets_through: Option<LetsThrough>,
+        interims: &'a Interims,
+    ) -> Self {
+        Self { reader: Reader::new(to_head, lets_through).leaving(interims), unsent: None }
     }
 
     /// For the answer to the same request on another connection.
@@ -75,7 +81,7 @@ impl Connection {
     pub(in crate::upstream) fn poll_head<B>(
         &mut self,
         upload: &mut Upload<B>,
-        waiting: &mut Waiting,
+        waiting: &mut Waiting<'_>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Head, Error>>
     where
@@ -148,7 +154,7 @@ impl Connection {
 }
 
 /// An upstream that has closed for reading has answered all the same, but that is the last it does.
-fn answered<B>(mut head: Head, upload: &mut Upload<B>, waiting: &Waiting) -> Head {
+fn answered<B>(mut head: Head, upload: &mut Upload<B>, waiting: &Waiting<'_>) -> Head {
     if waiting.unsent.is_some() {
         upload.abandon();
         head.keeps = false;

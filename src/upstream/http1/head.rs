@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use crate::http1::chunked::Chunked;
 use crate::http1::content_length;
 use crate::http1::head::{Place, Places, may_end};
+use crate::http1::interim::Interims;
 use crate::http1::length::Length;
 use crate::http1::lines::Lines;
 use crate::http1::malformed::Malformed;
@@ -36,13 +37,15 @@ pub(in crate::upstream) struct Head {
     pub(in crate::upstream) keeps: bool,
 }
 
-/// A reader of heads. Interim answers are skipped.
+/// A reader of heads.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct Reader<'a> {
     /// The answer to HEAD has no body, whatever its fields say.
     to_head: bool,
     /// Which fields may stay as they come.
     lets_through: Option<LetsThrough>,
+    /// Where interim responses go; nowhere for `None`.
+    interims: Option<&'a Interims>,
     /// So much of what has been read holds no whole head.
     looked: usize,
 }
@@ -55,10 +58,15 @@ struct Start {
     end: usize,
 }
 
-impl Reader {
+impl<'a> Reader<'a> {
     /// Of the answer to HEAD or to another method, of whose fields some may stay as they come.
     pub(super) fn new(to_head: bool, lets_through: Option<LetsThrough>) -> Self {
-        Self { to_head, lets_through, looked: 0 }
+        Self { to_head, lets_through, interims: None, looked: 0 }
+    }
+
+    /// The same, which leaves interim responses here.
+    pub(super) fn leaving(self, interims: &'a Interims) -> Self {
+        Self { interims: Some(interims), ..self }
     }
 
     /// Takes the head off what has been read; `None` as long as it is not whole.
@@ -72,6 +80,9 @@ impl Reader {
             let head = read.split_to(start.end).freeze();
             self.looked = 0;
             if start.status.is_informational() && start.status != StatusCode::SWITCHING_PROTOCOLS {
+                if let Some(interims) = self.interims.filter(|_| start.is_1_1) {
+                    interims.push(start.status, head.len(), || interim(&head, &places))?;
+                }
                 if read.is_empty() {
                     return Ok(None);
                 }
@@ -149,6 +160,18 @@ fn map(head: &Bytes, places: &[Place]) -> Result<(HeaderMap, Framing), Malformed
         headers.insert(CONTENT_LENGTH, HeaderValue::from(octets));
     }
     Ok((headers, framing))
+}
+
+/// The fields of an interim response in a map. What is said of a body is left out, for there is none.
+fn interim(head: &Bytes, places: &[Place]) -> Result<HeaderMap, Malformed> {
+    let mut headers = HeaderMap::with_capacity(places.len());
+    for place in places {
+        let (name, value) = place.field(head)?;
+        if !matches!(name, CONTENT_LENGTH | TRANSFER_ENCODING) {
+            headers.append(name, value);
+        }
+    }
+    Ok(headers)
 }
 
 /// Whom a field is for.

@@ -10,6 +10,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 
 use super::*;
+use crate::http1::interim::Interims;
 use crate::upstream::endpoint::Line;
 use crate::upstream::outgoing::Outgoing;
 
@@ -43,7 +44,10 @@ async fn post(upstream: &Upstream, line: Line) -> StatusCode {
     let request = Outgoing::from(head.into_parts().0);
     let endpoint = upstream.pick(&[]).expect("an endpoint");
     let body = Full::new(Bytes::from_static(b"order"));
-    let answer = endpoint.send(line, &request, body).await.map_err(|unanswered| unanswered.error);
+    let answer = endpoint
+        .send(line, &request, body, &Interims::default())
+        .await
+        .map_err(|unanswered| unanswered.error);
     let answer = answer.expect("an answer");
     let status = answer.status();
     answer.into_body().collect().await.expect("a body");

@@ -109,6 +109,8 @@ fn a_request_length_goes_to_an_upstream_of_http_2_in_plain_digits() {
     let origin = H2Origin::start(None, |request, mut respond| async move {
         let lengths = request.headers().get_all("content-length").iter();
         let told: Vec<_> = lengths.map(|length| length.to_str().unwrap().to_owned()).collect();
+        let mut body = request.into_body();
+        while body.data().await.transpose()?.is_some() {}
         let response = http::Response::builder().header("x-told", told.join("|")).body(()).unwrap();
         respond.send_response(response, true).map(drop)
     });

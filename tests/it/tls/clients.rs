@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use super::{Secured, text};
 use crate::support::pki::Authority;
-use crate::support::wait;
+use crate::support::{Client, Request, Weir, config, wait};
 
 const REQUIRED: &str = ", client_ca: DIR/ca.crt";
 const OPTIONAL: &str = ", client_ca: DIR/ca.crt, client_auth: optional";
@@ -65,11 +65,30 @@ fn the_upstream_learns_who_the_client_is_and_from_nobody_else() {
 }
 
 #[test]
-fn a_trusted_peer_without_a_certificate_may_say_who_the_client_is() {
-    let secured = Secured::start(OPTIONAL, "client_ip: { trusted_proxies: 127.0.0.1 }\n");
+fn a_certificate_is_believed_only_of_peers_named_for_it() {
     let told = ["--header", "x-forwarded-client-cert: Hash=00"];
-    assert_eq!(secured.status(None, &told), "200");
-    assert_eq!(secured.origin.seen()[0].head.get("x-forwarded-client-cert"), Some("Hash=00"));
+    let seen = |client_ip: &str, certificate: Option<&str>| {
+        let secured = Secured::start(OPTIONAL, &format!("client_ip: {client_ip}\n"));
+        secured.issue("client.example", "client");
+        assert_eq!(secured.status(certificate, &told), "200");
+        secured.origin.seen()[0].head.get("x-forwarded-client-cert").map(ToOwned::to_owned)
+    };
+    assert_eq!(seen("{ trusted_proxies: 127.0.0.1 }", None), None, "a trusted proxy is not named for it");
+    assert_eq!(seen("{ client_certificate_proxies: 192.0.2.0/24 }", None), None, "another peer is");
+    let named = "{ client_certificate_proxies: 127.0.0.1 }";
+    assert_eq!(seen(named, None).as_deref(), Some("Hash=00"));
+    let own = seen(named, Some("client")).unwrap();
+    assert!(own.contains("client.example"), "the peer's own certificate counts: {own}");
+}
+
+#[test]
+fn rules_do_not_see_a_certificate_that_is_not_believed() {
+    let rules = "rules: [{ name: root, match: { header: { x-forwarded-client-cert: '*' } }, action: deny }]";
+    for (client_ip, status) in [("trusted_proxies", 200), ("client_certificate_proxies", 403)] {
+        let weir = Weir::start(&config("echo", &format!("client_ip: {{ {client_ip}: 127.0.0.1 }}\n{rules}")));
+        let request = Request::get("/").header("x-forwarded-client-cert", "URI=spiffe://root");
+        assert_eq!(Client::connect(weir.address()).ask(&request).status, status, "{client_ip}");
+    }
 }
 
 #[test]

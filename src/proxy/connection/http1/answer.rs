@@ -1,5 +1,6 @@
 //! An answer as bytes: its head, and how its body goes (RFC 9112 section 6).
 
+use bytes::BytesMut;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRAILER, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode, response};
 use hyper::body::Body;
@@ -8,9 +9,11 @@ use super::head::Asked;
 use crate::http1::coding::{self, Coding, field};
 use crate::http1::content_length;
 use crate::http1::head::lists;
+use crate::http1::interim::Interim;
 use crate::http1::lines::Lines;
 use crate::http1::malformed::Malformed;
 use crate::proxy::date::Date;
+use crate::proxy::headers::prepare_response;
 
 /// What most heads take.
 const USUAL_HEAD: usize = 1024;
@@ -34,7 +37,7 @@ pub(super) fn head(
     out: &mut Vec<u8>,
 ) -> Course {
     out.reserve(USUAL_HEAD);
-    start(asked, parts.status, out);
+    start(asked.is_1_1, parts.status, out);
     let bodiless = asked.by_head || is_bodiless(parts.status);
     let coding = coding(asked, parts, bodiless, body);
     let mut keeps = asked.keeps && coding != Coding::Close && parts.status != StatusCode::SWITCHING_PROTOCOLS;
@@ -71,21 +74,37 @@ pub(super) fn head(
     Course { coding, has_body: !bodiless && !body.is_end_stream(), keeps }
 }
 
-/// The last answer of a connection, to what is no request.
-pub(super) fn malformed(malformed: Malformed, date: &Date, out: &mut Vec<u8>) {
-    let status = match malformed {
+/// The status of the response to what is no request.
+pub(super) fn status_of(malformed: Malformed) -> StatusCode {
+    match malformed {
         Malformed::TooLong => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         Malformed::LongTarget => StatusCode::URI_TOO_LONG,
         _ => StatusCode::BAD_REQUEST,
-    };
-    start(Asked { by_head: false, is_1_1: true, keeps: false, trailers: false }, status, out);
+    }
+}
+
+/// Writes an interim response (RFC 9110 section 15.2), without what belongs to the upstream's hop.
+pub(super) fn interim(mut interim: Interim, out: &mut BytesMut) {
+    prepare_response(&mut interim.headers);
+    let mut head = Vec::new();
+    start(true, interim.status, &mut head);
+    for (name, value) in &interim.headers {
+        field(name, value.as_bytes(), &mut head);
+    }
+    head.extend_from_slice(b"\r\n");
+    out.extend_from_slice(&head);
+}
+
+/// The last answer of a connection, to what is no request.
+pub(super) fn malformed(status: StatusCode, date: &Date, out: &mut Vec<u8>) {
+    start(true, status, out);
     out.extend_from_slice(b"connection: close\r\ncontent-length: 0\r\n");
     date.write(out);
     out.extend_from_slice(b"\r\n");
 }
 
-fn start(asked: Asked, status: StatusCode, out: &mut Vec<u8>) {
-    out.extend_from_slice(if asked.is_1_1 { b"HTTP/1.1 " } else { b"HTTP/1.0 " });
+fn start(is_1_1: bool, status: StatusCode, out: &mut Vec<u8>) {
+    out.extend_from_slice(if is_1_1 { b"HTTP/1.1 " } else { b"HTTP/1.0 " });
     out.extend_from_slice(status.as_str().as_bytes());
     out.push(b' ');
     // Many a reader wants a reason, though none is needed.

@@ -92,7 +92,11 @@ impl Reader {
             if let Some(start) = parse(read, self.limits, &mut places)? {
                 self.looked = 0;
                 let bytes = read.split_to(start.end).freeze();
-                self.complete(start, &bytes, &places)?;
+                if let Err(malformed) = self.complete(start, &bytes, &places) {
+                    // For the log.
+                    *read = BytesMut::from(&bytes[..]);
+                    return Err(malformed);
+                }
                 return Ok(true);
             }
         }

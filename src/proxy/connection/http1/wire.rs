@@ -29,8 +29,10 @@ pub(super) struct Wire {
     stream: Option<Downstream>,
     inbox: Inbox,
     length: Length,
-    /// What of [`CONTINUE`] is still to be written before the body is read, and whether what was is on its way.
-    interim: &'static [u8],
+    /// The client waits for [`CONTINUE`], and nobody has asked for its body.
+    expects: bool,
+    /// What of interim responses is still to be written, and whether what was is on its way.
+    interim: BytesMut,
     interim_lies: bool,
     /// Nobody asks for the rest of the body.
     forsaken: bool,
@@ -61,7 +63,8 @@ impl Wire {
             stream: Some(stream),
             inbox: Inbox::default(),
             length: Length::Octets(0),
-            interim: &[],
+            expects: false,
+            interim: BytesMut::new(),
             interim_lies: false,
             forsaken: false,
             broken: false,
@@ -78,6 +81,11 @@ impl Wire {
             reading.wake();
         }
         Some((stream, self.inbox.bytes.split().freeze()))
+    }
+
+    /// What has been read and not yet decoded.
+    pub(super) fn unread(&self) -> &[u8] {
+        &self.inbox.bytes
     }
 
     /// No request is waited for from now on; one that is here already is the last.
@@ -124,16 +132,36 @@ impl Wire {
             self.inbox.expect(octets.saturating_sub(self.inbox.bytes.len() as u64));
         }
         self.length = length;
-        self.interim = if expects { CONTINUE } else { &[] };
+        self.expects = expects;
         (self.forsaken, self.broken) = (false, false);
     }
 
-    /// An answer begins: nobody is told to continue any more. Answers what is left of a word already begun.
-    pub(super) fn begin_answer(&mut self) -> &'static [u8] {
-        // The answer sees it off: the socket is woken for one writer only.
+    /// An answer begins: nobody is told to continue any more.
+    pub(super) fn begin_answer(&mut self) {
+        self.expects = false;
+    }
+
+    /// Where interim responses are added, to be written before anything else.
+    pub(super) fn interim(&mut self) -> &mut BytesMut {
+        &mut self.interim
+    }
+
+    /// Writes what is left of interim responses, before the final one is. That sees it off: the socket is woken for one
+    /// writer only.
+    pub(super) fn poll_before_answer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.interim_lies = false;
-        let rest = std::mem::take(&mut self.interim);
-        if rest.len() == CONTINUE.len() { &[] } else { rest }
+        if self.interim.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_write_interim(cx)
+    }
+
+    /// Writes interim responses while the final one is waited for; what does not go out now does so later.
+    pub(super) fn send_interim(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        match self.poll_interim(cx) {
+            Poll::Ready(written) => written,
+            Poll::Pending => Ok(()),
+        }
     }
 
     /// Ready when the client has gone. What it sends before its turn is kept, but no more is read then.
@@ -208,7 +236,10 @@ impl Wire {
                 Piece::End => return Poll::Ready(Ok(None)),
                 Piece::More => {}
             }
-            // What does not go out now does so when the body is asked for again, or with the answer.
+            if std::mem::take(&mut self.expects) {
+                self.interim.extend_from_slice(CONTINUE);
+            }
+            // What does not go out now does so when the body is asked for again, or before the answer.
             if let Poll::Ready(written) = self.poll_interim(cx) {
                 written?;
             }
@@ -224,18 +255,23 @@ impl Wire {
     }
 
     fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_write_interim(cx))?;
+        if let Some(stream) = self.stream.as_mut().filter(|_| self.interim_lies) {
+            ready!(Pin::new(stream).poll_flush(cx))?;
+            self.interim_lies = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_write_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(stream) = &mut self.stream else { return Poll::Ready(Ok(())) };
         while !self.interim.is_empty() {
-            let written = ready!(Pin::new(&mut *stream).poll_write(cx, self.interim))?;
+            let written = ready!(Pin::new(&mut *stream).poll_write(cx, &self.interim))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.interim = &self.interim[written..];
+            self.interim.advance(written);
             self.interim_lies = true;
-        }
-        if self.interim_lies {
-            ready!(Pin::new(stream).poll_flush(cx))?;
-            self.interim_lies = false;
         }
         Poll::Ready(Ok(()))
     }

@@ -149,7 +149,7 @@ fn what_is_no_request_is_told_why() {
         (Malformed::LongTarget, "414 URI Too Long"),
     ] {
         let mut out = Vec::new();
-        malformed(what, &Date::new(Timestamp::from_nanos(0)), &mut out);
+        malformed(status_of(what), &Date::new(Timestamp::from_nanos(0)), &mut out);
         let expected = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n{DATED}\r\n");
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }

@@ -1,0 +1,121 @@
+//! Requests that the codec rejects, for the access log and the metrics.
+//!
+//! No exchange begins for them, since there is no head; what their first line says is logged as far as it can be read.
+//! Each ends its connection, so a client has no more of them than connections, and the log's queue is bounded as ever.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode, Version};
+
+use super::Connection;
+use crate::proxy::exchange::Flag;
+use crate::telemetry::access_log::Entry;
+
+/// A longer word is no method.
+const MAX_METHOD: usize = 64;
+/// What is logged of a target.
+const MAX_TARGET: usize = 4096;
+
+/// A request of HTTP/1 was rejected with `status`, of which this has been read.
+pub(super) fn note(connection: &Connection, status: StatusCode, flag: Flag, read: &[u8]) {
+    let metrics = &connection.worker.metrics;
+    let took = connection.activity.reads_since();
+    metrics.malformed_request();
+    metrics.request_started(connection.listener);
+    metrics.request_finished(connection.listener, status, took);
+    log(connection, &FirstLine::of(read), (Some(status), flag, took));
+}
+
+/// A connection of HTTP/2 was ended since its client broke the protocol. No single request is to blame, or none that the
+/// codec names.
+pub(super) fn note_connection(connection: &Connection) {
+    connection.worker.metrics.malformed_request();
+    let line = FirstLine { protocol: Version::HTTP_2, ..FirstLine::unknown() };
+    log(connection, &line, (None, Flag::DownstreamProtocol, Duration::ZERO));
+}
+
+fn log(
+    connection: &Connection,
+    line: &FirstLine,
+    (status, flag, duration): (Option<StatusCode>, Flag, Duration),
+) {
+    let shared = &connection.worker.shared;
+    let Some(log) = &shared.access_log else { return };
+    log.log(&Entry {
+        start: shared.clock.now().saturating_sub(duration),
+        method: &line.method,
+        path: &line.target,
+        protocol: line.protocol,
+        status,
+        flags: flag.as_str(),
+        attempts: 0,
+        bytes_received: 0,
+        bytes_sent: 0,
+        duration,
+        upstream_time: None,
+        x_forwarded_for: None,
+        user_agent: None,
+        request_id: None,
+        authority: None,
+        upstream_host: None,
+        rule: None,
+        client_ip: connection.peer,
+    });
+}
+
+/// What a request line says, `-` where nothing can be read.
+struct FirstLine {
+    method: Method,
+    target: String,
+    protocol: Version,
+}
+
+impl FirstLine {
+    fn unknown() -> Self {
+        let method = Method::from_bytes(b"-").unwrap_or_default();
+        Self { method, target: "-".to_owned(), protocol: Version::HTTP_11 }
+    }
+
+    /// Of the beginning of a head, however broken.
+    fn of(read: &[u8]) -> Self {
+        let line = read.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let mut words = line.trim_ascii_end().splitn(3, |byte| *byte == b' ');
+        let method = words.next().filter(|word| word.len() <= MAX_METHOD);
+        let Some(method) = method.and_then(|word| Method::from_bytes(word).ok()) else {
+            return Self::unknown();
+        };
+        let target = words.next().filter(|word| !word.is_empty()).unwrap_or(b"-");
+        let target = String::from_utf8_lossy(&target[..target.len().min(MAX_TARGET)]).into_owned();
+        let protocol = match words.next() {
+            Some(b"HTTP/1.0") => Version::HTTP_10,
+            _ => Version::HTTP_11,
+        };
+        Self { method, target, protocol }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_line_says_what_can_be_read_of_it() {
+        let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(MAX_TARGET));
+        let cut = format!("/{}", "a".repeat(MAX_TARGET - 1));
+        for (read, method, target) in [
+            ("GET /a?b HTTP/1.0\r\nhost: a", "GET", "/a?b"),
+            ("GET /a b HTTP/1.1\r\n", "GET", "/a"),
+            ("POST /half", "POST", "/half"),
+            ("GE", "GE", "-"),
+            ("GET", "GET", "-"),
+            ("G(T / HTTP/1.1\r\n", "-", "-"),
+            ("\u{16}\u{3}\u{1}", "-", "-"),
+            ("", "-", "-"),
+            (&long, "GET", &cut),
+        ] {
+            let line = FirstLine::of(read.as_bytes());
+            assert_eq!((line.method.as_str(), line.target.as_str()), (method, target), "{read:?}");
+        }
+        assert_eq!(FirstLine::of(b"GET / HTTP/1.0\r\n").protocol, Version::HTTP_10);
+    }
+}

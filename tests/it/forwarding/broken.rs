@@ -1,0 +1,74 @@
+//! A response that breaks off before any of it was sent is a 502, and not an empty close.
+
+use crate::support::h2::H2;
+use crate::support::{Client, Origin, Then, Weir, config, wait};
+
+/// An upstream that sends this at once and closes.
+fn breaking(response: &'static str) -> Origin {
+    Origin::start(move |turn| {
+        turn.body()?;
+        turn.send(response)?;
+        Ok(Then::Close)
+    })
+}
+
+/// Heads with less of a body than they promise, or with what is none.
+const BROKEN: [&str; 3] = [
+    "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
+    "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\nxyz\r\n",
+    "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n-1\r\n",
+];
+
+#[test]
+fn a_body_that_is_none_from_its_beginning_is_a_bad_gateway() {
+    for response in BROKEN {
+        let origin = breaking(response);
+        let weir = Weir::start(&config(origin.address(), ""));
+        let mut client = Client::connect(weir.address());
+        for _ in 0..2 {
+            let response = client.get("/");
+            assert_eq!(
+                (response.status, response.body.text().as_str()),
+                (502, "bad gateway\n"),
+                "and is kept"
+            );
+        }
+        let mut client = H2::connect(weir.address());
+        assert_eq!(client.ask(client.request("GET", "/")).status, 502, "over HTTP/2");
+    }
+}
+
+#[test]
+fn a_response_cut_off_before_any_of_it_went_out_is_a_bad_gateway_or_looks_cut_off() {
+    let origin = breaking("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello");
+    let weir = Weir::start(&config(origin.address(), ""));
+    for _ in 0..20 {
+        let mut client = Client::connect(weir.address());
+        client.send("GET / HTTP/1.1\r\nhost: a.test\r\n\r\n");
+        // Whether the end came with the head is for the network to say; a status there is in any case.
+        let head = client.wire.read_head().unwrap().expect("an empty close");
+        assert!(["200", "502"].contains(&head.word(1)), "{head:?}");
+    }
+}
+
+#[test]
+fn a_response_that_broke_off_unseen_is_logged_counted_and_refunded_as_what_the_client_got() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let origin = breaking(BROKEN[0]);
+    let rest = format!(
+        "access_log: {{ path: {}, format: json }}\nrules: [{{ name: all, key: [], limit: 2/d, refund_on: reset }}]",
+        log.path().display()
+    );
+    let weir = Weir::start(&config(origin.address(), &rest));
+    let mut client = Client::connect(weir.address());
+    let statuses: Vec<_> = (0..5).map(|_| client.get("/").status).collect();
+    assert_eq!(statuses, [502; 5], "not refunded");
+    let text = wait::until("the lines", || {
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        (text.lines().count() >= 5).then_some(text)
+    });
+    assert_eq!(text.matches("\"response_code\":502").count(), 5, "{text}");
+    assert_eq!(text.matches("\"response_flags\":\"UC\"").count(), 5, "{text}");
+    assert_eq!(weir.metric("weir_requests_total", &[("code_class", "5xx")]), 5.0);
+    assert_eq!(weir.metric("weir_requests_in_flight", &[]), 0.0);
+}

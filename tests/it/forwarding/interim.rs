@@ -1,0 +1,112 @@
+//! Interim responses (RFC 9110 section 15.2): those of the upstream reach clients of HTTP/1.1.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+
+use crate::support::h2::H2;
+use crate::support::h2_origin::H2Origin;
+use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config, config_with, wait};
+
+const HINTS: &str =
+    "HTTP/1.1 103 Early Hints\r\nlink: </a.css>; rel=preload\r\nconnection: x-hop\r\nx-hop: 1\r\n\r\n";
+const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+
+fn through(origin: &Origin) -> Weir {
+    Weir::start(&config(origin.address(), ""))
+}
+
+#[test]
+fn early_hints_reach_the_client_before_the_response_is_made() {
+    let go = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&go);
+    let origin = Origin::start(move |turn| {
+        turn.body()?;
+        turn.send(HINTS)?;
+        wait::until_true("the word to go", || gate.load(Ordering::SeqCst));
+        turn.send(HELLO)?;
+        Ok(Then::Keep)
+    });
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send(Request::get("/").bytes());
+    let hints = client.wire.read_head().unwrap().unwrap();
+    assert_eq!(hints.line, "HTTP/1.1 103 Early Hints");
+    assert_eq!(
+        hints.fields,
+        [("link".to_owned(), "</a.css>; rel=preload".to_owned())],
+        "and nothing of the hop"
+    );
+    go.store(true, Ordering::SeqCst);
+    let response = client.answer("GET");
+    assert_eq!((response.status, response.body.text().as_str()), (200, "hello"));
+}
+
+#[test]
+fn interim_responses_that_come_with_the_final_one_stay_before_it() {
+    let origin = Origin::answering(format!("HTTP/1.1 102 Processing\r\n\r\n{HINTS}{HELLO}"));
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    for _ in 0..3 {
+        let response = client.get("/");
+        let interim: Vec<_> = response.interim.iter().map(|head| head.word(1)).collect();
+        assert_eq!((interim, response.body.text().as_str()), (vec!["102", "103"], "hello"));
+    }
+}
+
+#[test]
+fn a_client_of_http_1_0_gets_no_interim_response() {
+    let origin = Origin::answering(format!("{HINTS}{HELLO}"));
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    client.send("GET / HTTP/1.0\r\nhost: a.test\r\n\r\n");
+    let response = client.answer("GET");
+    assert_eq!((response.status, response.interim.len()), (200, 0));
+}
+
+#[test]
+fn a_100_of_the_upstream_goes_no_further() {
+    let origin = Origin::answering(format!("HTTP/1.1 100 Continue\r\n\r\n{HELLO}"));
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    assert_eq!(client.get("/").interim.len(), 0);
+    client.send("POST / HTTP/1.1\r\nhost: a.test\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n");
+    assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "100", "ours");
+    client.send("ok");
+    assert_eq!(client.answer("POST").interim.len(), 0);
+}
+
+#[test]
+fn interim_responses_without_end_are_forwarded_up_to_a_bound() {
+    let origin = Origin::start(|turn| {
+        turn.body()?;
+        (0..500).try_for_each(|_| turn.send(HINTS))?;
+        turn.send(HELLO)?;
+        Ok(Then::Keep)
+    });
+    let weir = through(&origin);
+    let mut client = Client::connect(weir.address());
+    for _ in 0..2 {
+        let response = client.get("/");
+        assert_eq!((response.interim.len(), response.status), (8, 200));
+    }
+}
+
+#[test]
+fn early_hints_of_an_upstream_of_http_2_reach_clients_of_http_1_1() {
+    let origin = H2Origin::start(None, |_, mut respond| async move {
+        let hints = http::Response::builder().status(103).header("link", "</a.css>");
+        respond.send_informational(hints.body(()).unwrap())?;
+        let response = http::Response::builder().body(()).unwrap();
+        respond.send_response(response, false)?.send_data(Bytes::from_static(b"hello"), true)
+    });
+    let upstream = format!("{{ address: \"{}\", http2: true }}", origin.address());
+    let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+    let response = Client::connect(weir.address()).get("/");
+    let links: Vec<_> = response.interim.iter().map(|head| head.get("link").unwrap()).collect();
+    assert_eq!((links, response.body.text().as_str()), (vec!["</a.css>"], "hello"));
+    // What serves clients of HTTP/2 cannot send any.
+    let mut client = H2::connect(weir.address());
+    assert_eq!(client.ask(client.request("GET", "/")).body, b"hello");
+}
