@@ -51,7 +51,11 @@ fn has_good_target(head: &request::Parts) -> Result<(), Unacceptable> {
     if matches!(head.method, Method::CONNECT | Method::TRACE) || head.method.as_str().len() > LONGEST_METHOD {
         return Err(Unacceptable::Method);
     }
+    // RFC 9113 section 8.3.1: in HTTP/2 the path is there, and begins with a slash also in front of a query.
+    let has_bare_query =
+        |uri: &Uri| uri.path_and_query().is_some_and(|target| target.as_str().starts_with('?'));
     let is_good = match head.uri.scheme_str() {
+        _ if head.version == Version::HTTP_2 && has_bare_query(&head.uri) => false,
         Some("http" | "https") => head.uri.path().starts_with('/') || is_asterisk(head),
         Some(_) => false,
         None if head.uri.authority().is_some() => false,

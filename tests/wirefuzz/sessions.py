@@ -77,7 +77,8 @@ class Expected:
             for kind in self.compare_reply(number, reply, outcome):
                 return [Finding(kind, self.state(outcome))]
         # What is wrong with one stream may end them all (RFC 9113 section 5.4.2).
-        excused = replies.goaway and any(one.malformed or one.doubt for one in self.session.streams.values())
+        ended = replies.goaway or outcome.end == "reset"
+        excused = ended and any(one.malformed or one.doubt for one in self.session.streams.values())
         for number in [] if excused else self.owed():
             if number not in replies.streams or not replies.streams[number].is_over:
                 return [Finding("no response to a valid request", self.state(outcome))]
