@@ -23,7 +23,7 @@ use super::headers::{self, Expectation, Given, Hop, Unacceptable};
 use super::limits::Limits;
 use super::reply::Reply;
 use crate::http1::lines::Lines;
-use crate::identify::identify;
+use crate::identify::{self, identify};
 use crate::response::fallback::Kept;
 use crate::rules::selection::Selection;
 use crate::telemetry::metrics::DecisionOutcome;
@@ -48,15 +48,10 @@ pub(super) fn handle(
         let unread = Unread::new(Expectation::of(&head.headers), body);
         return answered(answers::overloaded(exchange, refusal, unread));
     }
-    let validated =
-        headers::settle_length(&mut head).and_then(|()| headers::validate(&head, connection.limits.headers));
-    let given = match validated {
+    let given = match validate(connection, &mut head, &policy.identify) {
         Ok(given) => given,
         Err(unacceptable) => return answered(answers::malformed(exchange, unacceptable)),
     };
-    let believed = || connection.is_believed_on_certificates(&policy.identify);
-    headers::sanitize_certificate(&mut head.headers, given, believed);
-    headers::join_cookies(&mut head);
     let civil = worker.shared.clock.civil(now);
     let identified =
         identify(&head.method, &head.uri, &head.headers, connection.peer, &policy.identify, civil);
@@ -118,6 +113,20 @@ pub(super) fn handle(
         limits.write_all(&mut reply, &view);
         reply
     }))
+}
+
+/// Checks a request's head, and removes from it what the client has no business to say.
+fn validate(
+    connection: &Connection,
+    head: &mut request::Parts,
+    settings: &identify::Settings,
+) -> Result<Given, Unacceptable> {
+    headers::settle_length(head)?;
+    let given = headers::validate(head, connection.limits.headers)?;
+    let believed = || connection.is_believed_on_certificates(settings);
+    headers::sanitize_certificate(&mut head.headers, given, believed);
+    headers::join_cookies(head);
+    Ok(given)
 }
 
 /// The answer to a request that the limit at position `by` refuses.

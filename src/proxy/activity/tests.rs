@@ -77,12 +77,12 @@ fn only_the_answer_is_waited_for_once_the_request_is_out() {
 #[test]
 fn the_earlier_of_two_timeouts_expires_and_says_who_set_it() {
     let seconds = |count| Duration::from_secs(count);
-    for (client, set_by) in [(1, SetBy::Client), (2, SetBy::Configuration), (9, SetBy::Configuration)] {
+    for (client, set_by) in [(2, SetBy::Client), (4, SetBy::Configuration), (9, SetBy::Configuration)] {
         let (clock, connection) = clock_and_connection();
         connection.begin_exchange(seconds(60));
         connection.await_answer(Timeout::by_client(seconds(client)));
-        connection.await_answer(Timeout::configured(seconds(2)));
-        pass(&clock, seconds(3));
+        connection.await_answer(Timeout::configured(seconds(4)));
+        pass(&clock, seconds(5));
         assert_eq!(connection.overdue(), Some(Overdue::Answer(set_by)), "{client}");
     }
 }
