@@ -30,7 +30,7 @@ pub use self::rate_limits::{
 };
 pub use self::rules::{
     Action, Body, ClientNetworks, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange, OnDenied,
-    OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, Wait,
+    OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, TokenBucket, Wait,
 };
 pub use self::scope::{Elsewhere, Entry as DescriptorEntry, OnError, Scope, ScopeWord};
 pub use self::tariff::{Cost, Count, Refund, Status, ToldCost};
