@@ -20,6 +20,7 @@ mod forward;
 mod grpc;
 mod headers;
 mod limits;
+mod policies;
 mod reply;
 mod retry;
 mod service;
@@ -45,6 +46,7 @@ use self::date::Date;
 use self::elastic::{Elastic, Load};
 use self::fallback::Fallbacks;
 use self::headers::{Given, Hop};
+use self::policies::Policies;
 use crate::clock::Clock;
 use crate::drain::{Drain, Phase};
 use crate::identify::Attributes;
@@ -138,6 +140,8 @@ struct View {
     rules: Box<[RuleMetrics]>,
     /// How each rule's limits are written, beside the rules.
     notations: Box<[Box<[Notation]>]>,
+    /// The same in the IETF draft's fields.
+    policies: Policies,
     /// The headers of each rule's refusals, where they can be had ready.
     prepared: Box<[Option<Prepared>]>,
     upstreams: Box<[Rc<Upstream>]>,
@@ -317,6 +321,7 @@ impl View {
             prepared: prepared.collect(),
             rules: rules.iter().map(|rule| all.rule(&rule.name)).collect(),
             notations,
+            policies: Policies::of(rules, shared.limiter.hasher()),
             stall: stalls.max().unwrap_or_default(),
             upstreams: generation.upstreams.iter().map(upstream).collect(),
             fallbacks: Arc::clone(&generation.fallbacks),

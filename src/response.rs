@@ -1,6 +1,7 @@
 //! The answers Weir gives itself, and the headers it adds to others' answers.
 
 pub mod fallback;
+pub mod ietf;
 pub mod rate_limit_headers;
 pub mod refusal;
 

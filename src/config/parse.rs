@@ -72,6 +72,17 @@ pub fn duration(text: &str) -> Result<Duration, Fault> {
     Ok(duration)
 }
 
+/// `duration` as a period, in the largest unit that keeps it whole; nothing for what is shorter than a millisecond.
+pub fn whole_period(duration: Duration) -> Option<Period> {
+    let nanos = u64::try_from(duration.as_nanos()).ok()?;
+    let units = Unit::ALL.into_iter().filter(|unit| *unit <= Unit::Day).rev();
+    let period = |unit: Unit| {
+        let count = u32::try_from(nanos / unit.nanos()).ok().and_then(NonZeroU32::new)?;
+        nanos.is_multiple_of(unit.nanos()).then(|| Period::new(count, unit))
+    };
+    units.into_iter().find_map(period)
+}
+
 /// Reads a size, e.g. `64KiB` or `512B`.
 ///
 /// # Errors

@@ -30,7 +30,7 @@ pub use self::rate_limits::{
 };
 pub use self::rules::{
     Action, Body, ClientNetworks, Enforce, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange,
-    OnDenied, OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, TrailingSlash, Wait,
+    OnDenied, OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, TokenBucket, TrailingSlash, Wait,
 };
 pub use self::scope::{Elsewhere, Entry as DescriptorEntry, OnError, Scope, ScopeWord};
 pub use self::tariff::{Cost, Count, GrpcStatus, Refund, Status, ToldCost};

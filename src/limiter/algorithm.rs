@@ -15,6 +15,7 @@ mod gcra;
 mod in_flight;
 mod leaky_bucket;
 mod lump;
+mod refill_bucket;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
@@ -36,6 +37,9 @@ pub enum Algorithm {
     Gcra,
     /// Whole tokens that refill at the limit's rate up to the burst.
     TokenBucket,
+    /// Tokens of which so many come at once every so often, up to the burst. Not by name: `token_bucket` with `refill`
+    /// asks for it.
+    RefillBucket,
     /// A level that drains at the limit's rate; where requests are delayed, a queue they leave evenly spaced.
     LeakyBucket,
     /// So many per window aligned to the clock and the calendar.
@@ -61,11 +65,23 @@ impl Algorithm {
         Self::SlidingLog,
     ];
 
+    /// Every algorithm that counts a rate: those, and the bucket with refills.
+    pub const RATES: [Self; 7] = [
+        Self::Gcra,
+        Self::TokenBucket,
+        Self::RefillBucket,
+        Self::LeakyBucket,
+        Self::FixedWindow,
+        Self::SlidingWindow,
+        Self::SlidingLog,
+    ];
+
     /// The name in configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Gcra => "gcra",
             Self::TokenBucket => "token_bucket",
+            Self::RefillBucket => "refill_bucket",
             Self::LeakyBucket => "leaky_bucket",
             Self::FixedWindow => "fixed_window",
             Self::SlidingWindow => "sliding_window",
@@ -78,14 +94,14 @@ impl Algorithm {
     /// Whether `burst` means anything for it.
     pub const fn has_burst(self) -> bool {
         match self {
-            Self::Gcra | Self::TokenBucket | Self::LeakyBucket => true,
+            Self::Gcra | Self::TokenBucket | Self::RefillBucket | Self::LeakyBucket => true,
             Self::FixedWindow | Self::SlidingWindow | Self::SlidingLog | Self::InFlight | Self::Ban => false,
         }
     }
 
     /// Whether it knows for sure when there will be room, so that requests can be told to come then.
     pub const fn can_delay(self) -> bool {
-        matches!(self, Self::Gcra | Self::TokenBucket | Self::LeakyBucket)
+        matches!(self, Self::Gcra | Self::TokenBucket | Self::RefillBucket | Self::LeakyBucket)
     }
 
     /// Whether its counters mean anything to another process: what is under way ends with this one.
@@ -201,6 +217,7 @@ fn evaluate_other(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp
     match quota.algorithm() {
         Algorithm::Gcra => gcra::evaluate(state, quota, cost, now),
         Algorithm::TokenBucket => token_bucket::evaluate(state, quota, cost, now),
+        Algorithm::RefillBucket => refill_bucket::evaluate(state, quota, cost, now),
         Algorithm::LeakyBucket => leaky_bucket::evaluate(state, quota, cost, now),
         Algorithm::FixedWindow => fixed_window::evaluate(state, quota, cost, now),
         Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::evaluate(state, quota, cost, now),
@@ -216,6 +233,7 @@ pub fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) 
     match quota.algorithm() {
         Algorithm::Gcra => gcra::charge(state, quota, amount, now),
         Algorithm::TokenBucket => token_bucket::charge(state, quota, amount, now),
+        Algorithm::RefillBucket => refill_bucket::charge(state, quota, amount, now),
         Algorithm::LeakyBucket => leaky_bucket::charge(state, quota, amount, now),
         Algorithm::FixedWindow => fixed_window::charge(state, quota, amount, now),
         Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::charge(state, quota, amount, now),
@@ -236,6 +254,7 @@ pub fn refund(
     match quota.algorithm() {
         Algorithm::Gcra => gcra::refund(state, quota, amount, (charged, now)),
         Algorithm::TokenBucket => token_bucket::refund(state, quota, amount, (charged, now)),
+        Algorithm::RefillBucket => refill_bucket::refund(state, quota, amount, (charged, now)),
         Algorithm::LeakyBucket => leaky_bucket::refund(state, quota, amount, (charged, now)),
         Algorithm::FixedWindow => fixed_window::refund(state, quota, amount, (charged, now)),
         Algorithm::SlidingWindow if !quota.looks_back() => {
@@ -254,6 +273,7 @@ pub fn usage<'a>(counter: impl Into<Counter<'a>>, quota: &Quota, now: Timestamp)
     match quota.algorithm() {
         Algorithm::Gcra => gcra::usage(state, quota, now),
         Algorithm::TokenBucket => token_bucket::usage(state, quota, now),
+        Algorithm::RefillBucket => refill_bucket::usage(state, quota, now),
         Algorithm::LeakyBucket => leaky_bucket::usage(state, quota, now),
         Algorithm::FixedWindow => fixed_window::usage(state, quota, now),
         Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::usage(state, quota, now),
@@ -268,12 +288,68 @@ pub fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
     match quota.algorithm() {
         Algorithm::Gcra => gcra::is_unused(state, now),
         Algorithm::TokenBucket => token_bucket::is_unused(state, quota, now),
+        Algorithm::RefillBucket => refill_bucket::is_unused(state, quota, now),
         Algorithm::LeakyBucket => leaky_bucket::is_unused(state, now),
-        Algorithm::FixedWindow => fixed_window::is_unused(state, now),
+        Algorithm::FixedWindow => fixed_window::is_unused(state, quota, now),
         Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::is_unused(state, quota, now),
         Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::is_unused(state, now),
         Algorithm::InFlight => in_flight::is_unused(state),
         Algorithm::Ban => ban::is_unused(state, quota, now),
+    }
+}
+
+/// How long until a request of `cost` would leave the counter owing no more than `owed` units beyond its burst, if
+/// nothing else is charged. Nothing for algorithms that cannot delay.
+pub(super) fn until_owed(
+    state: Option<State>,
+    quota: &Quota,
+    (cost, owed): (u32, u64),
+    now: Timestamp,
+) -> Duration {
+    match quota.algorithm() {
+        Algorithm::Gcra => gcra::until_owed(state, quota, (cost, owed), now),
+        Algorithm::LeakyBucket => leaky_bucket::until_owed(state, quota, (cost, owed), now),
+        Algorithm::TokenBucket => token_bucket::until_owed(state, quota, (cost, owed), now),
+        Algorithm::RefillBucket => refill_bucket::until_owed(state, quota, (cost, owed), now),
+        Algorithm::FixedWindow
+        | Algorithm::SlidingWindow
+        | Algorithm::SlidingLog
+        | Algorithm::InFlight
+        | Algorithm::Ban => Duration::ZERO,
+    }
+}
+
+/// By how much a wait that was announced may have grown when it is over, though nothing has been charged meanwhile.
+pub(super) fn rounding(quota: &Quota) -> Duration {
+    match quota.algorithm() {
+        Algorithm::TokenBucket => token_bucket::rounding(quota),
+        _ => Duration::ZERO,
+    }
+}
+
+/// Whether what is remembered under one of two quotas that differ in their counts alone is read alike under the other.
+pub(super) fn has_like_state(one: &Quota, other: &Quota) -> bool {
+    one.algorithm() != Algorithm::SlidingWindow
+        || sliding_window::can_lapse(one) == sliding_window::can_lapse(other)
+}
+
+/// Whether more is in use than the quota has, and time pays it at the quota's rate.
+fn is_in_debt(state: State, quota: &Quota, now: Timestamp) -> bool {
+    match quota.algorithm() {
+        Algorithm::FixedWindow => fixed_window::is_in_debt(state, quota, now),
+        Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::is_in_debt(state, quota, now),
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::is_in_debt(state, quota, now),
+        _ => usage(Some(state), quota, now).used > quota.capacity(),
+    }
+}
+
+/// The same in use, of which what is beyond a window's count is no debt: it is not carried over to the next window.
+fn lapsing(state: State, quota: &Quota, now: Timestamp) -> State {
+    match quota.algorithm() {
+        Algorithm::FixedWindow => fixed_window::lapsing(state, quota, now),
+        Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::lapsing(state, quota, now),
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::lapsing(state, quota, now),
+        _ => state,
     }
 }
 

@@ -1,10 +1,11 @@
 //! What the limiter answers to one request: a verdict per check, in the order of the checks.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::algorithm::{self, Outcome, State, Usage};
+use super::algorithm::{self, Algorithm, Outcome, State, Usage};
 use super::quota::Quota;
 use super::timestamp::Timestamp;
 
@@ -27,6 +28,8 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// Whether the outcome counts.
     pub enforcement: Enforcement,
+    /// Seconds until a counter with a history has more left, rounded up; 0 where the counter itself says it.
+    pub(super) more: u32,
     /// Nanoseconds.
     pub(super) delay: u64,
     pub(super) counter: Option<(Quota, Option<State>)>,
@@ -41,6 +44,24 @@ impl Verdict {
     /// The counter after this decision: charged if the request passed, as it was if not.
     pub fn usage(&self, now: Timestamp) -> Option<Usage> {
         self.counter.as_ref().map(|(quota, state)| algorithm::usage(*state, quota, now))
+    }
+
+    /// How long until more is left than now, in requests that cost so many units each, if nothing else is charged. `None`
+    /// where all is left, and of concurrent requests, of which nobody knows.
+    pub fn until_more(&self, price: NonZeroU32, now: Timestamp) -> Option<Duration> {
+        let (quota, state) = self.counter.as_ref()?;
+        let usage = algorithm::usage(*state, quota, now);
+        if usage.used == 0 || matches!(quota.algorithm(), Algorithm::InFlight | Algorithm::Ban) {
+            return None;
+        }
+        if self.more > 0 {
+            return Some(Duration::from_secs(self.more.into()));
+        }
+        let wanted = (usage.remaining / price).saturating_add(1).saturating_mul(price.get());
+        match algorithm::evaluate(*state, quota, wanted, now).1 {
+            Outcome::Exceed { retry_after } => retry_after,
+            Outcome::Conform => None,
+        }
     }
 
     /// Over the limit, enforced or not.

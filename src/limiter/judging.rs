@@ -1,6 +1,9 @@
 //! One check against what its counter says.
 
+use std::time::Duration;
+
 use super::Check;
+use super::algorithm::history::History;
 use super::algorithm::{self, Counter, Outcome, State};
 use super::decision::{Enforcement, Verdict};
 use super::key::Fingerprint;
@@ -43,7 +46,7 @@ pub(super) fn plain(shard: &mut Shard, check: &Check, key: Fingerprint, now: Tim
         counter.keep(check.meter.id, next);
     }
     let counter = Some((*quota, Some(next)));
-    Some(Verdict { outcome, enforcement: check.enforcement, delay: 0, counter })
+    Some(Verdict { outcome, enforcement: check.enforcement, more: 0, delay: 0, counter })
 }
 
 /// The verdict of one check and, if it is to be charged should the request pass, the state to keep.
@@ -55,14 +58,15 @@ pub(super) fn evaluate(
 ) -> (Verdict, Option<State>) {
     let enforcement = check.enforcement;
     let Some(quota) = shard.quota(check.meter.id) else {
-        return (Verdict { outcome: Outcome::Conform, enforcement, delay: 0, counter: None }, None);
+        return (Verdict { outcome: Outcome::Conform, enforcement, more: 0, delay: 0, counter: None }, None);
     };
     let Before { counter, held } = before;
     let (mut next, outcome) = match check.charging {
         Charging::OnArrival if held == 0 => algorithm::evaluate(counter, quota, check.cost, now),
         _ => reservation::evaluate(counter, quota, (check.cost, held), now),
     };
-    let mut verdict = Verdict { outcome, enforcement, delay: 0, counter: Some((*quota, Some(next))) };
+    let more = if let Counter::Long(history) = counter { until_more(history, quota, now) } else { 0 };
+    let mut verdict = Verdict { outcome, enforcement, more, delay: 0, counter: Some((*quota, Some(next))) };
     if held > 0 && check.charging == Charging::OnArrival {
         // Clients see what others hold, and the counter keeps what this request costs.
         next = algorithm::evaluate(counter, quota, check.cost, now).0;
@@ -72,6 +76,18 @@ pub(super) fn evaluate(
         Some(terms) => on_terms(terms, check, (&mut verdict, next), (before, quota), now),
     };
     (verdict, kept)
+}
+
+/// Seconds until the first units of a history that is in use leave, or enough of a debt for one to be left.
+fn until_more(history: &History, quota: &Quota, now: Timestamp) -> u32 {
+    let used = history.in_short(quota, now).extra;
+    let wanted = quota.capacity().saturating_sub(used.saturating_sub(1)).max(1);
+    match algorithm::evaluate(history, quota, wanted, now).1 {
+        Outcome::Exceed { retry_after: Some(wait) } if used > 0 => {
+            u32::try_from(wait.as_nanos().div_ceil(1_000_000_000)).unwrap_or(u32::MAX)
+        }
+        _ => 0,
+    }
 }
 
 /// The same for a check that asks more than whether there is room.
@@ -109,17 +125,47 @@ fn delayed(
 ) -> Option<State> {
     let Outcome::Exceed { retry_after: Some(wait) } = verdict.outcome else { return None };
     // Nobody knows when what is held comes back.
-    if wait > slack.most() || check.charging != Charging::OnArrival || held > 0 {
+    if check.charging != Charging::OnArrival || held > 0 {
         return None;
     }
     let state = counter.in_short(quota, now);
-    let next = algorithm::charge(state, quota, check.cost.into(), now);
-    let owed = algorithm::usage(Some(next), quota, now).used.saturating_sub(quota.capacity());
-    if u64::from(owed) > slack.most_owed(check.cost) {
+    let place = until_place((slack, wait), check.cost, (state, quota), now);
+    if !place.is_zero() {
+        verdict.outcome = Outcome::Exceed { retry_after: Some(place) };
         return None;
     }
+    let next = algorithm::charge(state, quota, check.cost.into(), now);
     verdict.outcome = Outcome::Conform;
     verdict.delay = saturating_nanos(wait);
     verdict.counter = Some((*quota, Some(next)));
     Some(next)
+}
+
+/// How long until a request that has to wait so long now has a place in the queue: its wait is short enough and few
+/// enough wait before it. Nothing where it has one.
+fn until_place(
+    (slack, wait): (Slack, Duration),
+    cost: u32,
+    (state, quota): (Option<State>, &Quota),
+    now: Timestamp,
+) -> Duration {
+    let shorter = wait.saturating_sub(slack.most());
+    let fewer = algorithm::until_owed(state, quota, (cost, slack.most_owed(cost)), now);
+    match shorter.max(fewer) {
+        Duration::ZERO => Duration::ZERO,
+        place => place.saturating_add(algorithm::rounding(quota)),
+    }
+}
+
+/// What a check would say to the same request again, when its counter says `counter`.
+pub(super) fn again(check: &Check, (counter, quota): (Counter<'_>, &Quota), now: Timestamp) -> Outcome {
+    let (_, outcome) = algorithm::evaluate(counter, quota, check.cost, now);
+    match (outcome, check.terms.map(|terms| terms.role)) {
+        (Outcome::Exceed { retry_after: Some(wait) }, Some(Role::Delay(slack))) => {
+            let state = counter.in_short(quota, now);
+            let place = until_place((slack, wait), check.cost, (state, quota), now);
+            Outcome::Exceed { retry_after: Some(place) }
+        }
+        (outcome, _) => outcome,
+    }
 }

@@ -41,6 +41,17 @@ impl KeyHasher {
     }
 }
 
+impl KeyHasher {
+    /// A name for whom `key` stands in `scope` that says nothing about it, for clients to see. Not the hash itself: that
+    /// may hold the key, and would say which keys fall together in the table.
+    pub fn alias(&self, key: KeyHash, scope: &str) -> [u8; 8] {
+        let mut hasher = sip::SipHasher13::new_with_keys(self.secret[1], !self.secret[0]);
+        key.0.into_iter().for_each(|word| hasher.write_u64(word));
+        hasher.write(scope.as_bytes());
+        hasher.finish().to_le_bytes()
+    }
+}
+
 impl std::fmt::Debug for KeyHasher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("KeyHasher(secret)")

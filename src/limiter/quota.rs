@@ -14,7 +14,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::algorithm::Algorithm;
+use super::algorithm::{self, Algorithm};
 use super::elastic::{Prices, Stretch};
 use super::percent::Percent;
 use super::timestamp::saturating_nanos;
@@ -214,6 +214,9 @@ pub enum QuotaError {
     /// A burst for an algorithm that has none.
     #[error("`burst` has no meaning for {0}")]
     NoBurst(Algorithm),
+    /// A bucket into which a refill does not fit.
+    #[error("more than `burst`, which is all that a bucket holds, got {0}")]
+    Overflowing(NonZeroU32),
     /// More than a log remembers of each key.
     #[error("more than {MOST_LOGGED} requests to remember of each key, got {0}")]
     TooMany(Limit),
@@ -240,12 +243,11 @@ impl Quota {
             return Err(QuotaError::TooMany(limit));
         }
         let burst = burst.unwrap_or(limit.count);
-        let interval = span(u128::from(period), count);
-        let refill = span(u128::from(period) * u128::from(burst.get()), count);
-        match (interval, refill) {
-            (Some(interval), Some(tolerance))
-                if period <= LONGEST_REFILL && tolerance.whole <= LONGEST_REFILL =>
-            {
+        if algorithm == Algorithm::RefillBucket && burst < limit.count {
+            return Err(QuotaError::Overflowing(limit.count));
+        }
+        match spans(algorithm, period, count, burst.get().into()) {
+            Some((interval, tolerance)) if period <= LONGEST_REFILL && tolerance.whole <= LONGEST_REFILL => {
                 let quota = Self {
                     interval: interval.whole,
                     tolerance: tolerance.whole,
@@ -335,9 +337,8 @@ impl Quota {
         let prices = Prices::new(stretch, most).ok_or(no_shares)?;
         let shares = u64::from(prices.full().get());
         let finer = |number: u64| u32::try_from(number * shares).ok().and_then(NonZeroU32::new);
-        let interval = span(u128::from(self.period()), count * shares).ok_or(no_shares)?;
-        let tolerance = span(u128::from(self.period()) * u128::from(burst * shares), count * shares);
-        let tolerance = tolerance.ok_or(no_shares)?;
+        let spans = spans(self.algorithm, self.period(), count * shares, burst * shares);
+        let (interval, tolerance) = spans.ok_or(no_shares)?;
         let stretched = Self {
             interval: interval.whole,
             tolerance: tolerance.whole,
@@ -413,7 +414,8 @@ impl Quota {
     /// Whether its counters mean under `other` just what they mean under this, which may allow more or less.
     pub(super) fn counts_like(&self, other: &Self) -> bool {
         let like = |quota: &Self| (quota.algorithm, quota.window(), quota.shares, quota.interval_part);
-        !self.algorithm.has_burst() && like(self) == like(other)
+        let by_marks = !self.algorithm.has_burst() || self.algorithm == Algorithm::RefillBucket;
+        by_marks && like(self) == like(other) && algorithm::has_like_state(self, other)
     }
 
     /// Whether time gives back under `other` what it gives back under this, when it gives it back under this.
@@ -450,6 +452,16 @@ impl Quota {
     fn in_requests(&self, units: NonZeroU32) -> NonZeroU32 {
         NonZeroU32::new(units.get() / u32::from(self.shares.get())).unwrap_or(NonZeroU32::MIN)
     }
+}
+
+/// The spacing of single units and the time in which a burst refills; nothing where they do not fit. A bucket with refills
+/// has whole periods.
+fn spans(algorithm: Algorithm, period: u64, count: u64, burst: u64) -> Option<(Span, Span)> {
+    let period = u128::from(period);
+    if algorithm == Algorithm::RefillBucket {
+        return Some((span(period, 1)?, span(period * u128::from(burst.div_ceil(count)), 1)?));
+    }
+    Some((span(period, count)?, span(period * u128::from(burst), count)?))
 }
 
 /// `numerator / count` nanoseconds, exactly; nothing where it does not fit.

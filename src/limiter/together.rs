@@ -4,6 +4,7 @@
 //! costs those rules that say so, and the ban it begins, are written under the same locks.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -184,9 +185,16 @@ impl<'a> Trial<'a> {
     fn restate(&self, verdicts: &mut [Verdict], now: Timestamp) {
         for (position, verdict) in verdicts.iter_mut().enumerate() {
             verdict.delay = 0;
-            if let Some((_, state)) = &mut verdict.counter {
-                *state =
-                    self.shard(position).state(self.place(position), self.checks[position].meter.id, now);
+            if let Some((quota, state)) = &mut verdict.counter {
+                let (shard, check) = (self.shard(position), &self.checks[position]);
+                *state = match check.charging {
+                    // All there is to a permit are those that are out.
+                    Charging::WhileServed => {
+                        let held = shard.held_of(self.keys[position], check.meter.id);
+                        Some(reservation::shown(None, quota, held, now))
+                    }
+                    _ => shard.state(self.place(position), check.meter.id, now),
+                };
             }
             if verdict.refuses()
                 && let Some(outcome) = self.outcome_of_all(position, now)
@@ -244,8 +252,8 @@ impl<'a> Trial<'a> {
         limiter: &Limiter,
         now: Timestamp,
     ) -> bool {
-        let mut overflowed = false;
-        for position in range {
+        let (mut overflowed, mut longest) = (false, Duration::ZERO);
+        for position in range.clone() {
             let check = &self.checks[position];
             let charges = check
                 .terms
@@ -261,7 +269,18 @@ impl<'a> Trial<'a> {
             let next = algorithm::charge(state, &quota, cost.into(), now);
             let kept = shard.keep(place, key, meter, next, now);
             overflowed |= limiter.note(kept);
+            let counter = shard.counter(shard.find(key), meter);
+            if let Outcome::Exceed { retry_after: Some(wait) } = judging::again(check, (counter, &quota), now)
+            {
+                longest = longest.max(wait);
+            }
             verdicts[position].counter = Some((quota, Some(next)));
+        }
+        // What was charged makes the wait longer, and may be what another limit of the rule has no room for.
+        for verdict in verdicts[range].iter_mut().filter(|verdict| verdict.refuses()) {
+            if let Outcome::Exceed { retry_after: Some(wait) } = &mut verdict.outcome {
+                *wait = longest.max(*wait);
+            }
         }
         overflowed
     }

@@ -24,6 +24,7 @@ use crate::limiter::decision::Verdict;
 use crate::limiter::timestamp::Timestamp;
 use crate::remote::service::{Answer, Descriptor, Failure, Question, Service, Status, Urgency};
 use crate::response::fallback::Kept;
+use crate::response::ietf::{Policy, QuotaUnit};
 use crate::response::rate_limit_headers::Notation;
 use crate::rules::RuleIndex;
 use crate::rules::elsewhere::{Ask, OnError, Remote};
@@ -297,11 +298,12 @@ fn check_otherwise(
     }
 }
 
-fn standing(rule: &str, status: &Status) -> Option<(Notation, Usage)> {
+fn standing(rule: &str, status: &Status) -> Option<(Notation, Policy, Usage)> {
     let (count, window) = status.limit?;
     let Status { remaining, reset, .. } = *status;
     let usage = Usage { used: count.saturating_sub(remaining), remaining, reset };
-    Some((Notation::of(rule, count, window), usage))
+    let policy = Policy::new(rule, count, QuotaUnit::Requests, Some(window));
+    Some((Notation::of(rule, count, window), policy, usage))
 }
 
 /// Asks for rules that only look on, and counts what they would have done.

@@ -14,6 +14,7 @@ use crate::limiter::decision::{Decision, Enforcement, Verdict};
 use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
+use crate::response::ietf::{self, Policy, ServiceLimit};
 use crate::response::rate_limit_headers::{
     self, Fields, Notation, Standing, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
     X_WEIR_OVER_LIMIT,
@@ -52,7 +53,7 @@ pub(super) struct Told {
     /// They refuse it, or nobody knows whether they would.
     pub(super) refused: bool,
     /// How the client stands with them.
-    pub(super) standings: Vec<(Notation, Usage)>,
+    pub(super) standings: Vec<(Notation, Policy, Usage)>,
     /// What they have the client told.
     pub(super) headers: HeaderMap,
 }
@@ -235,7 +236,7 @@ impl Limits {
         retry_after: Duration,
     ) -> HeaderMap {
         let mut headers = limited_headers(configured, retry_after);
-        self.write_headers(&mut headers, view);
+        self.write_headers(&mut headers, view, Some(retry_after));
         self.write_told(&mut headers);
         headers
     }
@@ -261,10 +262,10 @@ impl Limits {
     /// All that the client is told with the upstream's answer.
     pub(super) fn write_all(&self, reply: &mut Reply, view: &View) {
         if self.told.is_some() {
-            self.write_headers(reply.response.headers_mut(), view);
+            self.write_headers(reply.response.headers_mut(), view, None);
         } else {
             let is_such = |name: &str| name.starts_with("x-ratelimit-") || name.starts_with("ratelimit");
-            self.write_headers(reply.fields(is_such), view);
+            self.write_headers(reply.fields(is_such), view, None);
         }
         let headers = reply.response.headers_mut();
         self.write_marks(headers, view);
@@ -280,8 +281,9 @@ impl Limits {
         }
     }
 
-    /// Tells the client how it stands, as far as the configuration wants it told.
-    pub(super) fn write_headers(&self, fields: &mut dyn Fields, view: &View) {
+    /// Tells the client how it stands, as far as the configuration wants it told; one that is rejected, beside when to
+    /// come again.
+    pub(super) fn write_headers(&self, fields: &mut dyn Fields, view: &View, retry_after: Option<Duration>) {
         let Settings { ratelimit_headers, ietf_headers } = view.policy.response;
         if self.selected.is_empty() && self.told.is_none() {
             return;
@@ -291,31 +293,66 @@ impl Limits {
             Visibility::Limited => self.is_refused(),
             Visibility::Off => false,
         };
-        if !visible && !ietf_headers {
-            return;
+        if visible {
+            self.write_envoy(fields, view);
         }
+        if ietf_headers {
+            self.write_ietf(fields, view, retry_after);
+        }
+    }
+
+    /// The checks that responses tell about: of several checks of one counter the last.
+    fn shown(&self) -> impl Iterator<Item = (&Selected, &Verdict)> + '_ {
+        let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
+        let shown = checked.filter(|(position, (_, verdict))| {
+            verdict.enforcement != Enforcement::Shadow && self.last_of_counter(*position).is_none()
+        });
+        shown.map(|(_, checked)| checked)
+    }
+
+    fn write_envoy(&self, fields: &mut dyn Fields, view: &View) {
         let told = self.told.iter().flat_map(|told| &told.standings);
-        let told = told.map(|(notation, usage)| Standing { notation, grown: None, usage: *usage });
+        let told = told.map(|(notation, _, usage)| Standing { notation, grown: None, usage: *usage });
         let standings: SmallVec<[Standing<'_>; 4]> = self
-            .selected
-            .iter()
-            .zip(self.decision.verdicts())
-            .enumerate()
-            .filter(|(at, (_, verdict))| {
-                verdict.enforcement != Enforcement::Shadow && self.last_of_counter(*at).is_none()
-            })
-            .filter_map(|(_, (selected, verdict))| {
+            .shown()
+            .filter_map(|(selected, verdict)| {
                 let usage = verdict.usage(self.at)?.at_price(selected.price);
                 Some(Standing { notation: view.notation(selected)?, grown: grown(selected, verdict), usage })
             })
             .chain(told)
             .collect();
-        if visible {
-            rate_limit_headers::write_envoy(fields, &standings);
-        }
-        if ietf_headers {
-            rate_limit_headers::write_ietf(fields, &standings);
-        }
+        rate_limit_headers::write_envoy(fields, &standings);
+    }
+
+    /// `retry-after` must not be earlier than a `t` beside it (the draft, "Server Behavior"): that of a limit that
+    /// rejects is at most as long, as with a queue, and that of another is left out where it is longer.
+    fn write_ietf(&self, fields: &mut dyn Fields, view: &View, retry_after: Option<Duration>) {
+        let fitting = |more: Option<Duration>, rejects: bool| match retry_after {
+            Some(most) if rejects => more.map(|more| more.min(most)),
+            Some(most) => more.filter(|more| *more <= most),
+            None => more,
+        };
+        let told = self.told.iter().flat_map(|told| &told.standings).map(|(_, policy, usage)| ServiceLimit {
+            policy,
+            grown: None,
+            remaining: usage.remaining,
+            until_more: fitting(Some(usage.reset), usage.remaining == 0),
+            partition: None,
+        });
+        let limits: SmallVec<[ServiceLimit<'_>; 4]> = self
+            .shown()
+            .filter_map(|(selected, verdict)| {
+                Some(ServiceLimit {
+                    policy: view.policies.policy(selected)?,
+                    grown: grown(selected, verdict),
+                    remaining: verdict.usage(self.at)?.at_price(selected.price).remaining,
+                    until_more: fitting(verdict.until_more(selected.price, self.at), verdict.refuses()),
+                    partition: view.policies.partition(selected),
+                })
+            })
+            .chain(told)
+            .collect();
+        ietf::write(fields, &limits);
     }
 }
 

@@ -1,8 +1,7 @@
-//! `x-ratelimit-limit`, `-remaining` and `-reset` as Envoy writes them, and the IETF draft's two headers.
+//! `x-ratelimit-limit`, `-remaining` and `-reset` as Envoy writes them.
 //!
 //! Envoy follows draft-polli-ratelimit-headers-03: the limit of the counter with the least left (the first on
 //! ties), then every limit as a quota policy with its window; remaining and reset are of that one counter.
-//! The IETF form is draft-ietf-httpapi-ratelimit-headers-10: structured lists with a member per limit.
 
 use std::time::Duration;
 
@@ -19,10 +18,6 @@ pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelim
 pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 /// The rules over whose limits a request has passed, one per line: for the upstream and the client.
 pub const X_WEIR_OVER_LIMIT: HeaderName = HeaderName::from_static("x-weir-over-limit");
-/// The IETF draft's state header.
-pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// The IETF draft's policy header.
-pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// How a limit is written, worked out once: nothing about it changes from answer to answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,33 +133,6 @@ pub fn write_envoy(fields: &mut dyn Fields, standings: &[Standing<'_>]) {
     fields.set_number(X_RATELIMIT_RESET, whole_seconds(least.usage.reset));
 }
 
-/// Sets the IETF draft's two headers; does nothing where no limit applies.
-pub fn write_ietf(fields: &mut dyn Fields, standings: &[Standing<'_>]) {
-    let (mut state, mut policy) = (Vec::new(), Vec::new());
-    for standing in standings {
-        for text in [&mut state, &mut policy] {
-            if !text.is_empty() {
-                text.extend_from_slice(b", ");
-            }
-            text.push(b'"');
-            text.extend_from_slice(standing.notation.name.as_bytes());
-            text.push(b'"');
-        }
-        state.extend_from_slice(b";r=");
-        push_number(&mut state, standing.usage.remaining.into());
-        state.extend_from_slice(b";t=");
-        push_number(&mut state, whole_seconds(standing.usage.reset));
-        policy.extend_from_slice(b";q=");
-        push_number(&mut policy, standing.count().into());
-        policy.extend_from_slice(b";w=");
-        push_number(&mut policy, standing.notation.window);
-    }
-    if !state.is_empty() {
-        fields.set_text(RATELIMIT, state);
-        fields.set_text(RATELIMIT_POLICY, policy);
-    }
-}
-
 /// A duration in seconds, rounded up: a client told to wait must not come too early.
 pub fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
@@ -177,7 +145,7 @@ pub fn number(number: u64) -> HeaderValue {
     small.map_or_else(|| HeaderValue::from(number), |text| HeaderValue::from_static(text))
 }
 
-fn push_number(text: &mut Vec<u8>, number: u64) {
+pub(super) fn push_number(text: &mut Vec<u8>, number: u64) {
     text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
@@ -213,9 +181,6 @@ mod tests {
         assert_eq!(headers[X_RATELIMIT_LIMIT], "1000, 10;w=1;name=\"fast\", 1000;w=3600;name=\"slow\"");
         assert_eq!(headers[X_RATELIMIT_REMAINING], "3");
         assert_eq!(headers[X_RATELIMIT_RESET], "1805");
-        write_ietf(&mut headers, &standings);
-        assert_eq!(headers[RATELIMIT], "\"fast\";r=9;t=1, \"slow\";r=3;t=1805");
-        assert_eq!(headers[RATELIMIT_POLICY], "\"fast\";q=10;w=1, \"slow\";q=1000;w=3600");
     }
 
     #[test]
@@ -251,16 +216,13 @@ mod tests {
         let standing = Standing { notation: &notation, grown: Some(25), usage: usage(7, Duration::ZERO) };
         let mut headers = HeaderMap::new();
         write_envoy(&mut headers, &[standing]);
-        write_ietf(&mut headers, &[standing]);
         assert_eq!(headers[X_RATELIMIT_LIMIT], "25, 25;w=1;name=\"per-ip\"");
-        assert_eq!(headers[RATELIMIT_POLICY], "\"per-ip\";q=25;w=1");
     }
 
     #[test]
     fn no_limit_no_headers() {
         let mut headers = HeaderMap::new();
         write_envoy(&mut headers, &[]);
-        write_ietf(&mut headers, &[]);
         assert!(headers.is_empty());
     }
 }

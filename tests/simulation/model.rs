@@ -20,7 +20,12 @@ pub(crate) struct Counter {
 impl Counter {
     pub(crate) fn new(quota: &Quota) -> Self {
         let used = Used::new(quota, 0, 0);
-        Self { least: used.clone(), most: used, slack: u64::from(rounds(quota)), spoilt_until: 0 }
+        Self {
+            least: used.clone(),
+            most: used.at_most(quota, 0),
+            slack: u64::from(rounds(quota)),
+            spoilt_until: 0,
+        }
     }
 
     /// Whether the limit is kept if so many units pass.
@@ -111,7 +116,7 @@ impl Counter {
         let least = self.least.units(from, then, Side::Least) * ratio.0 / ratio.1;
         let most = ((self.most.units(from, then, Side::Most) + self.slack) * ratio.0).div_ceil(ratio.1);
         self.least = Used::new(to, least, now).at_least();
-        self.most = Used::new(to, most, now);
+        self.most = Used::new(to, most, now).at_most(to, now);
         self.slack = u64::from(rounds(to));
     }
 }

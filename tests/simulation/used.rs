@@ -2,7 +2,8 @@
 //!
 //! Each algorithm is held to its own definition. Where the limiter may round, or may keep less than it was told
 //! (units of a history that a reload or a restart has said in short leave together), there are two answers: what
-//! is in use at least, and what it may say is in use at most.
+//! is in use at least, and what it may say is in use at most. At least, a window's debt ends with it, as that of a
+//! limit that was lowered does; at most, each window that ends pays one count of it.
 
 use weir::limiter::algorithm::Algorithm;
 use weir::limiter::quota::Quota;
@@ -24,9 +25,9 @@ pub(crate) enum Used {
     /// Units times the period's nanoseconds at a moment, and what was charged since.
     Level { base: u128, since: u64, events: Vec<(u64, u64)> },
     /// Units between two marks of the clock.
-    Window { window: u64, units: u64 },
+    Window { window: u64, units: u64, owes: bool },
     /// The same, and of the window before.
-    Sliding { window: u64, current: u64, previous: u64 },
+    Sliding { window: u64, current: u64, previous: u64, owes: bool },
     /// Units by the tick in which they were charged; in one lump they leave together.
     Ticks { entries: Vec<(u64, u64)>, lump: bool },
     /// What is only ever held.
@@ -41,12 +42,15 @@ impl Used {
             (Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket, _) => {
                 Self::Level { base: u128::from(units) * period(quota), since: now, events: Vec::new() }
             }
-            (Algorithm::FixedWindow, _) => Self::Window { window, units },
-            (Algorithm::SlidingWindow, false) => Self::Sliding { window, current: units, previous: 0 },
+            (Algorithm::FixedWindow, _) => Self::Window { window, units, owes: false },
+            (Algorithm::SlidingWindow, false) => {
+                Self::Sliding { window, current: units, previous: 0, owes: false }
+            }
             (Algorithm::SlidingWindow | Algorithm::SlidingLog, _) => {
                 let entries = if units > 0 { vec![(tick_of(quota, now), units)] } else { Vec::new() };
                 Self::Ticks { lump: !entries.is_empty(), entries }
             }
+            (Algorithm::RefillBucket, _) => unreachable!("no rule of the simulation has one"),
             (Algorithm::InFlight | Algorithm::Ban, _) => Self::Nothing,
         }
     }
@@ -56,6 +60,15 @@ impl Used {
         if let Self::Ticks { lump, .. } = &mut self {
             *lump = false;
         }
+        self
+    }
+
+    /// The same for the most there is: what is beyond the count is a debt.
+    pub(crate) fn at_most(mut self, quota: &Quota, now: u64) -> Self {
+        if let Self::Window { owes, .. } | Self::Sliding { owes, .. } = &mut self {
+            *owes = true;
+        }
+        self.put_off(quota, now);
         self
     }
 
@@ -94,14 +107,24 @@ impl Used {
                     Some((_, of_it)) => *of_it += units,
                     None => entries.push((tick, units)),
                 }
-                // In debt it remembers no more of them than can decide anything; the oldest seem younger.
-                let most = usize::try_from(capacity(quota)).unwrap_or(usize::MAX).saturating_add(1);
-                while side == Side::Most && entries.len() > most {
-                    let (_, oldest) = entries.remove(0);
-                    entries[0].1 += oldest;
-                }
             }
             Self::Nothing => {}
+        }
+        if side == Side::Most {
+            self.put_off(quota, now);
+        }
+    }
+
+    /// What is beyond the count leaves at most as many periods later as there are counts of it, and all together.
+    fn put_off(&mut self, quota: &Quota, now: u64) {
+        let capacity = capacity(quota);
+        let Self::Ticks { entries, lump } = self else { return };
+        let units: u64 = entries.iter().map(|(_, units)| units).sum();
+        let rounds = units.saturating_sub(1) / capacity;
+        if rounds > 0 {
+            let tick =
+                entries.last().map_or(0, |(at, _)| *at).max(tick_of(quota, now) + rounds * full(quota));
+            (*entries, *lump) = (vec![(tick, units)], true);
         }
     }
 
@@ -123,12 +146,12 @@ impl Used {
                     }
                 }
             }
-            Self::Window { window, units: used } => {
+            Self::Window { window, units: used, .. } => {
                 if window_of(quota, charged) == *window {
                     *used = used.saturating_sub(units);
                 }
             }
-            Self::Sliding { window, current, previous } => {
+            Self::Sliding { window, current, previous, .. } => {
                 let of_it = window_of(quota, charged);
                 if of_it == *window {
                     *current = current.saturating_sub(units);
@@ -180,16 +203,16 @@ impl Used {
                 let events = [events.as_slice(), &[(now, 0)]].concat();
                 (level(quota, (*base, *since), &events).0, period(quota))
             }
-            Self::Window { window, units } if *window >= window_of(quota, now) => ((*units).into(), 1),
-            Self::Window { .. } | Self::Nothing => (0, 1),
-            Self::Sliding { window, current, previous } => {
+            Self::Window { window, units, owes } => {
+                let ended = window_of(quota, now).saturating_sub(*window);
+                (u128::from(after(ended, *units, *owes, quota)), 1)
+            }
+            Self::Nothing => (0, 1),
+            Self::Sliding { window, current, previous, owes } => {
                 let (at, period) = (window_of(quota, now), period(quota));
-                let (current, previous, elapsed) = match at.saturating_sub(*window) {
-                    0 if at < *window => (*current, *previous, 0),
-                    0 => (*current, *previous, u128::from(now) % period),
-                    1 => (0, *current, u128::from(now) % period),
-                    _ => (0, 0, 0),
-                };
+                let elapsed = if at < *window { 0 } else { u128::from(now) % period };
+                let (current, previous) =
+                    slid(at.saturating_sub(*window), (*current, *previous), *owes, quota);
                 (u128::from(current) + (u128::from(previous) * (period - elapsed)).div_ceil(period), 1)
             }
             Self::Ticks { entries, lump } => {
@@ -209,10 +232,12 @@ impl Used {
     fn pass_to(&mut self, quota: &Quota, now: u64) {
         let at = window_of(quota, now);
         match self {
-            Self::Window { window, units } if *window < at => (*window, *units) = (at, 0),
-            Self::Sliding { window, current, previous } if *window < at => {
-                *previous = if *window + 1 == at { *current } else { 0 };
-                (*window, *current) = (at, 0);
+            Self::Window { window, units, owes } if *window < at => {
+                (*window, *units) = (at, after(at - *window, *units, *owes, quota));
+            }
+            Self::Sliding { window, current, previous, owes } if *window < at => {
+                (*current, *previous) = slid(at - *window, (*current, *previous), *owes, quota);
+                *window = at;
             }
             Self::Ticks { entries, lump } => {
                 entries.retain(|(tick, _)| end_of(quota, *tick) > now);
@@ -221,6 +246,33 @@ impl Used {
             _ => {}
         }
     }
+}
+
+/// What is left of a window's units when so many windows have ended.
+fn after(ended: u64, units: u64, owes: bool, quota: &Quota) -> u64 {
+    match ended {
+        0 => units,
+        _ if owes => units.saturating_sub(ended.saturating_mul(capacity(quota))),
+        _ => 0,
+    }
+}
+
+/// The same of a window and the one before it.
+fn slid(ended: u64, (current, previous): (u64, u64), owes: bool, quota: &Quota) -> (u64, u64) {
+    match ended {
+        0 => (current, previous),
+        _ if owes => {
+            let before = after(ended - 1, current, owes, quota);
+            (before.saturating_sub(capacity(quota)), before.min(capacity(quota)))
+        }
+        1 => (0, current),
+        _ => (0, 0),
+    }
+}
+
+/// How long units count fully.
+fn full(quota: &Quota) -> u64 {
+    end_of(quota, 0) - tick_length(quota)
 }
 
 /// Units that pass at once.

@@ -173,7 +173,7 @@ fn has_several_networks(raw: &raw::Rule) -> bool {
 
 /// Limits are the other service's, unless it does not answer.
 fn check_limits(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) {
-    let given = [("limit", raw.limit.is_some()), ("limits", raw.limits.is_some())];
+    let given = limits::written_keys(raw);
     for (name, _) in given.into_iter().chain(limits::particulars(raw)).filter(|(_, is_given)| *is_given) {
         let fault = Fault::new(format!("`{name}` has no meaning here: the limit is the other service's"));
         report.key(at.key(name), fault.hint("with `on_error: local` it holds where that does not answer"));

@@ -8,20 +8,29 @@ use crate::config::parse::{self, word};
 use crate::config::problem::{Fault, Report};
 use crate::config::raw;
 use crate::limiter::algorithm::Algorithm;
-use crate::limiter::quota::{Limit, Quota, QuotaError, Unit};
+use crate::limiter::quota::{Limit, MOST_LOGGED, Quota, QuotaError, Unit};
 use crate::rules::rule::{RuleLimit, Throttle};
 
-/// From this period on, what gcra and the buckets admit in the first one surprises people: who writes
-/// `1000/d` means a quota, and gets up to 2000 on the first day.
-const SURPRISING: Unit = Unit::Hour;
+/// From this period on, what gcra and the buckets admit in the first one surprises people: who writes `100/min` may
+/// mean a quota, and gets up to 199 in the first minute.
+const SURPRISING: Unit = Unit::Minute;
 
 /// One limit and where its parts stand.
 struct Entry<'a> {
-    rate: &'a str,
-    rate_at: At<'a>,
+    written: Written<'a>,
+    at: At<'a>,
     burst: Option<NonZeroU32>,
     burst_at: At<'a>,
     algorithm: Algorithm,
+}
+
+/// How a limit is written.
+#[derive(Clone, Copy)]
+enum Written<'a> {
+    /// So many per time.
+    Rate(&'a str),
+    /// So many at once every so often.
+    Bucket(&'a raw::TokenBucket),
 }
 
 /// The limits of the rule at `at`, which `throttle` is for.
@@ -31,8 +40,11 @@ pub(super) fn compile(
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Vec<RuleLimit> {
+    if let Some(bucket) = &raw.token_bucket {
+        return bucket_of(raw, bucket, at, report).into_iter().collect();
+    }
     match (&raw.limit, &raw.limits) {
-        (None, None) if report.is_faulty(at.key("limit")) || report.is_faulty(at.key("limits")) => Vec::new(),
+        (None, None) if written_keys(raw).iter().any(|(key, _)| report.is_faulty(at.key(key))) => Vec::new(),
         (None, None) if elsewhere::needs_no_limit(raw) || report.is_faulty(at.key("scope")) => Vec::new(),
         (None, None) if raw.in_flight.is_some() || report.is_faulty(at.key("in_flight")) => Vec::new(),
         (None, None) if matches!(raw.scope, Some(raw::Scope::Elsewhere(_))) => {
@@ -42,7 +54,8 @@ pub(super) fn compile(
             Vec::new()
         }
         (None, None) => {
-            let missing = "missing, a rule that limits needs `limit`, `limits` or `in_flight`";
+            let missing =
+                "missing, a rule that limits needs `limit`, `limits`, `token_bucket` or `in_flight`";
             report.value(at.key("limit"), Fault::new(missing).hint("`action: allow` or `deny` needs none"));
             Vec::new()
         }
@@ -53,8 +66,8 @@ pub(super) fn compile(
         (Some(rate), None) => {
             let algorithm = algorithm(raw.algorithm.as_ref()).unwrap_or_default();
             let entry = Entry {
-                rate: &rate.0,
-                rate_at: at.key("limit"),
+                written: Written::Rate(&rate.0),
+                at: at.key("limit"),
                 burst: burst(raw.burst).or_else(|| queued(algorithm, throttle)),
                 burst_at: at.key("burst"),
                 algorithm,
@@ -63,6 +76,45 @@ pub(super) fn compile(
         }
         (None, Some(entries)) => several(entries, at.key("limits"), (raw, throttle), at, report),
     }
+}
+
+/// The bucket that is the only limit of the rule at `at`.
+fn bucket_of(
+    raw: &raw::Rule,
+    bucket: &raw::TokenBucket,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Option<RuleLimit> {
+    let others = [("limit", raw.limit.is_some()), ("limits", raw.limits.is_some())];
+    for (other, _) in others.iter().filter(|(_, is_given)| *is_given) {
+        let fault = Fault::new(format!("both `{other}` and `token_bucket`, expected one of them"));
+        report.key(at.key(other), fault.hint("`limits` takes several, a `token_bucket` among them"));
+    }
+    only_algorithm(raw.algorithm.is_some(), at, report);
+    let entry = Entry {
+        written: Written::Bucket(bucket),
+        at: at.key("token_bucket"),
+        burst: burst(raw.burst),
+        burst_at: at.key("burst"),
+        algorithm: Algorithm::RefillBucket,
+    };
+    quota(&entry, report)
+}
+
+/// A bucket is an algorithm by itself.
+fn only_algorithm(is_given: bool, at: At<'_>, report: &mut Report<'_>) {
+    if is_given {
+        report.key(at.key("algorithm"), "`algorithm` has no meaning with `token_bucket`");
+    }
+}
+
+/// The keys by which a rule's limits are written, and whether they are there.
+pub(super) fn written_keys(raw: &raw::Rule) -> [(&'static str, bool); 3] {
+    [
+        ("limit", raw.limit.is_some()),
+        ("limits", raw.limits.is_some()),
+        ("token_bucket", raw.token_bucket.is_some()),
+    ]
 }
 
 /// The keys that say more of a rule's limits, and whether they are there.
@@ -91,16 +143,17 @@ pub(super) fn several(
             raw::Limit::Rate(_) => None,
             raw::Limit::Map(map) => Some(map),
         };
-        let algorithm = map.and_then(|map| algorithm(map.algorithm.as_ref())).unwrap_or(inherited);
+        let (written, name) = written(raw, entry_at, report)?;
+        let algorithm = match written {
+            Written::Bucket(_) => Algorithm::RefillBucket,
+            Written::Rate(_) => map.and_then(|map| algorithm(map.algorithm.as_ref())).unwrap_or(inherited),
+        };
         let own = map.and_then(|map| burst(map.burst));
         let from_rule = burst(rule.burst).filter(|_| own.is_none() && algorithm.has_burst());
         takes_burst |= from_rule.is_some();
         let entry = Entry {
-            rate: match raw {
-                raw::Limit::Rate(rate) => &rate.0,
-                raw::Limit::Map(map) => &map.limit.as_ref()?.0,
-            },
-            rate_at: if map.is_some() { entry_at.key("limit") } else { entry_at.same() },
+            written,
+            at: name.map_or_else(|| entry_at.same(), |name| entry_at.key(name)),
             burst: own.or(from_rule).or_else(|| queued(algorithm, throttle)),
             burst_at: if own.is_some() { entry_at.key("burst") } else { at.key("burst") },
             algorithm,
@@ -113,11 +166,58 @@ pub(super) fn several(
     limits
 }
 
+/// How an entry of `limits` is written, and by which key if by any.
+fn written<'a>(
+    raw: &'a raw::Limit,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Option<(Written<'a>, Option<&'static str>)> {
+    let map = match raw {
+        raw::Limit::Rate(rate) => return Some((Written::Rate(&rate.0), None)),
+        raw::Limit::Map(map) => map,
+    };
+    match (&map.limit, &map.token_bucket) {
+        (Some(_), Some(_)) => {
+            report.key(at.key("token_bucket"), "both `limit` and `token_bucket`, expected one of them");
+            None
+        }
+        (None, None) => {
+            let is_faulty = report.is_faulty(at.key("limit")) || report.is_faulty(at.key("token_bucket"));
+            if !is_faulty {
+                report.value(at.key("limit"), "missing, expected this or `token_bucket`");
+            }
+            None
+        }
+        (Some(rate), None) => Some((Written::Rate(&rate.0), Some("limit"))),
+        (None, Some(bucket)) => {
+            only_algorithm(map.algorithm.is_some(), at, report);
+            Some((Written::Bucket(bucket), Some("token_bucket")))
+        }
+    }
+}
+
+/// A bucket's refills as a rate; the schema lets only numbers through that fit.
+fn refills(bucket: &raw::TokenBucket, at: At<'_>, report: &mut Report<'_>) -> Option<Limit> {
+    let refill = bucket.refill.and_then(|refill| u32::try_from(refill).ok()).and_then(NonZeroU32::new);
+    let every_at = at.key("every");
+    let every = report.take(every_at.same(), parse::duration(&bucket.every.as_ref()?.0))?;
+    match parse::whole_period(every) {
+        Some(period) => Some(Limit::new(refill?, period)),
+        None => {
+            report.value(every_at, "must be at least 1ms, got 0");
+            None
+        }
+    }
+}
+
 fn quota(entry: &Entry<'_>, report: &mut Report<'_>) -> Option<RuleLimit> {
-    let limit = report.take(entry.rate_at, parse::rate(entry.rate))?;
+    let limit = match entry.written {
+        Written::Rate(rate) => report.take(entry.at.same(), parse::rate(rate))?,
+        Written::Bucket(bucket) => refills(bucket, entry.at.same(), report)?,
+    };
     match Quota::new(entry.algorithm, limit, entry.burst) {
         Ok(quota) => {
-            note_first_period(&quota, entry.rate_at, report);
+            note_first_period(&quota, entry.at.same(), report);
             Some(quota.into())
         }
         Err(error) => {
@@ -126,9 +226,13 @@ fn quota(entry: &Entry<'_>, report: &mut Report<'_>) -> Option<RuleLimit> {
                 (QuotaError::TooSlow, None) => Fault::new(format!("{error}, got {limit}")),
                 (QuotaError::TooMany(_), _) => Fault::new(error.to_string())
                     .hint("`algorithm: sliding_window` with `precision` remembers sums"),
-                (QuotaError::NoBurst(_) | QuotaError::TooFast(_) | QuotaError::NoShares(_), _) => {
-                    Fault::new(error.to_string())
-                }
+                (
+                    QuotaError::NoBurst(_)
+                    | QuotaError::TooFast(_)
+                    | QuotaError::Overflowing(_)
+                    | QuotaError::NoShares(_),
+                    _,
+                ) => Fault::new(error.to_string()),
             };
             match error {
                 QuotaError::NoBurst(_) => report.key(entry.burst_at, fault),
@@ -136,26 +240,33 @@ fn quota(entry: &Entry<'_>, report: &mut Report<'_>) -> Option<RuleLimit> {
                 QuotaError::TooSlow
                 | QuotaError::TooMany(_)
                 | QuotaError::TooFast(_)
-                | QuotaError::NoShares(_) => report.value(entry.rate_at, fault),
+                | QuotaError::NoShares(_) => report.value(entry.at.same(), fault),
+                QuotaError::Overflowing(_) => report.value(entry.at.key("refill"), fault),
             }
             None
         }
     }
 }
 
+/// A burst, and what comes back of it one by one before the first period is over.
 fn note_first_period(quota: &Quota, at: At<'_>, report: &mut Report<'_>) {
     let Limit { count, period } = quota.limit();
-    if !quota.algorithm().has_burst() || period.nanos() < SURPRISING.nanos() {
+    let by_one =
+        matches!(quota.algorithm(), Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket);
+    let most = u64::from(count.get()).saturating_add(u64::from(quota.burst().get())).saturating_sub(1);
+    if !by_one || period.nanos() < SURPRISING.nanos() || most <= count.get().into() {
         return;
     }
-    let most = u64::from(count.get()).saturating_add(u64::from(quota.burst().get()));
     let length = match period.count().get() {
         1 => word(period.unit()).to_owned(),
         several => format!("{several} {}s", word(period.unit())),
     };
     let note = format!("{} admits burst plus refill: up to {most} in the first {length}", quota.algorithm());
-    report
-        .note(at, Fault::new(note).hint(format!("`algorithm: fixed_window` never admits more than {count}")));
+    let log = if count.get() <= MOST_LOGGED { ", `sliding_log` in any" } else { "" };
+    let hint = format!(
+        "`algorithm: fixed_window` admits at most {count} in each {length} of the clock{log}, `burst: 1` as many but one by one"
+    );
+    report.note(at, Fault::new(note).hint(hint));
 }
 
 /// A request that costs more than the burst can never pass, however long it waits.

@@ -53,7 +53,7 @@ pub(super) fn limits(
     if nested.next().is_some() {
         report.value(key_at, "`prefixes` more than once, and each would have limits of its own");
     }
-    for (name, given) in [("limit", raw.limit.is_some()), ("limits", raw.limits.is_some())] {
+    for (name, given) in limits::written_keys(raw) {
         if given {
             let fault = Fault::new(format!("`{name}` beside the limits of `client_ip.prefixes`"));
             report.key(at.key(name), fault.hint("a limit on something else is another rule"));

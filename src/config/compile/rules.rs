@@ -111,7 +111,8 @@ fn limiting(
     let mut limits = nested.unwrap_or_else(|| limits::compile(raw, throttle, at, report));
     windows::fit(raw, &mut limits, at, report);
     throttle::fit(throttle, &mut limits, at.key("throttle"), report);
-    if !is_nested && raw.limit.is_none() && raw.limits.is_none() && raw.in_flight.is_some() {
+    let is_written = limits::written_keys(raw).iter().any(|(_, is_given)| *is_given);
+    if !is_nested && !is_written && raw.in_flight.is_some() {
         throttle::without_limit(raw, at, report);
     }
     let tariff = tariff::compile(raw, &limits, at, scope, report);
@@ -150,8 +151,6 @@ fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Repo
         ("key", raw.key.is_some()),
         ("counter", raw.counter.is_some()),
         ("on_missing", raw.on_missing.is_some()),
-        ("limit", raw.limit.is_some()),
-        ("limits", raw.limits.is_some()),
         ("cost", raw.cost.is_some()),
         ("count", raw.count.is_some()),
         ("refund_on", raw.refund_on.is_some()),
@@ -162,7 +161,12 @@ fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Repo
         ("on_denied", raw.on_denied.is_some()),
         ("on_limit", raw.on_limit.is_some()),
     ];
-    for (key, _) in given.into_iter().chain(limits::particulars(raw)).filter(|(_, is_given)| *is_given) {
+    for (key, _) in given
+        .into_iter()
+        .chain(limits::written_keys(raw))
+        .chain(limits::particulars(raw))
+        .filter(|(_, is_given)| *is_given)
+    {
         report.key(at.key(key), format!("`{key}` has no meaning with `action: {action}`"));
     }
 }

@@ -6,6 +6,7 @@ use super::limits;
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report};
 use crate::config::{defaults, parse, raw};
+use crate::limiter::algorithm::Algorithm;
 use crate::limiter::percent::Percent;
 use crate::limiter::quota::Ban;
 use crate::limiter::reservation::Charging;
@@ -76,6 +77,12 @@ pub(super) fn fit(throttle: Throttle, limits: &mut [RuleLimit], at: At<'_>, repo
     for limit in limits {
         let algorithm = limit.quota.algorithm();
         match throttle {
+            // Its clock starts anew whenever it is full, so a larger one may reject what the one as written admits.
+            Throttle::Soft { .. } | Throttle::Elastic(_) if algorithm == Algorithm::RefillBucket => {
+                let fault = Fault::new("a `token_bucket` with refills can be neither soft nor elastic");
+                report.value(at.same(), fault.hint("`limit` with `algorithm: token_bucket` can"));
+                return;
+            }
             Throttle::Soft { margin, .. } => match limit.quota.raised(margin) {
                 Some(raised) => limit.raised = Some(raised),
                 None => {

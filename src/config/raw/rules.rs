@@ -50,6 +50,8 @@ pub struct Rule {
     /// How it is counted.
     #[schemars(extend("default" = "gcra"))]
     pub algorithm: Option<Algorithm>,
+    /// So many tokens at once every so often, in place of `limit` and `algorithm`; `burst` is what the bucket holds.
+    pub token_bucket: Option<TokenBucket>,
     /// By whose calendar fixed windows of days and longer go.
     #[schemars(extend("default" = "UTC"))]
     pub timezone: Option<TimeZone>,
@@ -229,13 +231,26 @@ pub enum Limit {
     Map(LimitMap),
 }
 
+/// A token bucket with refills.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenBucket {
+    /// Tokens that come at once.
+    #[schemars(required, range(min = 1, max = 4_294_967_295_u64))]
+    pub refill: Option<u64>,
+    /// How often they come, from the first token that is taken from a full bucket.
+    #[schemars(required)]
+    pub every: Option<Duration>,
+}
+
 /// One of several limits.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitMap {
-    /// So many per time.
-    #[schemars(required)]
+    /// So many per time; this or `token_bucket`.
     pub limit: Option<Rate>,
+    /// So many tokens at once every so often, in place of `limit` and `algorithm`.
+    pub token_bucket: Option<TokenBucket>,
     /// The most that may pass at once; the rule's, or else the limit's count, unless given. Not for windows.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
     pub burst: Option<u64>,

@@ -4,6 +4,9 @@
 //! windows' worth can pass around a mark. Seconds to hours are aligned to the Unix epoch, days to midnight,
 //! weeks to Monday, months and years to their first day, in the quota's time zone. The state is the window's end and what
 //! has been used of it, so a clock that steps back can never open the same window twice.
+//!
+//! A debt, which is what a late charge adds beyond the count, does not end with its window: every window that ends
+//! pays one count of it. What a lowered limit leaves beyond the count is no debt, and ends with the window.
 
 mod calendar;
 
@@ -19,6 +22,10 @@ use crate::limiter::zone::Zone;
 const DAY: u64 = 86_400_000_000_000;
 /// 1970-01-01 was a Thursday: the Monday before lies three days back.
 const EPOCH_AFTER_MONDAY: u64 = 3 * DAY;
+static UTC: TimeZone = TimeZone::UTC;
+/// Set beside a window's end where what is beyond the count is no debt. Windows end at whole milliseconds, so the bit
+/// is free, and an end that carries it is a nanosecond late.
+const LAPSES: u64 = 1;
 
 pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
     let window = current(state, quota, now);
@@ -26,7 +33,8 @@ pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Time
     if let Some(used) = window.extra.checked_add(cost).filter(|used| u64::from(*used) <= count) {
         return (State { extra: used, ..window }, Outcome::Conform);
     }
-    let retry_after = (u64::from(cost) <= count).then(|| left(window, now));
+    let room = count.checked_sub(cost.into());
+    let retry_after = room.map(|room| until_used(window, room, quota, now));
     (window, Outcome::Exceed { retry_after })
 }
 
@@ -36,7 +44,7 @@ pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Time
     State { extra: u32::try_from(used).unwrap_or(u32::MAX), ..window }
 }
 
-/// What was charged to a window that is over is gone with it.
+/// What was charged to a window that is over is gone with it, or is a debt by now and stays one.
 pub(super) fn refund(
     state: Option<State>,
     quota: &Quota,
@@ -48,29 +56,62 @@ pub(super) fn refund(
     State { extra: window.extra.saturating_sub(if is_of_it { amount } else { 0 }), ..window }
 }
 
+/// Whole again at the window's end, or at the end of the window that pays the last of a debt.
 pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
     let window = current(state, quota, now);
     Usage {
         used: window.extra,
         remaining: quota.count().saturating_sub(window.extra.into()) as u32,
-        reset: left(window, now),
+        reset: until_used(window, 0, quota, now),
     }
 }
 
-pub(super) fn is_unused(state: State, now: Timestamp) -> bool {
-    state.word <= now.as_nanos() || state.extra == 0
+pub(super) fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
+    state.extra == 0 || (state.word <= now.as_nanos() && current(Some(state), quota, now).extra == 0)
 }
 
-/// The window that `now` is in: the one remembered, while it lasts, else a new one.
+/// Whether more is in use than the count, and stays so beyond the window's end.
+pub(super) fn is_in_debt(state: State, quota: &Quota, now: Timestamp) -> bool {
+    let window = current(Some(state), quota, now);
+    u64::from(window.extra) > quota.count() && window.word & LAPSES == 0
+}
+
+/// What is in use beyond the count is no debt: it ends with the window.
+pub(super) fn lapsing(state: State, quota: &Quota, now: Timestamp) -> State {
+    let window = current(Some(state), quota, now);
+    let is_beyond = u64::from(window.extra) > quota.count();
+    State { word: if is_beyond { window.word | LAPSES } else { window.word }, ..window }
+}
+
+/// The window that `now` is in: the one remembered, while it lasts, else a new one with what is still owed.
 fn current(state: Option<State>, quota: &Quota, now: Timestamp) -> State {
     match state {
         Some(state) if state.word > now.as_nanos() => state,
-        _ => State { word: window_end(quota, now), extra: 0 },
+        Some(state) => State { word: window_end(quota, now), extra: owed(state, quota, now) },
+        None => State { word: window_end(quota, now), extra: 0 },
     }
 }
 
-fn left(window: State, now: Timestamp) -> Duration {
-    Duration::from_nanos(window.word.saturating_sub(now.as_nanos()))
+/// What is left of a debt after the window remembered has ended, and perhaps others since.
+fn owed(past: State, quota: &Quota, now: Timestamp) -> u32 {
+    let Some(debt) = u64::from(past.extra).checked_sub(quota.count()).filter(|debt| *debt > 0) else {
+        return 0;
+    };
+    if past.word & LAPSES != 0 {
+        return 0;
+    }
+    let paid = windows_between(quota, past.word, now.as_nanos()).saturating_mul(quota.count());
+    u32::try_from(debt.saturating_sub(paid)).unwrap_or(u32::MAX)
+}
+
+/// How long until no more than `units` are in use, which are at most the count.
+fn until_used(window: State, units: u64, quota: &Quota, now: Timestamp) -> Duration {
+    let more = u64::from(window.extra).saturating_sub(units).div_ceil(quota.count()).saturating_sub(1);
+    let end = match window.word & LAPSES {
+        0 if more > 0 => later_end(quota, window.word, more),
+        _ => window.word,
+    };
+    Duration::from_nanos(end.saturating_sub(now.as_nanos()))
 }
 
 /// The first mark of the quota's windows after `now`, in nanoseconds since the epoch.
@@ -80,20 +121,42 @@ fn window_end(quota: &Quota, now: Timestamp) -> u64 {
 
 fn mark_after(period: Period, zone: Zone, now: u64) -> u64 {
     let length = period.nanos();
-    let end = match (period.unit(), zone.rules()) {
-        (Unit::Week, None) => {
+    let end = match (calendar_of(period, zone), period.unit()) {
+        (Some(calendar), _) => calendar::next_mark(period, calendar, now).unwrap_or(u64::MAX),
+        (None, Unit::Week) => {
             next_multiple(now.saturating_add(EPOCH_AFTER_MONDAY), length) - EPOCH_AFTER_MONDAY
         }
-        (Unit::Month | Unit::Year, None) => {
-            calendar::next_mark(period, &TimeZone::UTC, now).unwrap_or(u64::MAX)
-        }
-        (Unit::Day | Unit::Week | Unit::Month | Unit::Year, Some(zone)) => {
-            calendar::next_mark(period, zone, now).unwrap_or(u64::MAX)
-        }
-        _ => next_multiple(now, length),
+        (None, _) => next_multiple(now, length),
     };
     // At the end of time the marks run out; a window that never ends is the safe reading.
     if end > now { end } else { u64::MAX }
+}
+
+/// How many windows begin after the mark `from` and not after `to`.
+fn windows_between(quota: &Quota, from: u64, to: u64) -> u64 {
+    let period = quota.window();
+    match calendar_of(period, quota.zone()) {
+        Some(calendar) => calendar::marks_between(period, calendar, from, to).unwrap_or(0),
+        None => to.saturating_sub(from) / period.nanos(),
+    }
+}
+
+/// The mark so many windows after the one at `mark`.
+fn later_end(quota: &Quota, mark: u64, windows: u64) -> u64 {
+    let period = quota.window();
+    match calendar_of(period, quota.zone()) {
+        Some(calendar) => calendar::mark_after(period, calendar, mark, windows).unwrap_or(u64::MAX),
+        None => mark.saturating_add(period.nanos().saturating_mul(windows)),
+    }
+}
+
+/// The calendar that windows of `period` follow; `None` where they are all of the same length.
+fn calendar_of(period: Period, zone: Zone) -> Option<&'static TimeZone> {
+    match (period.unit(), zone.rules()) {
+        (Unit::Month | Unit::Year, None) => Some(&UTC),
+        (Unit::Day | Unit::Week | Unit::Month | Unit::Year, rules) => rules,
+        _ => None,
+    }
 }
 
 fn next_multiple(now: u64, length: u64) -> u64 {

@@ -79,6 +79,25 @@ pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usag
     }
 }
 
+/// As the wait of [`evaluate`], with a tolerance of so many units more.
+pub(super) fn until_owed(
+    state: Option<State>,
+    quota: &Quota,
+    (cost, owed): (u32, u64),
+    now: Timestamp,
+) -> Duration {
+    let next = advance(arrival(state, quota, now), quota, cost);
+    let ahead = Span { whole: next.whole.saturating_sub(now.as_nanos()), part: next.part };
+    let units = u64::from(quota.capacity()).saturating_add(owed);
+    let units = u32::try_from(units).unwrap_or(u32::MAX);
+    let tolerance = advance(Span { whole: 0, part: 0 }, quota, units);
+    if ahead <= tolerance {
+        return Duration::ZERO;
+    }
+    let wait = ahead.whole.saturating_sub(tolerance.whole);
+    Duration::from_nanos(wait.saturating_add(u64::from(ahead.part > tolerance.part)))
+}
+
 pub(super) fn is_unused(state: State, now: Timestamp) -> bool {
     state.word < now.as_nanos() || (state.word == now.as_nanos() && state.extra == 0)
 }

@@ -7,16 +7,19 @@
 //! Entries carry running totals, so that how much is in use, and when how much will be, are found by halving. A
 //! history is not copied like the twelve bytes of other counters: it is looked at where it is kept, and `follow`
 //! makes it say what a decision has said in short.
+//!
+//! A debt, which is what a late charge adds beyond the count, is paid at the limit's rate: each unit of it counts from
+//! the moment on at which the unit so many before it begins to fade, so its entry may lie in the future.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Outcome, State};
+use super::{Outcome, State, lump};
 use crate::limiter::quota::{MOST_LOGGED, Quota};
 use crate::limiter::timestamp::Timestamp;
 
 /// The most entries whatever the quota says: an elastic log may have more units than requests it remembers.
-const MOST_ENTRIES: u32 = 4 * MOST_LOGGED;
+const MOST_ENTRIES: u64 = 4 * MOST_LOGGED as u64;
 /// Entries that a history begins with.
 const FIRST_ENTRIES: usize = 2;
 /// Smaller histories keep their room when they are emptied.
@@ -49,6 +52,15 @@ pub(super) struct Sight {
     pub(super) full: u64,
 }
 
+/// What bounds a history.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    /// Units that the quota has.
+    count: u32,
+    /// Whether it may ask for memory.
+    may_grow: bool,
+}
+
 /// Units at one moment.
 struct Sum {
     full: u32,
@@ -75,6 +87,18 @@ impl Sight {
     pub(super) fn end_from(self, now: Timestamp) -> u64 {
         self.end(self.tick_of(now.as_nanos()))
     }
+
+    /// The same of units for which others have to be paid first, in so many rounds of the count.
+    pub(super) fn end_after(self, rounds: u64, now: Timestamp) -> u64 {
+        self.end_from(now).saturating_add(self.full.saturating_mul(rounds))
+    }
+}
+
+impl Room {
+    /// Entries of two rounds of the count, one between them, and one that fades.
+    fn most(self) -> usize {
+        (2 * u64::from(self.count) + 2).min(MOST_ENTRIES) as usize
+    }
 }
 
 impl Sum {
@@ -90,38 +114,48 @@ impl Sum {
 }
 
 impl History {
-    /// What a counter said in short, as one entry.
+    /// What a counter said in short, as one entry, or two where it is in debt.
     pub fn of(state: State, quota: &Quota, now: Timestamp) -> Self {
         let sight = Sight::of(quota);
         let mut history = Self::default();
-        if state.word > now.as_nanos() && state.extra > 0 {
-            let at = sight.tick_of(state.word.saturating_sub(sight.full).saturating_sub(sight.tick));
-            history.entries.push_back(Entry { at, total: state.extra });
+        let lump = lump::at(Some(state), quota, now);
+        if lump.extra == 0 {
+            return history;
         }
+        let at = sight.tick_of(lump.word.saturating_sub(sight.full).saturating_sub(sight.tick));
+        let last = match count_of(quota) {
+            count if lump.extra > count && lump::is_in_debt(lump, quota, now) => (lump.extra - 1) % count + 1,
+            _ => lump.extra,
+        };
+        if lump.extra > last {
+            let before = sight.tick_of(at.saturating_sub(sight.full));
+            history.entries.push_back(Entry { at: before, total: lump.extra - last });
+        }
+        history.entries.push_back(Entry { at, total: lump.extra });
         history
     }
 
     /// The counter in short: units in use, and when the last of them counts no more.
     pub fn in_short(&self, quota: &Quota, now: Timestamp) -> State {
         let sight = Sight::of(quota);
-        self.short(self.sum(sight, now).used(sight), sight)
+        self.short(self.sum(sight, now).used(sight), quota, now)
     }
 
     /// As [`super::evaluate`].
     pub(super) fn evaluate(&self, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
         let sight = Sight::of(quota);
         let used = self.sum(sight, now).used(sight);
-        let count = u32::try_from(quota.count()).unwrap_or(u32::MAX);
+        let count = count_of(quota);
         if let Some(next) = used.checked_add(cost).filter(|next| *next <= count) {
             let end = if cost > 0 { sight.end(self.tick(sight, now)) } else { 0 };
-            let state = self.short(next, sight);
+            let state = self.short(next, quota, now);
             return (State { word: state.word.max(end), ..state }, Outcome::Conform);
         }
         let retry_after = count.checked_sub(cost).map(|room| {
             let moment = self.moment_of(room, sight);
             Duration::from_nanos(moment.saturating_sub(now.as_nanos()))
         });
-        (self.short(used, sight), Outcome::Exceed { retry_after })
+        (self.short(used, quota, now), Outcome::Exceed { retry_after })
     }
 
     /// Makes it say what `state` says: more units than are in use are charged now; where there are fewer, what
@@ -132,9 +166,8 @@ impl History {
         let sum = self.sum(sight, now);
         let used = sum.used(sight);
         if state.extra >= used {
-            let count = u32::try_from(quota.count()).unwrap_or(u32::MAX);
-            let most = count.saturating_add(1).min(MOST_ENTRIES) as usize;
-            self.charge(state.extra - used, sight, now, (most, may_grow));
+            let room = Room { count: count_of(quota), may_grow };
+            self.charge(state.extra - used, sight, now, room);
         } else {
             self.give_back(used - state.extra, &sum, sight);
         }
@@ -144,18 +177,22 @@ impl History {
     pub fn refund(&mut self, units: u32, quota: &Quota, (charged, now): (Timestamp, Timestamp)) {
         let sight = Sight::of(quota);
         let tick = sight.tick_of(charged.as_nanos());
-        if sight.end(tick) <= self.latest(now) {
+        if sight.end(tick) <= now.as_nanos() {
             return;
         }
         // Where there was no entry for them they are in a later one.
         let index = self.entries.partition_point(|entry| entry.at < tick);
-        if index < self.entries.len() {
-            let units = units.min(self.units(index));
-            self.entries.range_mut(index..).for_each(|entry| entry.total = entry.total.wrapping_sub(units));
-            if self.units(index) == 0 {
-                self.entries.remove(index);
-            }
+        if index == self.entries.len() {
+            return;
         }
+        let there = units.min(self.units(index));
+        self.entries.range_mut(index..).for_each(|entry| entry.total = entry.total.wrapping_sub(there));
+        if self.units(index) == 0 {
+            self.entries.remove(index);
+        }
+        // The rest was charged as a debt, if it is not paid by now.
+        let owed = self.total().wrapping_sub(self.total_before(self.first_after(now)));
+        self.drop_last((units - there).min(owed));
     }
 
     /// Every entry times `to / from`, rounded up in such a way that no sum grows by more than one unit.
@@ -182,17 +219,27 @@ impl History {
         self.entries.capacity() * size_of::<Entry>()
     }
 
-    fn short(&self, used: u32, sight: Sight) -> State {
-        State { word: self.entries.back().map_or(0, |entry| sight.end(entry.at)), extra: used }
+    fn short(&self, used: u32, quota: &Quota, now: Timestamp) -> State {
+        let Some(last) = self.entries.back() else { return State { word: 0, extra: used } };
+        let sight = Sight::of(quota);
+        let state = State { word: sight.end(last.at), extra: used };
+        if last.at <= now.as_nanos() {
+            return lump::lapsing(state, quota, now);
+        }
+        // Entries that were put together last longer than their rounds; a lump in debt has no more than its rounds.
+        let rounds = u64::from(used).saturating_sub(1) / u64::from(count_of(quota));
+        let least = now.as_nanos().saturating_add(sight.full.saturating_mul(rounds)).saturating_add(1);
+        lump::owing(State { word: state.word.max(least), ..state }, quota)
     }
 
-    /// `now`, or the youngest entry's tick where the clock has stepped back behind it.
-    fn latest(&self, now: Timestamp) -> u64 {
-        self.entries.back().map_or(0, |entry| entry.at).max(now.as_nanos())
-    }
-
+    /// The tick for units that are charged now: the youngest entry's where the clock has stepped back behind it.
     fn tick(&self, sight: Sight, now: Timestamp) -> u64 {
-        sight.tick_of(self.latest(now))
+        self.entries.back().map_or(0, |entry| entry.at).max(sight.tick_of(now.as_nanos()))
+    }
+
+    /// The first entry of a debt.
+    fn first_after(&self, now: Timestamp) -> usize {
+        self.entries.partition_point(|entry| entry.at <= now.as_nanos())
     }
 
     fn total(&self) -> u32 {
@@ -211,7 +258,7 @@ impl History {
     }
 
     fn sum(&self, sight: Sight, now: Timestamp) -> Sum {
-        let now = self.latest(now);
+        let now = now.as_nanos();
         let first_full = self.entries.partition_point(|entry| entry.at.saturating_add(sight.full) <= now);
         let full = self.total().wrapping_sub(self.total_before(first_full));
         let before = first_full.checked_sub(1).and_then(|index| Some((index, self.entries.get(index)?.at)));
@@ -232,26 +279,73 @@ impl History {
         sight.end(entry.at).saturating_sub(u64::try_from(overlap).unwrap_or(u64::MAX))
     }
 
-    fn charge(&mut self, units: u32, sight: Sight, now: Timestamp, (most, may_grow): (usize, bool)) {
+    fn charge(&mut self, units: u32, sight: Sight, now: Timestamp, room: Room) {
         self.forget(sight, now);
         let tick = self.tick(sight, now);
         let units = units.min(u32::MAX - self.total().wrapping_sub(self.before));
+        let full = self.sum(sight, now).full;
+        // As long as those that count fully are no more than the count nobody has to fade before.
+        let paid = units.min(room.count.saturating_sub(full));
+        self.push(paid, tick, room);
+        self.owe(units - paid, sight, room);
+        // What is older than two rounds of the count decides nothing, as long as the rest is there.
+        while self.entries.len() > room.most() {
+            self.entries.pop_front();
+        }
+    }
+
+    /// Charges `units` beyond the count, each for when the one a round of the count before it fades.
+    fn owe(&mut self, units: u32, sight: Sight, room: Room) {
+        let Some(whole) = units.checked_sub(1).map(|before| before / room.count) else { return };
+        let (rest, later) = (units - whole * room.count, sight.full.saturating_mul(whole.into()));
+        let end = self.total().wrapping_sub(self.before);
+        let start = end.saturating_sub(room.count);
+        let middle = start.saturating_add(rest).min(end);
+        if whole > 0 {
+            // Of many rounds only the last decides anything; what comes before it is taken for as young as its first.
+            let between = (whole - 1) * room.count + rest;
+            let first = self.date_of(middle.min(end.saturating_sub(1)));
+            self.push(between, first.saturating_add(later), room);
+            self.repeat((middle, end), later, room);
+        }
+        self.repeat((start, middle), later.saturating_add(sight.full), room);
+    }
+
+    /// Charges as many units as there are from the first of two on and before the second, each so much later than that.
+    fn repeat(&mut self, (mut unit, end): (u32, u32), later: u64, room: Room) {
+        while unit < end {
+            let index = self.holding(unit);
+            let last =
+                self.entries.get(index).map_or(0, |entry| entry.total.wrapping_sub(self.before)).min(end);
+            self.push(last.max(unit + 1) - unit, self.date_of(unit).saturating_add(later), room);
+            unit = last.max(unit + 1);
+        }
+    }
+
+    /// The entry of the unit with this number, counted from the first that is remembered.
+    fn holding(&self, unit: u32) -> usize {
+        self.entries.partition_point(|entry| entry.total.wrapping_sub(self.before) <= unit)
+    }
+
+    fn date_of(&self, unit: u32) -> u64 {
+        self.entries.get(self.holding(unit)).map_or(0, |entry| entry.at)
+    }
+
+    /// Charges `units` in the tick that begins at `at`, which is no earlier than that of the last entry.
+    fn push(&mut self, units: u32, at: u64, room: Room) {
         if units == 0 {
             return;
         }
         let total = self.total().wrapping_add(units);
-        let is_full = self.is_at_capacity() && !may_grow;
+        let is_full = self.is_at_capacity() && !room.may_grow;
         match self.entries.back_mut() {
-            Some(last) if last.at == tick || is_full => *last = Entry { at: tick, total },
+            Some(last) if last.at >= at => last.total = total,
+            Some(last) if is_full => *last = Entry { at, total },
             // Without an entry there is nothing to be less exact with: the first is always made.
             _ => {
-                self.make_room(most);
-                self.entries.push_back(Entry { at: tick, total });
+                self.make_room(room.most());
+                self.entries.push_back(Entry { at, total });
             }
-        }
-        // A log is in debt: what is beyond the count decides nothing, as long as the rest is there.
-        while self.entries.len() > most {
-            self.entries.pop_front();
         }
     }
 
@@ -266,7 +360,7 @@ impl History {
 
     /// Drops what counts no more, and the memory it took.
     fn forget(&mut self, sight: Sight, now: Timestamp) {
-        let now = self.latest(now);
+        let now = now.as_nanos();
         while let Some(first) = self.entries.front().filter(|first| sight.end(first.at) <= now) {
             self.before = first.total;
             self.entries.pop_front();
@@ -304,4 +398,9 @@ impl History {
             self.entries.pop_back();
         }
     }
+}
+
+/// Units that the quota has.
+fn count_of(quota: &Quota) -> u32 {
+    u32::try_from(quota.count()).unwrap_or(u32::MAX)
 }

@@ -6,7 +6,7 @@
 //! its level as a number. What sets it apart is its use as a queue, with `throttle: delay`: unless a burst is
 //! given it then holds one request, and requests leave evenly spaced in the order in which they came.
 
-pub(super) use super::gcra::{charge, evaluate, is_unused, refund, usage};
+pub(super) use super::gcra::{charge, evaluate, is_unused, refund, until_owed, usage};
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,8 @@
 //! A history in short: all units in one lump, which leaves as a whole when the last of them would.
 //!
 //! What counters of a log or a precise window say in verdicts and in saved state, and how they count where there
-//! is no memory for a history. It never admits more than the history would: units only stay longer.
+//! is no memory for a history. It never admits more than the history would: units only stay longer. Of a debt each
+//! round of the count is a lump.
 
 use std::time::Duration;
 
@@ -10,8 +11,12 @@ use super::{Outcome, State, Usage};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 
+/// Set beside the moment at which a lump leaves, where what is beyond the count is no debt and leaves with it. Nothing
+/// else is beyond the count: as long as no more than that is in use, the bit is part of the time.
+const LAPSES: u64 = 1;
+
 pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
-    let lump = at(state, now);
+    let lump = at(state, quota, now);
     if u64::from(lump.extra) + u64::from(cost) <= quota.count() {
         return (charge(state, quota, cost.into(), now), Outcome::Conform);
     }
@@ -19,14 +24,21 @@ pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Time
     (lump, Outcome::Exceed { retry_after })
 }
 
+/// What is beyond the count is a debt, and leaves a period later for each round of the count; beside what lapses it
+/// lapses too.
 pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) -> State {
-    let lump = at(state, now);
+    let lump = at(state, quota, now);
     let units = i64::from(lump.extra).saturating_add(amount).clamp(0, i64::from(u32::MAX));
-    let end = if amount > 0 { Sight::of(quota).end_from(now) } else { 0 };
-    match u32::try_from(units).unwrap_or(u32::MAX) {
-        0 => State { word: 0, extra: 0 },
-        extra => State { word: lump.word.max(end), extra },
+    let Some(extra) = u32::try_from(units).ok().filter(|units| *units > 0) else {
+        return State { word: 0, extra: 0 };
+    };
+    if amount <= 0 {
+        return State { extra, ..lump };
     }
+    let lapses = is_beyond(lump, quota) && lump.word & LAPSES != 0;
+    let rounds = if lapses { 0 } else { (u64::from(extra) - 1) / quota.count() };
+    let state = State { word: lump.word.max(Sight::of(quota).end_after(rounds, now)), extra };
+    if lapses { lapsing(state, quota, now) } else { owing(state, quota) }
 }
 
 /// Gives back what the time since has not.
@@ -41,13 +53,38 @@ pub(super) fn refund(
 }
 
 /// As many as the larger, for as long as either.
-pub(super) fn fuller(a: State, b: State, now: Timestamp) -> State {
-    let (a, b) = (at(Some(a), now), at(Some(b), now));
-    State { word: a.word.max(b.word), extra: a.extra.max(b.extra) }
+pub(super) fn fuller(a: State, b: State, quota: &Quota, now: Timestamp) -> State {
+    let (a, b) = (at(Some(a), quota, now), at(Some(b), quota, now));
+    let both = State { word: a.word.max(b.word), extra: a.extra.max(b.extra) };
+    let lapses = [a, b].iter().any(|lump| is_beyond(*lump, quota) && !is_in_debt(*lump, quota, now));
+    if lapses { State { word: both.word | LAPSES, ..both } } else { owing(both, quota) }
+}
+
+/// Whether more is in use than the count, which has to be paid round by round.
+pub(super) fn is_in_debt(state: State, quota: &Quota, now: Timestamp) -> bool {
+    let lump = at(Some(state), quota, now);
+    is_beyond(lump, quota) && lump.word & LAPSES == 0
+}
+
+/// What is in use beyond the count is a debt, paid round by round.
+pub(super) fn owing(state: State, quota: &Quota) -> State {
+    let odd = state.word & LAPSES;
+    State {
+        word: if is_beyond(state, quota) { state.word.saturating_add(odd) & !LAPSES } else { state.word },
+        ..state
+    }
+}
+
+/// What is in use beyond the count is no debt: all of it leaves when what is charged now would.
+pub(super) fn lapsing(state: State, quota: &Quota, now: Timestamp) -> State {
+    match is_beyond(state, quota) {
+        true => State { word: state.word.min(Sight::of(quota).end_from(now)) | LAPSES, ..state },
+        false => state,
+    }
 }
 
 pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
-    let lump = at(state, now);
+    let lump = at(state, quota, now);
     let remaining = quota.count().saturating_sub(lump.extra.into());
     Usage {
         used: lump.extra,
@@ -57,11 +94,24 @@ pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usag
 }
 
 pub(super) fn is_unused(state: State, now: Timestamp) -> bool {
-    at(Some(state), now).extra == 0
+    state.extra == 0 || state.word <= now.as_nanos()
 }
 
-fn at(state: Option<State>, now: Timestamp) -> State {
-    state.filter(|state| state.word > now.as_nanos()).unwrap_or(State { word: 0, extra: 0 })
+/// The lump at `now`: of a debt the rounds that are still to be paid.
+pub(super) fn at(state: Option<State>, quota: &Quota, now: Timestamp) -> State {
+    let Some(lump) = state.filter(|lump| lump.extra > 0 && lump.word > now.as_nanos()) else {
+        return State { word: 0, extra: 0 };
+    };
+    if !is_beyond(lump, quota) || lump.word & LAPSES != 0 {
+        return lump;
+    }
+    let rounds = (lump.word - now.as_nanos()).div_ceil(Sight::of(quota).full.max(1));
+    let due = u32::try_from(rounds.saturating_mul(quota.count())).unwrap_or(u32::MAX);
+    State { extra: lump.extra.min(due), ..lump }
+}
+
+fn is_beyond(lump: State, quota: &Quota) -> bool {
+    u64::from(lump.extra) > quota.count()
 }
 
 fn left(lump: State, now: Timestamp) -> Duration {

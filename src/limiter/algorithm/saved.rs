@@ -1,6 +1,6 @@
 //! What counters remember, as bytes that mean the same to another process.
 
-use super::{Algorithm, State, charge, lump, sliding_window, usage};
+use super::{Algorithm, State, charge, is_in_debt, lapsing, lump, refill_bucket, sliding_window, usage};
 use crate::limiter::quota::Quota;
 use crate::limiter::saved::bytes::{Input, Output};
 use crate::limiter::timestamp::Timestamp;
@@ -21,6 +21,7 @@ pub(in crate::limiter) fn import(bytes: &[u8], quota: &Quota) -> Option<State> {
         // A remainder is smaller than the count it was taken by.
         Algorithm::Gcra | Algorithm::LeakyBucket => u64::from(state.extra) < quota.count(),
         Algorithm::TokenBucket
+        | Algorithm::RefillBucket
         | Algorithm::FixedWindow
         | Algorithm::SlidingWindow
         | Algorithm::SlidingLog
@@ -44,7 +45,11 @@ pub(in crate::limiter) fn rebase(
         }
         _ => match usage(Some(state), quota, then).used {
             0 => None,
-            used => Some(charge(None, quota, used.into(), now)),
+            used => {
+                let rebased = charge(None, quota, used.into(), now);
+                let owes = is_in_debt(state, quota, then);
+                Some(if owes { rebased } else { lapsing(rebased, quota, now) })
+            }
         },
     }
 }
@@ -54,7 +59,8 @@ pub(in crate::limiter) fn fuller(a: State, b: State, quota: &Quota, now: Timesta
     match quota.algorithm() {
         // The fuller of these may be the first to be empty.
         Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::fuller(a, b, quota, now),
-        Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::fuller(a, b, now),
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::fuller(a, b, quota, now),
+        Algorithm::RefillBucket => refill_bucket::fuller(a, b, quota, now),
         _ => {
             let fullness = |state| {
                 let usage = usage(Some(state), quota, now);
@@ -84,7 +90,7 @@ mod tests {
 
     #[test]
     fn counters_from_the_future_are_as_full_as_they_were_and_no_longer_blocked_than_that() {
-        for algorithm in Algorithm::ALL {
+        for algorithm in Algorithm::RATES {
             let quota = ten_an_hour(algorithm);
             let state = charge(None, &quota, 10, THEN);
             let rebased = usage(rebase(state, &quota, (THEN, NOW)), &quota, NOW);
@@ -100,7 +106,7 @@ mod tests {
     #[test]
     fn of_two_counters_the_one_that_takes_both_places_is_never_emptier() {
         let precise = ten_an_hour(Algorithm::SlidingWindow).with_precision(6).unwrap();
-        for quota in Algorithm::ALL.map(ten_an_hour).into_iter().chain([precise]) {
+        for quota in Algorithm::RATES.map(ten_an_hour).into_iter().chain([precise]) {
             let later = THEN.saturating_add(Duration::from_secs(1800));
             let (earlier, later_one) = (charge(None, &quota, 6, THEN), charge(None, &quota, 5, later));
             for [a, b] in [[earlier, later_one], [later_one, earlier]] {

@@ -62,7 +62,7 @@ impl Counter {
 
 /// 10/s, which all algorithms agree on at the start of a second.
 fn ten_a_second() -> impl Iterator<Item = Counter> {
-    Algorithm::ALL.into_iter().map(|algorithm| Counter::new(algorithm, 10, Unit::Second, None))
+    Algorithm::RATES.into_iter().map(|algorithm| Counter::new(algorithm, 10, Unit::Second, None))
 }
 
 #[test]
@@ -222,24 +222,71 @@ fn a_late_charge_beyond_the_limit_is_a_debt() {
                 assert_eq!(counter.ask(1, START), exceeds_until(millis(1600)));
                 assert_eq!(counter.ask(1, later(1600)), Outcome::Conform);
             }
-            // A window's debts end with it.
+            Algorithm::RefillBucket => {
+                assert_eq!(reset, millis(3000));
+                assert_eq!(counter.ask(1, START), exceeds_until(millis(2000)));
+                assert_eq!(counter.drain(later(2000)), 5);
+            }
+            // Each window that ends pays ten.
             Algorithm::FixedWindow => {
-                assert_eq!(counter.ask(1, START), exceeds_until(millis(1000)));
-                assert_eq!(counter.drain(later(1000)), 10);
+                assert_eq!(reset, millis(3000));
+                assert_eq!(counter.ask(1, START), exceeds_until(millis(2000)));
+                assert_eq!(counter.usage(later(1000)), (15, 0, millis(2000)));
+                assert_eq!(counter.drain(later(2000)), 5);
+                assert_eq!(counter.drain(later(3000)), 10);
             }
-            // Without a history they all leave together; `history` has the rest.
+            // Without a history each ten leave together; `history` has the rest.
             Algorithm::SlidingLog => {
-                assert_eq!(reset, millis(1000));
-                assert_eq!(counter.ask(1, START), exceeds_until(millis(1000)));
+                let rounds = |seconds: u64| Duration::from_nanos(seconds * 1_000_000_000 - 2);
+                assert_eq!(reset, rounds(3));
+                assert_eq!(counter.ask(1, START), exceeds_until(rounds(3)));
+                assert_eq!(counter.usage(later(1000)), (20, 0, rounds(2)));
+                assert_eq!(counter.usage(later(2000)), (10, 0, rounds(1)));
+                assert_eq!(counter.drain(later(3000)), 10);
             }
-            // 25 of the window before are no more than 9 when 16 in 25 parts of the next have passed.
+            // Fifteen are left for the next window and five for the one after that, in which four of the ten before it
+            // leave room for one more.
             Algorithm::SlidingWindow => {
-                assert_eq!(reset, millis(2000));
-                assert_eq!(counter.ask(1, START), exceeds_until(millis(1640)));
-                assert_eq!(counter.ask(1, later(1640)), Outcome::Conform);
+                assert_eq!(reset, millis(4000));
+                assert_eq!(counter.ask(1, START), exceeds_until(millis(2600)));
+                assert_eq!(counter.usage(later(1500)), (20, 0, millis(2500)));
+                assert_eq!(counter.ask(1, later(2599)), exceeds_until(millis(1)));
+                assert_eq!(counter.ask(1, later(2600)), Outcome::Conform);
             }
             Algorithm::InFlight | Algorithm::Ban => unreachable!("no limit names them"),
         }
+    }
+}
+
+#[test]
+fn a_debt_of_many_windows_is_paid_by_as_many() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
+        for (unit, seconds) in [(Unit::Second, 1), (Unit::Week, 7 * 86_400), (Unit::Hour, 3600)] {
+            let mut counter = Counter::new(algorithm, 10, unit, None);
+            counter.charge(10_000, START);
+            let after = |windows: u64| START.saturating_add(Duration::from_secs(seconds * windows));
+            let used = counter.usage(after(500)).0;
+            assert!((4990..=5010).contains(&used), "{algorithm}: {used}");
+            assert_eq!(counter.usage(after(1002)).0, 0, "{algorithm}");
+        }
+    }
+}
+
+#[test]
+fn a_lowered_limit_makes_no_debt_of_what_was_within_it() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
+        let from = quota(algorithm, 1000, Unit::Hour, None);
+        let mut counter = Counter { quota: quota(algorithm, 10, Unit::Hour, None), state: None };
+        let used = charge(None, &from, 800, later(60_000));
+        counter.state = convert(used, &from, &counter.quota, later(120_000));
+        assert_eq!(counter.usage(later(120_000)).0, 800, "{algorithm}");
+        assert!(matches!(counter.ask(1, later(3_599_000)), Outcome::Exceed { .. }), "{algorithm}");
+        let windows = if algorithm == Algorithm::SlidingWindow { 2 } else { 1 };
+        assert_eq!(counter.drain(later(windows * 3_600_000 + 60_001)), 10, "{algorithm}");
+        // What was owed before is owed still.
+        let owed = charge(None, &from, 1200, later(60_000));
+        let converted = convert(owed, &from, &counter.quota, later(120_000));
+        assert!(usage(converted, &counter.quota, later(10 * 3_600_000)).used > 1000, "{algorithm}");
     }
 }
 
@@ -291,7 +338,7 @@ fn a_debt_beyond_the_end_of_time_refuses_rather_than_wraps() {
 fn a_changed_quota_keeps_what_was_used() {
     for mut counter in ten_a_second() {
         assert_eq!(counter.ask(10, START), Outcome::Conform);
-        for algorithm in Algorithm::ALL {
+        for algorithm in Algorithm::RATES {
             for (count, left) in [(100, 90), (5, 0)] {
                 let to = quota(algorithm, count, Unit::Second, None);
                 let state = convert(counter.state.unwrap(), &counter.quota, &to, START);

@@ -69,6 +69,25 @@ pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usag
     }
 }
 
+/// As the wait of [`evaluate`], with a burst of so many units more.
+pub(super) fn until_owed(
+    state: Option<State>,
+    quota: &Quota,
+    (cost, owed): (u32, u64),
+    now: Timestamp,
+) -> Duration {
+    let bucket = credited(state, quota, now);
+    let most = u64::from(quota.capacity()).saturating_add(owed);
+    let short = u64::from(bucket.missing).saturating_add(cost.into()).saturating_sub(most);
+    let due = bucket.since.saturating_add(time_for(u32::try_from(short).unwrap_or(u32::MAX), quota));
+    Duration::from_nanos(due.saturating_sub(now.as_nanos()))
+}
+
+/// A credit rounds up, where a token takes no whole number of nanoseconds.
+pub(super) fn rounding(quota: &Quota) -> Duration {
+    Duration::from_nanos(u64::from(quota.interval().part > 0))
+}
+
 pub(super) fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
     credited(Some(state), quota, now).missing == 0
 }

@@ -4,17 +4,17 @@
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
-use super::{Ban, LONGEST_REFILL, MOST_LOGGED, Period, Quota, Unit, span};
+use super::{Ban, LONGEST_REFILL, MOST_LOGGED, Period, Quota, Unit, spans};
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::saved::bytes::{Input, Output};
 use crate::limiter::zone::Zone;
 
 /// Algorithms whose counters mean something to another process.
-const SAVED: [Algorithm; Algorithm::ALL.len() + 1] = {
-    let mut all = [Algorithm::Ban; Algorithm::ALL.len() + 1];
+const SAVED: [Algorithm; Algorithm::RATES.len() + 1] = {
+    let mut all = [Algorithm::Ban; Algorithm::RATES.len() + 1];
     let mut index = 0;
-    while index < Algorithm::ALL.len() {
-        all[index] = Algorithm::ALL[index];
+    while index < Algorithm::RATES.len() {
+        all[index] = Algorithm::RATES[index];
         index += 1;
     }
     all
@@ -45,6 +45,7 @@ impl Quota {
             }
             Algorithm::Gcra
             | Algorithm::TokenBucket
+            | Algorithm::RefillBucket
             | Algorithm::LeakyBucket
             | Algorithm::FixedWindow
             | Algorithm::SlidingWindow
@@ -92,13 +93,13 @@ impl Quota {
         shares: NonZeroU16,
     ) -> Option<Self> {
         let (units, nanos) = (u64::from(count.get()), period.nanos());
-        let interval = span(u128::from(nanos), units)?;
-        let tolerance = span(u128::from(nanos) * u128::from(burst.get()), units)?;
+        let (interval, tolerance) = spans(algorithm, nanos, units, burst.get().into())?;
         let whole = |units: NonZeroU32| units.get().is_multiple_of(shares.get().into());
         let is_valid = units <= nanos
             && nanos <= LONGEST_REFILL
             && tolerance.whole <= LONGEST_REFILL
             && (algorithm.has_burst() || burst == count)
+            && (algorithm != Algorithm::RefillBucket || burst >= count)
             && (algorithm != Algorithm::SlidingLog || count.get() / u32::from(shares.get()) <= MOST_LOGGED)
             && whole(count)
             && whole(burst);
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn every_quota_comes_back_as_it_was() {
         let limit = |count, unit| Limit::new(NonZeroU32::new(count).unwrap(), Period::one(unit));
-        for algorithm in Algorithm::ALL {
+        for algorithm in Algorithm::RATES {
             for unit in Unit::ALL {
                 let quota = Quota::new(algorithm, limit(3, unit), None).unwrap();
                 assert_eq!(again(quota), Some(quota));

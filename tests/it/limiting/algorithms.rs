@@ -55,6 +55,42 @@ fn a_log_makes_each_unit_wait_for_its_own_turn() {
 }
 
 #[test]
+fn a_token_bucket_with_refills_gives_them_all_at_once() {
+    let weir = with_rules("  - { name: a, key: [], token_bucket: { refill: 2, every: 1h }, burst: 4 }");
+    assert_eq!(passing(&weir, 6, &Request::get("/")), 4);
+    let rejected = get(weir.address(), "/");
+    let seconds = |name| rejected.header(name).parse::<u64>().unwrap();
+    assert!((3590..=3600).contains(&seconds("retry-after")), "{}", seconds("retry-after"));
+    assert!((7190..=7200).contains(&seconds("x-ratelimit-reset")), "{}", seconds("x-ratelimit-reset"));
+    assert_eq!(rejected.header("x-ratelimit-limit"), "2, 2;w=3600;name=\"a\"");
+    let weir = with_rules(
+        "  - { name: a, key: [], limits: [1000/d, { token_bucket: { refill: 3, every: 1s }, burst: 3 }] }",
+    );
+    let mut client = Client::connect(weir.address());
+    assert_eq!((0..4).filter(|_| client.get("/").status == 200).count(), 3);
+    wait::until_true("the refill", || client.get("/").status == 200);
+    let refilled: Vec<_> = (0..2).map(|_| client.get("/").status).collect();
+    assert_eq!(refilled, [200, 200], "the other two came with the first");
+}
+
+#[test]
+fn a_client_that_hammers_is_never_let_in_where_rejections_are_charged() {
+    for algorithm in ["fixed_window", "sliding_window", "sliding_log", "gcra"] {
+        let rule =
+            format!("  - {{ name: a, key: [], limit: 3/1s, algorithm: {algorithm}, on_denied: charge }}");
+        let weir = with_rules(&rule);
+        let mut client = Client::connect(weir.address());
+        let begun = wait::now();
+        while begun.elapsed() < Duration::from_secs(2) {
+            client.get("/");
+        }
+        while begun.elapsed() < Duration::from_secs(5) {
+            assert_eq!(client.get("/").status, 429, "{algorithm} after {:?}", begun.elapsed());
+        }
+    }
+}
+
+#[test]
 fn a_day_ends_at_midnight_of_its_zone() {
     let reset = |zone: &str| {
         let weir = with_rules(&format!(

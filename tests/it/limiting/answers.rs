@@ -1,6 +1,6 @@
 //! What a client is told about its limits.
 
-use crate::support::{Client, Request, Response, Weir, get};
+use crate::support::{Client, Request, Response, Weir, ask, get};
 
 use super::{with_rules, with_settings};
 
@@ -108,6 +108,79 @@ fn the_ietf_headers_come_on_request() {
     assert_eq!(answer.header("ratelimit"), "\"a\";r=2;t=28800, \"b\";r=99;t=1");
     let answer = get(with_rules(rules).address(), "/");
     assert_eq!(answer.head.get("ratelimit"), None);
+}
+
+/// The value of a parameter in the member of `field` that begins with `name`.
+fn parameter<'a>(field: &'a str, name: &str, parameter: &str) -> Option<&'a str> {
+    let member = field.split(", ").find(|member| member.starts_with(&format!("\"{name}\";")))?;
+    member.split(';').find_map(|part| part.strip_prefix(parameter)?.strip_prefix('='))
+}
+
+#[test]
+fn the_time_in_ratelimit_is_until_more_quota_and_never_later_than_retry_after() {
+    for algorithm in ["gcra", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"]
+    {
+        let rule = format!("  - {{ name: a, key: [], limit: 20/d, algorithm: {algorithm} }}");
+        let weir = with_settings("ietf_headers: true", &rule);
+        (0..20).for_each(|_| assert_eq!(get(weir.address(), "/").status, 200, "{algorithm}"));
+        let rejected = refusal(&weir);
+        let time = parameter(rejected.header("ratelimit"), "a", "t").unwrap().parse::<u64>().unwrap();
+        assert_eq!(time, rejected.number("retry-after"), "{algorithm}");
+        // Envoy's header says when all of it is there again.
+        assert!(rejected.number("x-ratelimit-reset") >= time, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_time_beyond_retry_after_is_left_out_and_what_rejects_has_its_own() {
+    let rules = "  - { name: fast, key: [], limit: 2/h }\n  - { name: slow, key: [], limit: 9/d, algorithm: fixed_window }";
+    let weir = with_settings("ietf_headers: true", rules);
+    (0..2).for_each(|_| assert_eq!(get(weir.address(), "/").status, 200));
+    let rejected = refusal(&weir);
+    let times = ["fast", "slow"].map(|name| parameter(rejected.header("ratelimit"), name, "t"));
+    let retry_after = rejected.number("retry-after");
+    assert_eq!(times[0], Some(&*retry_after.to_string()));
+    assert!(times[1].is_none_or(|time| time.parse::<u64>().unwrap() <= retry_after), "{times:?}");
+}
+
+#[test]
+fn each_limit_of_a_rule_is_a_policy_with_a_name_and_a_unit_of_its_own() {
+    let rules = "  - { name: a, key: [], limits: [50/s, 5/100ms, 100/d], in_flight: 7 }\n  \
+                 - { name: up, key: [], limit: 10/h, cost: { request_bytes: 1KiB } }";
+    let weir = with_settings("ietf_headers: true", rules);
+    let answer = get(weir.address(), "/");
+    let policies = answer.header("ratelimit-policy");
+    assert_eq!(
+        policies,
+        "\"a/in_flight\";q=7;qu=\"concurrent-requests\", \"a/s\";q=50;w=1, \"a/100ms\";q=5, \
+         \"a/d\";q=100;w=86400, \"up\";q=10240;qu=\"content-bytes\";w=3600"
+    );
+    let left = ["a/in_flight", "a/d", "up"].map(|name| parameter(answer.header("ratelimit"), name, "r"));
+    assert_eq!(left, [Some("6"), Some("99"), Some("9216")]);
+    // Envoy's header stays as it is.
+    assert!(answer.header("x-ratelimit-limit").contains("5;w=1;name=\"a\""));
+}
+
+#[test]
+fn a_partition_key_tells_clients_apart_and_does_not_say_who_they_are() {
+    let rule = "  - { name: a, key: [{ header: x-user }], limit: 9/d }";
+    let weir = with_settings("ietf_headers: true", rule);
+    let partition = |user: &str| {
+        let answer = ask(weir.address(), &Request::get("/").header("x-user", user));
+        let both = ["ratelimit", "ratelimit-policy"]
+            .map(|field| parameter(answer.header(field), "a", "pk").map(str::to_owned).unwrap());
+        assert_eq!(both[0], both[1]);
+        both[0].clone()
+    };
+    let (ada, bob) = (partition("ada"), partition("bob"));
+    assert_eq!(ada, partition("ada"));
+    assert_ne!(ada, bob);
+    // Eight bytes in base64, between colons.
+    assert!(ada.len() == 14 && ada.starts_with(':') && ada.ends_with(':'), "{ada}");
+    let elsewhere = with_settings("ietf_headers: true", rule);
+    let answer = ask(elsewhere.address(), &Request::get("/").header("x-user", "ada"));
+    let other = parameter(answer.header("ratelimit"), "a", "pk");
+    assert_ne!(other, Some(&*ada), "another process counts by itself, under a secret of its own");
 }
 
 #[test]

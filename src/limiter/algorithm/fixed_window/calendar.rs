@@ -14,30 +14,63 @@ const DAYS_SINCE_MONDAY: i64 = 3;
 ///
 /// A day has as many hours as the zone's clocks show: 23 or 25 where they change.
 pub(super) fn next_mark(period: Period, zone: &TimeZone, now: u64) -> Option<u64> {
-    let at = jiff::Timestamp::from_nanosecond(i64::try_from(now).ok()?.into()).ok()?;
-    let today = at.to_zoned(zone.clone()).date();
+    let today = number(period, date(zone, now)?)?;
     // A clock put back across midnight shows the end of a day twice. The second time the next day's window
     // is open already, and ends with that day.
-    (1..=2).filter_map(|windows| instant(first_day(period, today, windows)?, zone)).find(|mark| *mark > now)
+    let mark = |windows: i64| instant(first_day(period, today.checked_add(windows)?)?, zone);
+    (1..=2).filter_map(mark).find(|mark| *mark > now)
 }
 
-/// The first day of the window that many windows after the one `today` is in. Counted from 1970-01-01 in days,
-/// from the Monday before in weeks, from January of year 0 in months.
-fn first_day(period: Period, today: Date, windows: i64) -> Option<Date> {
+/// The mark so many windows after the one at `mark`, both in nanoseconds since the epoch; `None` beyond the calendar.
+pub(super) fn mark_after(period: Period, zone: &TimeZone, mark: u64, windows: u64) -> Option<u64> {
+    let first = number(period, date(zone, mark)?)?;
+    instant(first_day(period, first.checked_add_unsigned(windows)?)?, zone)
+}
+
+/// How many windows begin after the mark `from` and not after `to`, which is no earlier. A day that the zone left out
+/// is one of them. `None` beyond the calendar.
+pub(super) fn marks_between(period: Period, zone: &TimeZone, from: u64, to: u64) -> Option<u64> {
+    let [first, last] = [number(period, date(zone, from)?)?, number(period, date(zone, to)?)?];
+    let windows = u64::try_from(last.saturating_sub(first)).unwrap_or(0);
+    // A clock put back across midnight shows the day before although the next window is open already.
+    let is_open = mark_after(period, zone, from, windows.saturating_add(1)).is_some_and(|mark| mark <= to);
+    Some(windows.saturating_add(is_open.into()))
+}
+
+fn date(zone: &TimeZone, at: u64) -> Option<Date> {
+    let at = jiff::Timestamp::from_nanosecond(i64::try_from(at).ok()?.into()).ok()?;
+    Some(at.to_zoned(zone.clone()).date())
+}
+
+/// The number of the window that `day` is in. Windows are counted from 1970-01-01 in days, from the Monday before in
+/// weeks, from January of year 0 in months.
+fn number(period: Period, day: Date) -> Option<i64> {
     let count = i64::from(period.count().get());
-    let first = |number: i64, size: i64| number.div_euclid(size).checked_add(windows)?.checked_mul(size);
-    let months = |count| {
-        let next = first(i64::from(today.year()) * 12 + i64::from(today.month()) - 1, count)?;
-        let (year, month) = (i16::try_from(next / 12).ok()?, i8::try_from(next % 12 + 1).ok()?);
+    let months = i64::from(day.year()) * 12 + i64::from(day.month()) - 1;
+    let days = day.duration_since(EPOCH).as_hours() / 24;
+    Some(match period.unit() {
+        Unit::Year => months.div_euclid(count.checked_mul(12)?),
+        Unit::Month => months.div_euclid(count),
+        Unit::Week => (days + DAYS_SINCE_MONDAY).div_euclid(count.checked_mul(7)?),
+        _ => days.div_euclid(count),
+    })
+}
+
+/// The first day of the window with this number.
+fn first_day(period: Period, number: i64) -> Option<Date> {
+    let count = i64::from(period.count().get());
+    let months = |size| {
+        let first = number.checked_mul(size)?;
+        let (year, month) = (i16::try_from(first / 12).ok()?, i8::try_from(first % 12 + 1).ok()?);
         Date::new(year, month, 1).ok()
     };
-    let days = today.duration_since(EPOCH).as_hours() / 24;
+    let days = |size| number.checked_mul(size);
     let after = |days: i64| EPOCH.checked_add(SignedDuration::from_hours(days.checked_mul(24)?)).ok();
     match period.unit() {
         Unit::Year => months(count.checked_mul(12)?),
         Unit::Month => months(count),
-        Unit::Week => after(first(days + DAYS_SINCE_MONDAY, count.checked_mul(7)?)? - DAYS_SINCE_MONDAY),
-        _ => after(first(days, count)?),
+        Unit::Week => after(days(count.checked_mul(7)?)? - DAYS_SINCE_MONDAY),
+        _ => after(days(count)?),
     }
 }
 
@@ -124,6 +157,40 @@ mod tests {
             "2026-11-01 00:00 -04:00"
         );
         assert_eq!(mark(1, Unit::Month, "Europe/Berlin", "2026-11-01T02:00:00Z"), "2026-12-01 00:00 +01:00");
+    }
+
+    #[test]
+    fn windows_between_two_marks_are_counted_as_they_come() {
+        let nanos = |text: &str| text.parse::<jiff::Timestamp>().unwrap().as_nanosecond() as u64;
+        for (zone, unit, count, from) in [
+            ("Europe/Berlin", Unit::Day, 1, "2026-03-25T12:00:00Z"),
+            ("Asia/Beirut", Unit::Day, 1, "2024-03-28T12:00:00Z"),
+            ("America/St_Johns", Unit::Day, 1, "2006-10-26T12:00:00Z"),
+            ("Asia/Kolkata", Unit::Week, 2, "2026-11-21T08:00:00Z"),
+            ("UTC", Unit::Month, 5, "2024-02-28T13:37:42Z"),
+            ("America/New_York", Unit::Year, 3, "2026-11-21T08:00:00Z"),
+        ] {
+            let period = Period::new(NonZeroU32::new(count).unwrap(), unit);
+            let zone = TimeZone::get(zone).unwrap();
+            let mut marks = vec![next_mark(period, &zone, nanos(from)).unwrap()];
+            for _ in 0..6 {
+                marks.push(next_mark(period, &zone, marks[marks.len() - 1]).unwrap());
+            }
+            for (number, mark) in marks.iter().enumerate() {
+                let number = number as u64;
+                assert_eq!(mark_after(period, &zone, marks[0], number), Some(*mark), "{period} {number}");
+                assert_eq!(marks_between(period, &zone, marks[0], *mark), Some(number), "{period}");
+                if number > 0 {
+                    assert_eq!(
+                        marks_between(period, &zone, marks[0], mark - 1),
+                        Some(number - 1),
+                        "{period}"
+                    );
+                }
+                // The hour after a midnight that comes twice belongs to the new day.
+                assert_eq!(marks_between(period, &zone, marks[0], mark + 1), Some(number), "{period}");
+            }
+        }
     }
 
     #[test]

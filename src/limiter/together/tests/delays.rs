@@ -3,8 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::limiter::algorithm::Outcome;
 
-const CAN_DELAY: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
+/// Those that earn unit by unit.
+const CAN_DELAY: [Algorithm; 3] = [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket];
 
 /// Nanoseconds by which a token bucket may be late: one for each time it was credited.
 const ROUNDINGS: u128 = 200;
@@ -114,8 +116,7 @@ proptest! {
             let waiting = departures.iter().filter(|(at, _)| *at > u128::from(now) * 1_000_000).count();
             if decision.is_refused() {
                 // Only for want of time, or of a place in the queue, or since it costs more than ever passes at once.
-                let long = decision.verdicts()[0].wait() > Duration::from_millis(most);
-                prop_assert!(long || cost > burst || queue.is_some() && waiting > 0);
+                prop_assert!(waiting > 0 || most < 1000 * u64::from(cost) / u64::from(rate) + 1 || cost > burst);
                 continue;
             }
             prop_assert!(decision.delay() <= Duration::from_millis(most));
@@ -131,6 +132,44 @@ proptest! {
                 let within = (leaves - departures[first].0 + 2) * u128::from(rate) / 1_000_000_000;
                 prop_assert!(sum <= u128::from(burst) + within, "{sum} from {first}");
             }
+        }
+    }
+
+    #[test]
+    fn a_request_that_comes_back_when_it_is_told_has_a_place_in_the_queue_and_not_before(
+        algorithm in prop::sample::select([CAN_DELAY.as_slice(), &[Algorithm::RefillBucket]].concat()),
+        rate in 1_u32..50,
+        more in 0_u32..5,
+        most in 1_u64..2000,
+        queue in prop::option::of(1_u32..20),
+        steps in prop::collection::vec((0_u64..200, 1_u32..3), 1..100),
+    ) {
+        let burst = if algorithm == Algorithm::RefillBucket { rate + more } else { 1 + more };
+        let quota = per_second(algorithm, rate, burst);
+        let bench = Bench::new(&[quota]);
+        let (mut now, mut admitted) = (0, Vec::new());
+        for (step, cost) in steps {
+            now += step;
+            let check = Check { cost, ..bench.check(0, b"client", delay(most, queue)) };
+            let decision = bench.ask(&[check], now);
+            let wait = match decision.verdicts()[0].outcome {
+                Outcome::Exceed { retry_after: Some(wait) } => wait,
+                Outcome::Exceed { retry_after: None } => continue,
+                Outcome::Conform => {
+                    admitted.push((check, now));
+                    continue;
+                }
+            };
+            let is_refused = |at| {
+                let again = Bench::new(&[quota]);
+                admitted.iter().for_each(|(check, now)| assert!(!again.ask(&[*check], *now).is_refused()));
+                again.limiter.check(&[check], at).is_refused()
+            };
+            let told = at(now).saturating_add(wait);
+            // A token bucket rounds up when tokens are credited, and allows for that in what it says.
+            let earlier = Duration::from_nanos(if algorithm == Algorithm::TokenBucket { 3 } else { 1 });
+            prop_assert!(wait <= earlier || is_refused(told.saturating_sub(earlier)), "too late");
+            prop_assert!(!is_refused(told), "too early");
         }
     }
 

@@ -1,0 +1,234 @@
+//! Token bucket with refills: so many tokens at once every so often, never above the burst.
+//!
+//! The bucket of the textbooks, where [`super::token_bucket`] earns the same tokens one by one. Its clock starts when a
+//! token is taken from a full bucket, and each whole period after that is a refill; so a full bucket has nothing to
+//! remember, and no two keys are refilled at the same moment because of the clock on the wall. The state is the moment
+//! of the last refill, or of the start, and how many tokens are missing.
+
+use std::time::Duration;
+
+use super::{Outcome, State, Usage};
+use crate::limiter::quota::Quota;
+use crate::limiter::timestamp::Timestamp;
+
+/// Tokens missing, and since when the next refill is on its way.
+#[derive(Clone, Copy)]
+struct Bucket {
+    since: u64,
+    missing: u32,
+}
+
+pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
+    let bucket = refilled(state, quota, now);
+    let burst = quota.capacity();
+    if let Some(missing) = bucket.missing.checked_add(cost).filter(|missing| *missing <= burst) {
+        return (pack(Bucket { missing, ..bucket }), Outcome::Conform);
+    }
+    let retry_after = (cost <= burst).then(|| until_owed(state, quota, (cost, 0), now));
+    (pack(bucket), Outcome::Exceed { retry_after })
+}
+
+pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) -> State {
+    let bucket = refilled(state, quota, now);
+    let missing = i64::from(bucket.missing).saturating_add(amount).clamp(0, i64::from(u32::MAX));
+    pack(Bucket { missing: u32::try_from(missing).unwrap_or(u32::MAX), ..bucket })
+}
+
+/// What the refills since the charge have not given back. The clock goes on as it is.
+pub(super) fn refund(
+    state: Option<State>,
+    quota: &Quota,
+    amount: u32,
+    (charged, now): (Timestamp, Timestamp),
+) -> State {
+    let bucket = refilled(state, quota, now);
+    let refills = bucket.since.saturating_sub(charged.as_nanos()).div_ceil(quota.period());
+    let back = u64::from(amount).saturating_sub(refills.saturating_mul(quota.count()));
+    let missing = u64::from(bucket.missing).saturating_sub(back);
+    pack(Bucket { missing: u32::try_from(missing).unwrap_or(u32::MAX), ..bucket })
+}
+
+pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
+    let bucket = refilled(state, quota, now);
+    Usage {
+        used: bucket.missing,
+        remaining: quota.capacity().saturating_sub(bucket.missing),
+        reset: bucket.until_refilled(bucket.missing.into(), quota, now),
+    }
+}
+
+/// How long until a request of `cost` would leave no more than `owed` tokens missing beyond the burst.
+pub(super) fn until_owed(
+    state: Option<State>,
+    quota: &Quota,
+    (cost, owed): (u32, u64),
+    now: Timestamp,
+) -> Duration {
+    let bucket = refilled(state, quota, now);
+    let most = u64::from(quota.capacity()).saturating_add(owed);
+    let short = u64::from(bucket.missing).saturating_add(cost.into()).saturating_sub(most);
+    bucket.until_refilled(short, quota, now)
+}
+
+pub(super) fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
+    refilled(Some(state), quota, now).missing == 0
+}
+
+/// As many missing as of the emptier, refilled when the later is.
+pub(super) fn fuller(a: State, b: State, quota: &Quota, now: Timestamp) -> State {
+    let [a, b] = [a, b].map(|state| refilled(Some(state), quota, now));
+    match (a.missing, b.missing) {
+        (_, 0) => pack(a),
+        (0, _) => pack(b),
+        _ => pack(Bucket { since: a.since.max(b.since), missing: a.missing.max(b.missing) }),
+    }
+}
+
+impl Bucket {
+    /// How long until refills have brought so many tokens.
+    fn until_refilled(self, tokens: u64, quota: &Quota, now: Timestamp) -> Duration {
+        let refills = tokens.div_ceil(quota.count());
+        let due = self.since.saturating_add(refills.saturating_mul(quota.period()));
+        Duration::from_nanos(if refills > 0 { due.saturating_sub(now.as_nanos()) } else { 0 })
+    }
+}
+
+/// The bucket at `now`, with all refills so far put in. One that is full starts its clock now.
+fn refilled(state: Option<State>, quota: &Quota, now: Timestamp) -> Bucket {
+    let full = Bucket { since: now.as_nanos(), missing: 0 };
+    let Some(State { word: since, extra: missing }) = state else { return full };
+    let refills = now.as_nanos().saturating_sub(since) / quota.period();
+    match u64::from(missing).checked_sub(refills.saturating_mul(quota.count())) {
+        None | Some(0) => full,
+        Some(missing) => Bucket {
+            since: since.saturating_add(refills.saturating_mul(quota.period())),
+            missing: u32::try_from(missing).unwrap_or(u32::MAX),
+        },
+    }
+}
+
+fn pack(bucket: Bucket) -> State {
+    State { word: bucket.since, extra: bucket.missing }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::limiter::algorithm::Algorithm;
+    use crate::limiter::quota::{Limit, Period, Unit};
+
+    const START: u64 = 1_795_248_000_123_456_789;
+
+    fn quota(refill: u32, seconds: u32, burst: u32) -> Quota {
+        let nonzero = |number| NonZeroU32::new(number).unwrap();
+        let limit = Limit::new(nonzero(refill), Period::new(nonzero(seconds), Unit::Second));
+        Quota::new(Algorithm::RefillBucket, limit, Some(nonzero(burst))).unwrap()
+    }
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_nanos(START + millis * 1_000_000)
+    }
+
+    /// The bucket as textbooks have it: it ticks, and every tick adds its tokens.
+    struct Model {
+        tokens: u64,
+        next: Option<u64>,
+    }
+
+    impl Model {
+        fn tick(&mut self, quota: &Quota, now: u64) {
+            while let Some(next) = self.next.filter(|next| *next <= now) {
+                self.tokens = (self.tokens + quota.count()).min(quota.capacity().into());
+                let is_full = self.tokens == u64::from(quota.capacity());
+                self.next = (!is_full).then(|| next + quota.period());
+            }
+        }
+
+        fn take(&mut self, quota: &Quota, cost: u64, now: u64) -> bool {
+            self.tick(quota, now);
+            let fits = cost <= self.tokens;
+            if fits && cost > 0 {
+                self.tokens -= cost;
+                self.next = self.next.or_else(|| Some(now + quota.period()));
+            }
+            fits
+        }
+    }
+
+    #[test]
+    fn three_tokens_come_at_once_every_six_seconds() {
+        let quota = quota(3, 6, 10);
+        let mut state = None;
+        let mut drain = |millis| {
+            let mut passed = 0;
+            loop {
+                let (next, outcome) = evaluate(state, &quota, 1, at(millis));
+                match outcome {
+                    Outcome::Conform => (state, passed) = (Some(next), passed + 1),
+                    Outcome::Exceed { retry_after } => return (passed, retry_after.unwrap().as_millis()),
+                }
+            }
+        };
+        assert_eq!(drain(0), (10, 6000));
+        assert_eq!(drain(5999), (0, 1));
+        assert_eq!(drain(6000), (3, 6000));
+        assert_eq!(drain(17_999), (3, 1), "one refill is due, the next is a millisecond away");
+        assert_eq!(drain(18_000), (3, 6000));
+        // Refills of a full bucket are lost, and its clock starts anew.
+        assert_eq!(drain(1_000_000), (10, 6000));
+    }
+
+    #[test]
+    fn a_wait_is_for_as_many_refills_as_the_cost_needs() {
+        let quota = quota(3, 6, 10);
+        let (state, _) = evaluate(None, &quota, 10, at(0));
+        let wait = |cost, millis| match evaluate(Some(state), &quota, cost, at(millis)).1 {
+            Outcome::Exceed { retry_after } => retry_after.map(|wait| wait.as_millis()),
+            Outcome::Conform => None,
+        };
+        assert_eq!([wait(3, 0), wait(4, 0), wait(10, 1000)], [Some(6000), Some(12_000), Some(23_000)]);
+        assert_eq!(usage(Some(state), &quota, at(1000)).reset, Duration::from_secs(23));
+    }
+
+    #[test]
+    fn a_refund_gives_back_what_refills_have_not() {
+        let quota = quota(3, 6, 10);
+        let state = charge(None, &quota, 8, at(0));
+        let missing = |amount, millis| {
+            usage(Some(refund(Some(state), &quota, amount, (at(0), at(millis)))), &quota, at(millis)).used
+        };
+        assert_eq!([missing(8, 5999), missing(2, 5999)], [0, 6]);
+        assert_eq!([missing(8, 6000), missing(4, 6000), missing(2, 6000)], [0, 4, 5]);
+    }
+
+    proptest! {
+        #[test]
+        fn it_admits_what_a_bucket_that_ticks_admits(
+            refill in 1_u32..20,
+            seconds in 1_u32..7,
+            more in 0_u32..40,
+            requests in prop::collection::vec((0_u64..300, 0_u32..6), 1..200),
+        ) {
+            let quota = quota(refill, seconds, refill + more);
+            let mut model = Model { tokens: u64::from(quota.capacity()), next: None };
+            let (mut state, mut now) = (None, START);
+            for (step, cost) in requests {
+                now += step * quota.period() / 100;
+                let time = Timestamp::from_nanos(now);
+                let (next, outcome) = evaluate(state, &quota, cost, time);
+                let left = usage(state, &quota, time).remaining;
+                let passes = model.take(&quota, cost.into(), now);
+                prop_assert_eq!(outcome == Outcome::Conform, passes);
+                if passes {
+                    state = Some(next);
+                } else {
+                    prop_assert_eq!(u64::from(left), model.tokens);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The limits of a configuration as quota policies of the IETF draft, each with a name of its own.
+//!
+//! A rule with one limit gives it its name. Where it has several they are told apart by their periods, or by the
+//! networks they are for, so a name stays what it is when a limit before it comes or goes.
+
+use std::collections::HashSet;
+
+use crate::limiter::key::KeyHasher;
+use crate::response::ietf::{Policy, QuotaUnit};
+use crate::rules::rule::{Action, Rule, RuleLimit};
+use crate::rules::selection::{Part, Selected};
+use crate::rules::tariff::Cost;
+
+/// Beside the rules.
+#[derive(Debug)]
+pub(super) struct Policies {
+    rules: Box<[OfRule]>,
+    /// Names partitions without saying what they are.
+    hasher: KeyHasher,
+}
+
+/// Those of one rule.
+#[derive(Debug, Default)]
+struct OfRule {
+    limits: Box<[Policy]>,
+    permits: Option<Policy>,
+    /// The rule's name, where it counts some things apart.
+    partitioned: Option<Box<str>>,
+}
+
+impl Policies {
+    pub(super) fn of(rules: &[Rule], hasher: KeyHasher) -> Self {
+        // Whoever has the name of a rule has it, whatever others are made up.
+        let mut taken: HashSet<String> = rules.iter().map(|rule| rule.name.to_string()).collect();
+        Self { rules: rules.iter().map(|rule| of_rule(rule, &mut taken)).collect(), hasher }
+    }
+
+    /// The policy of a check; `None` for what is no limit, or a limit with its margin.
+    pub(super) fn policy(&self, selected: &Selected) -> Option<&Policy> {
+        let of_rule = self.rules.get(selected.rule.0)?;
+        match selected.part {
+            Part::Permit => of_rule.permits.as_ref(),
+            part => of_rule.limits.get(part.told()?),
+        }
+    }
+
+    /// What names the key of a check, where its rule has one.
+    pub(super) fn partition(&self, selected: &Selected) -> Option<[u8; 8]> {
+        let name = self.rules.get(selected.rule.0)?.partitioned.as_ref()?;
+        Some(self.hasher.alias(selected.check.key, name))
+    }
+}
+
+fn of_rule(rule: &Rule, taken: &mut HashSet<String>) -> OfRule {
+    let Action::Limit(limiting) = &rule.action else { return OfRule::default() };
+    let unit = match &limiting.tariff.cost {
+        Cost::RequestBytes(measure) | Cost::ResponseBytes(measure) => QuotaUnit::ContentBytes(measure.unit),
+        Cost::Fixed(_) | Cost::Header(_) | Cost::ResponseHeader(_) => QuotaUnit::Requests,
+    };
+    let limits = limiting.limits.iter().map(|limit| {
+        let written = limit.quota.limit();
+        let name = name_of(rule, limit, limiting.limits.len(), taken);
+        Policy::new(&name, written.count.get(), unit, Some(written.period.duration()))
+    });
+    OfRule {
+        limits: limits.collect(),
+        permits: limiting.in_flight.map(|most| {
+            let name = match limiting.limits.is_empty() {
+                true => rule.name.to_string(),
+                false => unique(format!("{}/in_flight", rule.name), taken),
+            };
+            Policy::new(&name, most.get(), QuotaUnit::ConcurrentRequests, None)
+        }),
+        partitioned: (!limiting.key.0.is_empty()).then(|| rule.name.clone()),
+    }
+}
+
+fn name_of(rule: &Rule, limit: &RuleLimit, limits: usize, taken: &mut HashSet<String>) -> String {
+    match &limit.nested {
+        Some(nested) => unique(format!("{}/{}", rule.name, nested.prefix), taken),
+        None if limits > 1 => unique(Policy::name_of(&rule.name, limit.quota.window()), taken),
+        None => rule.name.to_string(),
+    }
+}
+
+/// `name`, or that with a number behind it where it is taken.
+fn unique(name: String, taken: &mut HashSet<String>) -> String {
+    let numbered = (2_u64..).map(|number| format!("{name}.{number}"));
+    let free = std::iter::once(name.clone()).chain(numbered).find(|name| !taken.contains(name));
+    let name = free.unwrap_or(name);
+    taken.insert(name.clone());
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::limiter::algorithm::Algorithm;
+    use crate::limiter::quota::{Limit, Period, Quota, Unit};
+    use crate::rules::matcher::Matcher;
+    use crate::rules::rule::Limiting;
+
+    fn rule(name: &str, units: &[Unit], in_flight: Option<u32>) -> Rule {
+        let limit = |unit: &Unit| {
+            let limit = Limit::new(NonZeroU32::MIN, Period::one(*unit));
+            RuleLimit::from(Quota::new(Algorithm::Gcra, limit, None).unwrap())
+        };
+        let limiting = Limiting {
+            limits: units.iter().map(limit).collect(),
+            in_flight: in_flight.and_then(NonZeroU32::new),
+            ..Limiting::default()
+        };
+        let (matcher, action) = (Matcher::default(), Action::Limit(limiting));
+        Rule { name: name.into(), matcher, except: Box::default(), action, domain: None }
+    }
+
+    #[test]
+    fn every_limit_has_a_name_of_its_own() {
+        let rules = [
+            rule("a", &[Unit::Second, Unit::Day, Unit::Day], Some(3)),
+            rule("a/s", &[Unit::Minute], None),
+            rule("b", &[], Some(3)),
+        ];
+        let all = Policies::of(&rules, KeyHasher::new([1, 2]));
+        let policies = all.rules.iter().flat_map(|of_rule| of_rule.limits.iter().chain(&of_rule.permits));
+        let names: Vec<_> = policies.map(Policy::name).collect();
+        assert_eq!(names, ["a/s.2", "a/d", "a/d.2", "a/in_flight", "a/s", "b"]);
+    }
+}

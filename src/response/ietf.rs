@@ -1,0 +1,153 @@
+//! `RateLimit` and `RateLimit-Policy` as draft-ietf-httpapi-ratelimit-headers-11 has them.
+//!
+//! Both are Lists of RFC 9651 with a member per limit: a String that names the policy, and parameters. `t` is the time
+//! until *additional* quota becomes available, not until all of it is there again. Parameters that would not be true
+//! are left out: `w` where a window is not a whole number of seconds, `t` where nobody knows.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderName;
+
+use super::rate_limit_headers::{Fields, push_number, whole_seconds};
+use crate::limiter::quota::Period;
+
+/// What is left of each policy.
+pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+/// The policies.
+pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// The largest Integer of RFC 9651 (section 3.3.1).
+const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+/// What a policy's quota is counted in: the draft's registry of quota units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaUnit {
+    /// `requests`, the default.
+    Requests,
+    /// `content-bytes`, of which so many make a unit of the limit.
+    ContentBytes(NonZeroU64),
+    /// `concurrent-requests`.
+    ConcurrentRequests,
+}
+
+/// A limit as a quota policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    name: Box<str>,
+    quota: u32,
+    unit: QuotaUnit,
+    /// Seconds.
+    window: Option<u64>,
+}
+
+/// What names a partition: opaque, and different in every process.
+pub type PartitionKey = [u8; 8];
+
+/// What is left of one policy for the client of a response.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceLimit<'a> {
+    /// Which.
+    pub policy: &'a Policy,
+    /// What an elastic limit has grown to, where that is not what was written.
+    pub grown: Option<u32>,
+    /// Units left.
+    pub remaining: u32,
+    /// Until there is more.
+    pub until_more: Option<Duration>,
+    /// Whose quota it is, where there are several.
+    pub partition: Option<PartitionKey>,
+}
+
+impl Policy {
+    /// The policy `name`, of so many units per window. Names are visible ASCII without quotes.
+    pub fn new(name: &str, quota: u32, unit: QuotaUnit, window: Option<Duration>) -> Self {
+        let whole = window.filter(|window| window.subsec_nanos() == 0 && !window.is_zero());
+        Self { name: name.into(), quota, unit, window: whole.map(|window| window.as_secs()) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What tells policies of one rule apart: over which time they count.
+    pub fn name_of(rule: &str, period: Period) -> String {
+        format!("{rule}/{period}")
+    }
+
+    fn in_units(&self, units: u32) -> u64 {
+        let size = match self.unit {
+            QuotaUnit::Requests | QuotaUnit::ConcurrentRequests => 1,
+            QuotaUnit::ContentBytes(size) => size.get(),
+        };
+        u64::from(units).saturating_mul(size).min(MAX_INTEGER)
+    }
+}
+
+/// Sets both fields; does nothing where no limit applies.
+pub fn write(fields: &mut dyn Fields, limits: &[ServiceLimit<'_>]) {
+    let (mut state, mut policy) = (Vec::new(), Vec::new());
+    for limit in limits {
+        push_policy(&mut policy, limit);
+        push_limit(&mut state, limit);
+    }
+    if !limits.is_empty() {
+        fields.set_text(RATELIMIT, state);
+        fields.set_text(RATELIMIT_POLICY, policy);
+    }
+}
+
+fn push_policy(text: &mut Vec<u8>, limit: &ServiceLimit<'_>) {
+    let policy = limit.policy;
+    push_name(text, &policy.name);
+    push_parameter(text, b"q", policy.in_units(limit.grown.unwrap_or(policy.quota)));
+    match policy.unit {
+        QuotaUnit::Requests => {}
+        QuotaUnit::ContentBytes(_) => text.extend_from_slice(b";qu=\"content-bytes\""),
+        QuotaUnit::ConcurrentRequests => text.extend_from_slice(b";qu=\"concurrent-requests\""),
+    }
+    if let Some(window) = policy.window {
+        push_parameter(text, b"w", window);
+    }
+    push_partition(text, limit.partition);
+}
+
+fn push_limit(text: &mut Vec<u8>, limit: &ServiceLimit<'_>) {
+    push_name(text, &limit.policy.name);
+    push_parameter(text, b"r", limit.policy.in_units(limit.remaining));
+    if let Some(more) = limit.until_more {
+        push_parameter(text, b"t", whole_seconds(more));
+    }
+    push_partition(text, limit.partition);
+}
+
+fn push_name(text: &mut Vec<u8>, name: &str) {
+    if !text.is_empty() {
+        text.extend_from_slice(b", ");
+    }
+    text.push(b'"');
+    text.extend_from_slice(name.as_bytes());
+    text.push(b'"');
+}
+
+fn push_parameter(text: &mut Vec<u8>, name: &[u8], value: u64) {
+    text.push(b';');
+    text.extend_from_slice(name);
+    text.push(b'=');
+    push_number(text, value.min(MAX_INTEGER));
+}
+
+/// A Byte Sequence of RFC 9651 (section 3.3.5).
+fn push_partition(text: &mut Vec<u8>, partition: Option<PartitionKey>) {
+    if let Some(partition) = partition {
+        text.extend_from_slice(b";pk=:");
+        text.extend_from_slice(STANDARD.encode(partition).as_bytes());
+        text.push(b':');
+    }
+}
+
+#[cfg(test)]
+mod tests;

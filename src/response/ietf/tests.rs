@@ -1,0 +1,177 @@
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use http::HeaderMap;
+
+use super::*;
+use crate::limiter::quota::Unit;
+
+/// A value of RFC 9651, as far as these fields have them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Bare {
+    Integer(u64),
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+type Members = Vec<(Bare, BTreeMap<String, Bare>)>;
+
+/// A strict reader of Lists of Items (RFC 9651 section 4.2.1); nothing where a strict reader must fail.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn list(text: &str) -> Option<Members> {
+        let mut reader = Reader(text.as_bytes());
+        let mut members = Vec::new();
+        loop {
+            members.push(reader.item()?);
+            reader.spaces();
+            if reader.0.is_empty() {
+                return Some(members);
+            }
+            reader.take(b',')?;
+            reader.spaces();
+        }
+    }
+
+    fn item(&mut self) -> Option<(Bare, BTreeMap<String, Bare>)> {
+        let item = self.bare()?;
+        let mut parameters = BTreeMap::new();
+        while self.take(b';').is_some() {
+            let name = self.run(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())?;
+            self.take(b'=')?;
+            let value = self.bare()?;
+            assert_eq!(parameters.insert(name, value), None, "a parameter twice");
+        }
+        Some((item, parameters))
+    }
+
+    fn bare(&mut self) -> Option<Bare> {
+        match self.0.first()? {
+            b'"' => {
+                self.take(b'"')?;
+                let text = self.run(|byte| (0x20..0x7f).contains(&byte) && byte != b'"' && byte != b'\\')?;
+                self.take(b'"').map(|()| Bare::Text(text))
+            }
+            b':' => {
+                self.take(b':')?;
+                let text = self.run(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte))?;
+                self.take(b':')?;
+                Some(Bare::Bytes(STANDARD.decode(text).ok()?))
+            }
+            _ => {
+                let digits = self.run(|byte| byte.is_ascii_digit())?;
+                (digits.len() <= 15).then(|| Bare::Integer(digits.parse().unwrap()))
+            }
+        }
+    }
+
+    fn run(&mut self, is_part: impl Fn(u8) -> bool) -> Option<String> {
+        let length = self.0.iter().take_while(|byte| is_part(**byte)).count();
+        let (taken, rest) = self.0.split_at(length);
+        self.0 = rest;
+        (length > 0).then(|| String::from_utf8(taken.to_vec()).unwrap())
+    }
+
+    fn take(&mut self, byte: u8) -> Option<()> {
+        self.0 = self.0.strip_prefix(&[byte])?;
+        Some(())
+    }
+
+    fn spaces(&mut self) {
+        while self.take(b' ').is_some() {}
+    }
+}
+
+fn limit(policy: &Policy, remaining: u32, more: Option<u64>) -> ServiceLimit<'_> {
+    let until_more = more.map(Duration::from_millis);
+    ServiceLimit { policy, grown: None, remaining, until_more, partition: None }
+}
+
+fn written(limits: &[ServiceLimit<'_>]) -> [String; 2] {
+    let mut headers = HeaderMap::new();
+    write(&mut headers, limits);
+    [RATELIMIT, RATELIMIT_POLICY].map(|name| {
+        let text = headers[name].to_str().unwrap().to_owned();
+        assert!(Reader::list(&text).is_some(), "no List: {text}");
+        text
+    })
+}
+
+fn seconds(seconds: u64) -> Option<Duration> {
+    Some(Duration::from_secs(seconds))
+}
+
+#[test]
+fn each_limit_is_a_member_of_both_fields() {
+    let fast = Policy::new("fast", 10, QuotaUnit::Requests, seconds(1));
+    let slow = Policy::new("slow", 1000, QuotaUnit::Requests, seconds(3600));
+    let [state, policies] = written(&[limit(&fast, 9, Some(100)), limit(&slow, 3, Some(3601))]);
+    assert_eq!(state, "\"fast\";r=9;t=1, \"slow\";r=3;t=4");
+    assert_eq!(policies, "\"fast\";q=10;w=1, \"slow\";q=1000;w=3600");
+}
+
+#[test]
+fn a_window_that_is_no_whole_number_of_seconds_is_left_out() {
+    for millis in [1, 100, 1500] {
+        let policy = Policy::new("a", 5, QuotaUnit::Requests, Some(Duration::from_millis(millis)));
+        assert_eq!(written(&[limit(&policy, 4, Some(20))]), ["\"a\";r=4;t=1", "\"a\";q=5"]);
+    }
+}
+
+#[test]
+fn bytes_and_concurrent_requests_are_named_and_counted_as_such() {
+    let kibibyte = QuotaUnit::ContentBytes(NonZeroU64::new(1024).unwrap());
+    let uploads = Policy::new("uploads", 100, kibibyte, seconds(60));
+    let exports = Policy::new("exports/in_flight", 2, QuotaUnit::ConcurrentRequests, None);
+    let [state, policies] = written(&[limit(&uploads, 30, Some(600)), limit(&exports, 1, None)]);
+    assert_eq!(state, "\"uploads\";r=30720;t=1, \"exports/in_flight\";r=1");
+    assert_eq!(
+        policies,
+        "\"uploads\";q=102400;qu=\"content-bytes\";w=60, \"exports/in_flight\";q=2;qu=\"concurrent-requests\""
+    );
+}
+
+#[test]
+fn no_number_is_larger_than_an_integer_can_be() {
+    let unit = QuotaUnit::ContentBytes(NonZeroU64::MAX);
+    let policy = Policy::new("a", u32::MAX, unit, seconds(u64::MAX));
+    let [state, policies] = written(&[limit(&policy, 3, Some(u64::MAX))]);
+    for text in [state, policies] {
+        for (_, parameters) in Reader::list(&text).unwrap() {
+            let most = |value: &Bare| !matches!(value, Bare::Integer(number) if *number > MAX_INTEGER);
+            assert!(parameters.values().all(most), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_partition_key_is_a_byte_sequence_in_both() {
+    let policy = Policy::new("a", 5, QuotaUnit::Requests, seconds(1));
+    let partition = [0, 1, 2, 250, 251, 252, 253, 255];
+    let texts = written(&[ServiceLimit { partition: Some(partition), ..limit(&policy, 4, None) }]);
+    for text in texts {
+        let members = Reader::list(&text).unwrap();
+        assert_eq!(members[0].1["pk"], Bare::Bytes(partition.to_vec()), "{text}");
+    }
+}
+
+#[test]
+fn an_elastic_limit_is_as_large_as_it_is_now() {
+    let policy = Policy::new("a", 10, QuotaUnit::Requests, seconds(1));
+    let [_, policies] = written(&[ServiceLimit { grown: Some(25), ..limit(&policy, 4, None) }]);
+    assert_eq!(policies, "\"a\";q=25;w=1");
+}
+
+#[test]
+fn limits_of_one_rule_are_told_apart_by_their_periods() {
+    assert_eq!(Policy::name_of("api", Period::one(Unit::Second)), "api/s");
+    assert_eq!(Policy::name_of("api", Period::one(Unit::Day)), "api/d");
+}
+
+#[test]
+fn no_limit_no_fields() {
+    let mut headers = HeaderMap::new();
+    write(&mut headers, &[]);
+    assert!(headers.is_empty());
+}

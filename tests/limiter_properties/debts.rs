@@ -1,0 +1,153 @@
+//! Debts: rejected requests that are charged (`on_denied: charge`), and costs that become known late.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use weir::limiter::algorithm::{self, Algorithm};
+use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::terms::{OnDenied, Role, Terms};
+use weir::limiter::timestamp::Timestamp;
+use weir::limiter::{Check, Limiter, Meter};
+
+use super::{START, checks, limiter, steps};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Quotas of a rule that charges what it rejects: so many per second, as many at once.
+fn quotas(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Quota> {
+    let algorithm = prop::sample::select(algorithms);
+    (algorithm, 1_u32..20, 1_u8..10).prop_map(|(algorithm, count, precision)| {
+        let limit = Limit::new(NonZeroU32::new(count).expect("at least one"), Period::one(Unit::Second));
+        let quota = Quota::new(algorithm, limit, None).expect("few a second");
+        quota.with_precision(precision).unwrap_or(quota)
+    })
+}
+
+/// Whether a request at `now` is admitted; one that is not is charged.
+fn is_admitted(limiter: &Limiter, meters: &[Meter], cost: u32, now: u64) -> bool {
+    let terms = Some(Terms { group: 0, role: Role::Limit, on_denied: OnDenied::Charge });
+    let checks: Vec<_> =
+        checks(limiter, meters, b"client", cost).into_iter().map(|check| Check { terms, ..check }).collect();
+    !limiter.check(&checks, Timestamp::from_nanos(now)).is_refused()
+}
+
+fn used(limiter: &Limiter, meters: &[Meter], now: u64) -> u32 {
+    let key = limiter.hasher().hash(b"client");
+    limiter.usage(meters[0], key, Timestamp::from_nanos(now)).expect("a meter").used
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_client_that_hammers_at_twice_the_limit_is_never_admitted(
+        quota in quotas(&Algorithm::RATES),
+        times in 2_u64..6,
+        phase in 0_u64..SECOND,
+    ) {
+        let (limiter, meters) = limiter(&[quota], 100);
+        let step = SECOND / (times * u64::from(quota.limit().count.get()));
+        let (from, until) = (START + 3 * SECOND, START + 20 * SECOND);
+        let mut now = START + phase;
+        while now < until {
+            let admitted = is_admitted(&limiter, &meters, 1, now);
+            prop_assert!(!admitted || now < from, "after {} ns", now - START);
+            prop_assert!(used(&limiter, &meters, now) <= 2 * quota.burst().get());
+            now += step;
+        }
+        // Who stops is admitted again.
+        prop_assert!(is_admitted(&limiter, &meters, 1, until + 3 * SECOND));
+    }
+
+    #[test]
+    fn a_client_that_hammers_at_the_limit_is_not_admitted_once_it_was_rejected(
+        // Windows and refills settle accounts at their marks, so they need a longer look than one rejection.
+        quota in quotas(&[
+            Algorithm::Gcra,
+            Algorithm::TokenBucket,
+            Algorithm::LeakyBucket,
+            Algorithm::SlidingWindow,
+            Algorithm::SlidingLog,
+        ]),
+        faster in 0_u64..50,
+        phase in 0_u64..SECOND,
+    ) {
+        let (limiter, meters) = limiter(&[quota], 100);
+        let step = SECOND / u64::from(quota.limit().count.get()) * (100 - faster) / 100;
+        let mut now = START + phase;
+        // More at once than the limit has.
+        while is_admitted(&limiter, &meters, 1, now) {}
+        for _ in 0..500 {
+            now += step;
+            prop_assert!(!is_admitted(&limiter, &meters, 1, now), "after {} ns", now - START);
+        }
+    }
+
+    #[test]
+    fn a_client_that_comes_when_it_is_told_is_admitted_though_its_rejection_was_charged(
+        quota in quotas(&Algorithm::RATES),
+        steps in prop::collection::vec(0_u64..400, 1..60),
+    ) {
+        let (limiter, meters) = limiter(&[quota], 100);
+        let terms = Some(Terms { group: 0, role: Role::Limit, on_denied: OnDenied::Charge });
+        let check = Check { terms, ..checks(&limiter, &meters, b"client", 1)[0] };
+        let mut now = START;
+        for step in steps {
+            now += step * SECOND / 1000;
+            let decision = limiter.check(&[check], Timestamp::from_nanos(now));
+            if decision.is_refused() {
+                now += u64::try_from(decision.verdicts()[0].wait().as_nanos()).unwrap() + 1;
+                let again = limiter.check(&[check], Timestamp::from_nanos(now));
+                prop_assert!(!again.is_refused());
+            }
+        }
+    }
+
+    #[test]
+    fn a_late_cost_is_paid_at_the_limits_rate(quota in quotas(&Algorithm::RATES), rounds in 2_u32..50) {
+        let (limiter, meters) = limiter(&[quota], 100);
+        let count = quota.limit().count.get();
+        let key = limiter.hasher().hash(b"client");
+        limiter.charge(meters[0], key, i64::from(rounds * count), Timestamp::from_nanos(START));
+        // Not before as many periods as it has counts, one less in part, and in no more than one and a bit beyond.
+        let after = |rounds: u32| START + u64::from(rounds) * SECOND;
+        prop_assert!(used(&limiter, &meters, after(rounds - 1) - 1) >= count);
+        prop_assert!(!is_admitted(&limiter, &meters, 1, after(rounds - 1) - 1));
+        prop_assert_eq!(used(&limiter, &meters, after(rounds + 2)), 0);
+    }
+
+    #[test]
+    fn a_refund_never_creates_quota(
+        // Of a bucket with refills the first charge starts the clock, refunded or not; a log is held to its entries.
+        quota in quotas(&[
+            Algorithm::Gcra,
+            Algorithm::TokenBucket,
+            Algorithm::LeakyBucket,
+            Algorithm::FixedWindow,
+            Algorithm::SlidingWindow,
+        ]).prop_filter("has a history", |quota| !quota.looks_back()),
+        steps in steps(),
+        refunded in 0_usize..120,
+        late in 0_usize..20,
+    ) {
+        let refunded = refunded % steps.len();
+        let (mut now, mut charged) = (Timestamp::from_nanos(START), None);
+        let (mut with, mut without) = (None, None);
+        for (index, (step, cost)) in steps.iter().enumerate() {
+            now = now.saturating_add(Duration::from_millis((*step).into()));
+            let amount = 3 * *cost;
+            with = Some(algorithm::charge(with, &quota, amount.into(), now));
+            match index == refunded {
+                true => charged = Some((now, amount)),
+                false => without = Some(algorithm::charge(without, &quota, amount.into(), now)),
+            }
+            if let Some((at, amount)) = charged.filter(|_| index >= refunded + late) {
+                let refunded = algorithm::refund(with, &quota, amount, (at, now));
+                let left = |state| algorithm::usage(state, &quota, now).remaining;
+                prop_assert!(left(Some(refunded)) <= left(without));
+                break;
+            }
+        }
+    }
+}
