@@ -18,8 +18,8 @@ pub fn parse(value: &[u8]) -> Option<u64> {
 }
 
 /// Whether a length is written as we write it.
-pub fn is_normal(digits: &[u8]) -> bool {
-    !matches!(digits, [b'0', _, ..])
+pub fn is_normal(value: &[u8]) -> bool {
+    !matches!(value, [] | [b'0', _, ..]) && value.iter().all(u8::is_ascii_digit)
 }
 
 /// Leaves one field in our own digits where all that are there say the same number; the number, if there are any.

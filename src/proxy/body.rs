@@ -24,6 +24,8 @@ use crate::upstream::answer::{Answer, AnswerError};
 
 /// What is read of an answer before its head is sent.
 const MAX_AHEAD: usize = 8 * 1024;
+/// What a frame counts as at the least: one may be empty.
+const MIN_FRAME: usize = 512;
 
 /// A client's request body on its way to the upstream.
 ///
@@ -215,7 +217,7 @@ impl ResponseBody {
         while octets < MAX_AHEAD {
             match Pin::new(&mut *answer).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
-                    octets += frame.data_ref().map_or(MAX_AHEAD, Bytes::len);
+                    octets += frame.data_ref().map_or(MAX_AHEAD, Bytes::len).max(MIN_FRAME);
                     frames.push_back(frame);
                 }
                 Poll::Ready(Some(Err(_))) => {

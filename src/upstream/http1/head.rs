@@ -150,14 +150,22 @@ impl<'a> Reader<'a> {
 fn map(head: &Bytes, places: &[Place]) -> Result<(HeaderMap, Framing), Malformed> {
     let mut headers = HeaderMap::with_capacity(places.len() + ADDED);
     let mut framing = Framing::default();
+    // Most lengths are written as we would write them.
+    let mut is_written = true;
     for place in places {
         let (name, value) = place.field(head)?;
-        if framing.note(name.as_str().as_bytes(), value.as_bytes())? == Concerns::Everybody {
-            headers.append(name, value);
+        let is_first = framing.octets.is_none();
+        match framing.note(name.as_str().as_bytes(), value.as_bytes())? {
+            Concerns::Connection => continue,
+            Concerns::Length => is_written &= is_first && content_length::is_normal(value.as_bytes()),
+            Concerns::Everybody => {}
         }
+        headers.append(name, value);
     }
-    if let Some(octets) = framing.octets.filter(|_| !framing.is_ambiguous()) {
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(octets));
+    match framing.octets {
+        Some(_) if framing.is_ambiguous() => drop(headers.remove(CONTENT_LENGTH)),
+        Some(octets) if !is_written => drop(headers.insert(CONTENT_LENGTH, HeaderValue::from(octets))),
+        _ => {}
     }
     Ok((headers, framing))
 }
