@@ -12,7 +12,7 @@ const ROOM: usize = 8 * 1024;
 /// With less room than this, more is made.
 const LEAST_ROOM: usize = 2 * 1024;
 /// The most that is read at once of a large body. Each read and write costs system calls and wakes somebody, but a body that
-/// nobody takes holds this much memory as long as it stands still; from here on more is hardly faster.
+/// nobody takes holds this much memory as long as it stands still.
 const MOST_ROOM: usize = 32 * 1024;
 /// A body that fills the room gets so much more, up to that.
 const GROWTH: usize = 4;

@@ -320,7 +320,7 @@ impl Activity {
     /// The request has a body; it is on its way as long as the answer is kept.
     pub fn begin_upload(self: &Rc<Self>) -> Uploading {
         self.uploading.set(true);
-        Uploading { activity: Rc::clone(self), exchange: self.exchange.get(), is_held: Cell::new(false) }
+        Uploading::new(self)
     }
 
     /// There is an unread rest of a request, so closing has to wait for the client.

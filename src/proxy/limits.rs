@@ -167,7 +167,7 @@ impl Limits {
 
     /// The last check of the same counter after `position`, which is how the counter stands; `None` if there is none.
     fn last_of_counter(&self, position: usize) -> Option<usize> {
-        let Check { meter, key, .. } = self.selected[position].check;
+        let Check { meter, key, .. } = self.selected.get(position)?.check;
         let mut later = self.selected.get(position + 1..)?.iter();
         let last = later.rposition(|it| it.check.meter == meter && it.check.key == key)?;
         Some(position + 1 + last)

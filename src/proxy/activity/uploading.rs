@@ -1,4 +1,4 @@
-//! Progress of one request body from the client.
+//! A request's body on its way to the upstream, for the notes of its connection or stream.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,13 +9,17 @@ use crate::proxy::deadline::Timeout;
 /// An upload on its way; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Uploading {
-    pub(super) activity: Rc<Activity>,
-    pub(super) exchange: u32,
+    activity: Rc<Activity>,
+    exchange: u32,
     /// Of a stream: the upstream has not asked for more than it has got.
-    pub(super) is_held: Cell<bool>,
+    is_held: Cell<bool>,
 }
 
 impl Uploading {
+    pub(super) fn new(activity: &Rc<Activity>) -> Self {
+        Self { activity: Rc::clone(activity), exchange: activity.exchange.get(), is_held: Cell::new(false) }
+    }
+
     /// A part of the request's body has come.
     pub fn moved(&self, octets: u64) {
         if self.is_current() {
