@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use super::keeping::Keeping;
 use super::{Error, Running};
-use crate::admin::{self, KeyCounts, ReloadView, State, Surface};
+use crate::admin::{self, Ask, KeyCounts, ReloadView, State, Surface};
 use crate::config::reload::Status;
 use crate::config::{AdminSettings, Config};
 use crate::listener::socket;
+use crate::snapshot;
 use crate::telemetry::logging::LevelHandle;
 use crate::worker::Crew;
 
@@ -82,10 +83,7 @@ impl AdminPort {
                 let handle = running.reload.clone();
                 Box::new(move || handle.status().text.to_string())
             },
-            state_file: {
-                let status = running.keeping.as_ref().map(Keeping::status);
-                Box::new(move || status.as_ref().map(|status| status.lock().clone()))
-            },
+            state_file: state_file(running),
             elastic: {
                 let shared = Arc::clone(shared);
                 Box::new(move || shared.elastic.assessment())
@@ -117,6 +115,16 @@ impl AdminPort {
         spawned.map_err(Error::system("cannot start the admin port"))?;
         Ok(crew)
     }
+}
+
+/// What the state file's keeper says, in the wall clock's time: the file's own is that of the limits.
+fn state_file(running: &Running) -> Ask<Option<snapshot::Status>> {
+    let status = running.keeping.as_ref().map(Keeping::status);
+    let clock = Arc::clone(&running.shared.clock);
+    Box::new(move || {
+        let status = status.as_ref()?.lock().clone();
+        Some(snapshot::Status { last_saved: status.last_saved.map(|at| clock.civil(at)), ..status })
+    })
 }
 
 fn view_of(status: &Status) -> ReloadView {

@@ -62,7 +62,7 @@ fn a_wall_clock_that_jumps_ahead_and_back_takes_the_civil_time_with_it_and_never
         assert!(lead >= jump && lead - jump < ABOUT, "{lead:?}");
         assert!(bench.error(wall) < ABOUT, "{jump:?}");
         assert!(bench.now() >= ahead, "limits went back in time");
-        assert_eq!(bench.compare(wall), Comparison::Same, "told once");
+        assert_eq!(bench.compare(wall), Comparison::Same, "reported once");
     }
 }
 

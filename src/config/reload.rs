@@ -6,6 +6,8 @@
 //! cost a bounded share of one CPU.
 
 mod reading;
+mod restart;
+mod status;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -16,17 +18,17 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use self::reading::{Found, Reading, Stamps, lines_cut_off, missing_end};
+pub use self::restart::restart_fields;
+use self::restart::without_data;
+use self::status::Shared;
+pub use self::status::{Attempt, Handle, Outcome, Reload, Status};
 use super::files::Files;
 use super::{Config, Problem, source, with_files};
 use crate::clock::Stopwatch;
-use crate::identify;
 use crate::limiter::timestamp::Timestamp;
-use crate::rls::options::Options;
-use crate::rules::routes::Routes;
-use crate::telemetry::spans;
 use crate::watch::settling::{self, Settling};
 use crate::watch::stamp::Stamp;
-use crate::watch::{Waker, Watch, Woken};
+use crate::watch::{Watch, Woken};
 
 /// How often a file is looked at without a reason.
 const POLL: Duration = Duration::from_secs(2);
@@ -36,126 +38,6 @@ const MOST_READS: usize = 10;
 
 /// After it was busy for a while it rests so many times longer: files that are replaced all the time take a quarter of a CPU.
 const REST: u32 = 3;
-
-/// What came of looking at the file.
-#[derive(Debug)]
-pub enum Reload {
-    /// A new configuration is valid.
-    Applied {
-        /// The configuration.
-        config: Box<Config>,
-        /// What it changes that takes a restart; everything else is to be applied now.
-        needs_restart: Vec<&'static str>,
-        /// What an operator should look at.
-        warnings: Vec<String>,
-    },
-    /// The file says what is running.
-    Unchanged,
-    /// The file is not valid, or not there; what is running stays.
-    Rejected {
-        /// Why.
-        problems: Vec<Problem>,
-    },
-}
-
-/// A [`Reload`] in one word, for metrics and people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// A new configuration runs.
-    Applied,
-    /// Nothing to do.
-    Unchanged,
-    /// The old configuration stays.
-    Rejected,
-}
-
-impl Reload {
-    /// In one word.
-    pub const fn outcome(&self) -> Outcome {
-        match self {
-            Self::Applied { .. } => Outcome::Applied,
-            Self::Unchanged => Outcome::Unchanged,
-            Self::Rejected { .. } => Outcome::Rejected,
-        }
-    }
-}
-
-impl Outcome {
-    /// Every outcome.
-    pub const ALL: [Self; 3] = [Self::Applied, Self::Unchanged, Self::Rejected];
-
-    /// The word.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Applied => "applied",
-            Self::Unchanged => "unchanged",
-            Self::Rejected => "rejected",
-        }
-    }
-}
-
-/// What operators are shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// The file.
-    pub file: PathBuf,
-    /// Counts applied configurations, from 1 at the start.
-    pub generation: u64,
-    /// The running text, before variables are put in.
-    pub text: Arc<str>,
-    /// FNV-1a of the running text: equal wherever the same text runs.
-    pub text_hash: u64,
-    /// What the running configuration changes that takes a restart.
-    pub needs_restart: Vec<&'static str>,
-    /// The last reload; `None` before the first.
-    pub last: Option<Attempt>,
-}
-
-/// One reload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    /// When.
-    pub at: Timestamp,
-    /// What came of it.
-    pub outcome: Outcome,
-    /// The problems of a rejected file, as `weir check` prints them.
-    pub problems: Vec<String>,
-    /// What an operator should look at, though it was applied.
-    pub warnings: Vec<String>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    status: Mutex<Status>,
-    requested: AtomicBool,
-    stopped: AtomicBool,
-}
-
-/// The reloader's remote control.
-#[derive(Clone, Debug)]
-pub struct Handle {
-    shared: Arc<Shared>,
-    waker: Waker,
-}
-
-impl Handle {
-    /// What is running and what came of the last reload.
-    pub fn status(&self) -> Status {
-        self.shared.status.lock().clone()
-    }
-
-    /// Asks for a look at the file now, which is answered even if nothing has changed.
-    pub fn request(&self) {
-        self.shared.requested.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-
-    /// Ends [`Reloader::run`].
-    pub fn stop(&self) {
-        self.shared.stopped.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Pace {
@@ -481,49 +363,6 @@ fn shortened(lines: usize) -> String {
         "the file was written in place and ends {lines} lines earlier than before, as if it was cut off; \
          replace files by renaming, or end them with the line `...`"
     )
-}
-
-/// What is left of `config` when it does not keep lists and databases in memory for ever.
-fn without_data(config: &Config) -> Config {
-    Config {
-        identify: identify::Settings::default(),
-        rules: Vec::new(),
-        refusals: Vec::new(),
-        tls: Vec::new(),
-        upstream_tls: Vec::new(),
-        routes: Routes::default(),
-        rls: config.rls.clone().map(Options::without_data),
-        ..config.clone()
-    }
-}
-
-/// What differs between two configurations and takes effect only at a start.
-pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
-    let differs = [
-        ("listeners", old.listeners != new.listeners),
-        ("workers", old.workers != new.workers),
-        (
-            "admin",
-            (&old.admin.hosts, old.admin.address, old.admin.probes)
-                != (&new.admin.hosts, new.admin.address, new.admin.probes),
-        ),
-        ("drain", old.drain != new.drain),
-        ("overload", old.overload != new.overload),
-        ("access_log", old.access_log != new.access_log),
-        ("tracing", !is_same_tracing(old.tracing.as_ref(), new.tracing.as_ref())),
-        ("rls", old.rls.as_ref().map(|rls| &rls.ports) != new.rls.as_ref().map(|rls| &rls.ports)),
-        ("limiter.max_keys", old.max_keys != new.max_keys),
-        ("state", old.state != new.state),
-    ];
-    differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
-}
-
-/// The share that is sampled changes at once.
-fn is_same_tracing(old: Option<&spans::Settings>, new: Option<&spans::Settings>) -> bool {
-    match (old, new) {
-        (Some(old), Some(new)) => old.is_same_but_for_sample(new),
-        (old, new) => old.is_none() && new.is_none(),
-    }
 }
 
 fn log(file: &Path, reload: &Reload) {

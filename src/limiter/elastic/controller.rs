@@ -45,7 +45,7 @@ const EASY: (f64, f64) = (0.42, 0.52);
 /// What pressure is averaged over for that.
 const LATELY: Duration = Duration::from_secs(2);
 /// Pressure that is still there when this part of the headroom is left does not come from the limits.
-const IN_VAIN: f64 = 0.5;
+const NO_HELP: f64 = 0.5;
 /// From this part of a threshold on headroom is given back: at the threshold itself, this part of it a second.
 const TIGHT: f64 = 0.75;
 const RETREAT: f64 = 0.15;
@@ -136,7 +136,7 @@ impl Controller {
         // After a pause, as of a suspended machine, the world is another: no more than a second counts.
         let elapsed = self.at.map_or(Duration::ZERO, |at| now.since(at)).min(Duration::from_secs(1));
         self.at = Some(now);
-        self.latency.learn(reading.answers, elapsed, self.course.is_innocent());
+        self.latency.learn(reading.answers, elapsed, self.course.is_unaffected_by_limits());
         if self.latency.has_shifted() {
             // Where another upstream had its limit says nothing of this one's.
             self.course.turned_at = None;
@@ -189,9 +189,9 @@ impl Course {
         self.headroom <= 0.0
     }
 
-    /// Whether limits have no part in how the upstream does: they are as written, or have shrunk to no avail.
-    fn is_innocent(&self) -> bool {
-        self.is_at_base() || self.tight_from.is_some_and(|from| self.headroom <= from * IN_VAIN)
+    /// Whether the upstream does as it does whatever the limits are: they are as written, or shrinking them has not helped.
+    fn is_unaffected_by_limits(&self) -> bool {
+        self.is_at_base() || self.tight_from.is_some_and(|from| self.headroom <= from * NO_HELP)
     }
 
     fn steer(&mut self, pressure: f64, effect: Duration, elapsed: Duration) -> Trend {

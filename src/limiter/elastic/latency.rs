@@ -26,7 +26,7 @@ const SLOWER: Duration = Duration::from_secs(120);
 /// it would have learned otherwise. A queue grows as long as there is an overload; an upstream that has changed for good takes
 /// its new time from the first answer on.
 const SETTLED: Duration = Duration::from_secs(8);
-const FARTHEST: f64 = 2.0 * STEPS as f64;
+const MAX_RISE: f64 = 2.0 * STEPS as f64;
 /// What lately is compared with for that, and how far they may be apart, in steps and in standard deviations.
 const SOON: (Duration, f64) = (Duration::from_millis(1500), 60.0);
 const LEVEL: (f64, f64) = (0.12 * STEPS as f64, 1.5);
@@ -140,7 +140,7 @@ pub(super) struct Latency {
     /// What is usual in the long run; rises by [`SLOWER`] alone.
     long_run: f64,
     /// What was usual at the last shift, or less.
-    told: Option<f64>,
+    reported: Option<f64>,
     /// Whether what is slower than usual has still to be learned.
     behind: bool,
     silent_for: Duration,
@@ -154,7 +154,7 @@ impl Default for Latency {
             lately: Fading::new(LATELY),
             usual: None,
             long_run: 0.0,
-            told: None,
+            reported: None,
             behind: false,
             silent_for: Duration::ZERO,
         }
@@ -181,7 +181,7 @@ impl Latency {
         } else if may_rise {
             self.long_run = towards(lately, self.long_run, SLOWER);
         }
-        let farthest = lately.min(self.long_run + FARTHEST);
+        let farthest = lately.min(self.long_run + MAX_RISE);
         let usual = if lately < usual {
             towards(lately, usual, FASTER)
         } else if may_rise && farthest > usual {
@@ -195,8 +195,12 @@ impl Latency {
     /// Whether another time has become usual since this was asked last, by half a doubling and more.
     pub(super) fn has_shifted(&mut self) -> bool {
         let usual = self.usual.unwrap_or_default();
-        let has_shifted = self.told.is_some_and(|told| usual > told + SHIFT);
-        self.told = Some(if has_shifted { usual } else { self.told.map_or(usual, |told| told.min(usual)) });
+        let has_shifted = self.reported.is_some_and(|reported| usual > reported + SHIFT);
+        self.reported = Some(if has_shifted {
+            usual
+        } else {
+            self.reported.map_or(usual, |reported| reported.min(usual))
+        });
         has_shifted
     }
 

@@ -125,14 +125,14 @@ fn a_file_cut_off_between_two_rules_is_applied_with_a_warning_without_an_end_mar
 
 #[test]
 fn a_limit_keeps_its_counters_wherever_it_stands_in_its_rule() {
-    let rules = |limits: &str| config("echo", &format!("rules: [{{ name: a, key: [], limit: {limits} }}]"));
+    let rules = |limits: &str| config("echo", &format!("rules: [{{ name: a, key: [], limits: {limits} }}]"));
     let weir = Weir::start(&rules("[1000/h, 10/d]"));
     for _ in 0..10 {
         assert_eq!(get(weir.address(), "/").status, 200);
     }
     weir.reload(&rules("[10/d, 1000/h]"));
     assert_eq!(get(weir.address(), "/").status, 429, "its place is another, its counter the same");
-    weir.reload(&rules("10/d"));
+    weir.reload(&rules("[10/d]"));
     assert_eq!(get(weir.address(), "/").status, 429);
 }
 

@@ -192,14 +192,14 @@ fn after_a_file_that_ends_with_the_end_marker_one_without_it_is_rejected_as_cut_
 }
 
 #[test]
-fn a_bad_text_is_told_once_although_a_data_file_has_changed_with_it() {
+fn a_bad_text_is_reported_once_although_a_data_file_has_changed_with_it() {
     let (directory, path) = in_new_directory_with_a_list("10.0.0.0/8\n");
     let good = fs::read_to_string(&path).unwrap();
     let running = Running::start(&path, BY_POLLING);
     fs::write(directory.path().join("list.txt"), "11.0.0.0/8\n").unwrap();
     replace(&path, "listeners: [\n");
     while running.next().outcome() != Outcome::Rejected {}
-    assert!(running.said.recv_timeout(20 * BY_POLLING.poll).is_err(), "it was told already");
+    assert!(running.said.recv_timeout(20 * BY_POLLING.poll).is_err(), "it was reported already");
     replace(&path, &good);
     // The list may have been seen before the text was broken.
     running.handle.request();

@@ -1,0 +1,50 @@
+//! What of a configuration takes effect only when the process starts.
+
+use crate::config::Config;
+use crate::identify;
+use crate::rls::options::Options;
+use crate::rules::routes::Routes;
+use crate::telemetry::spans;
+
+/// What is left of `config` when it does not keep lists and databases in memory for ever.
+pub(super) fn without_data(config: &Config) -> Config {
+    Config {
+        identify: identify::Settings::default(),
+        rules: Vec::new(),
+        refusals: Vec::new(),
+        tls: Vec::new(),
+        upstream_tls: Vec::new(),
+        routes: Routes::default(),
+        rls: config.rls.clone().map(Options::without_data),
+        ..config.clone()
+    }
+}
+
+/// What differs between two configurations and takes effect only at a start.
+pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
+    let differs = [
+        ("listeners", old.listeners != new.listeners),
+        ("workers", old.workers != new.workers),
+        (
+            "admin",
+            (&old.admin.hosts, old.admin.address, old.admin.probes)
+                != (&new.admin.hosts, new.admin.address, new.admin.probes),
+        ),
+        ("drain", old.drain != new.drain),
+        ("overload", old.overload != new.overload),
+        ("access_log", old.access_log != new.access_log),
+        ("tracing", !is_same_tracing(old.tracing.as_ref(), new.tracing.as_ref())),
+        ("rls", old.rls.as_ref().map(|rls| &rls.ports) != new.rls.as_ref().map(|rls| &rls.ports)),
+        ("limiter.max_keys", old.max_keys != new.max_keys),
+        ("state", old.state != new.state),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}
+
+/// The share that is sampled changes at once.
+fn is_same_tracing(old: Option<&spans::Settings>, new: Option<&spans::Settings>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => old.is_same_but_for_sample(new),
+        (old, new) => old.is_none() && new.is_none(),
+    }
+}

@@ -1,0 +1,131 @@
+//! What came of reading the configuration again, and how that is asked for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::config::{Config, Problem};
+use crate::limiter::timestamp::Timestamp;
+use crate::watch::Waker;
+
+/// What came of looking at the file.
+#[derive(Debug)]
+pub enum Reload {
+    /// A new configuration is valid.
+    Applied {
+        /// The configuration.
+        config: Box<Config>,
+        /// What it changes that takes a restart; everything else is to be applied now.
+        needs_restart: Vec<&'static str>,
+        /// What an operator should look at.
+        warnings: Vec<String>,
+    },
+    /// The file says what is running.
+    Unchanged,
+    /// The file is not valid, or not there; what is running stays.
+    Rejected {
+        /// Why.
+        problems: Vec<Problem>,
+    },
+}
+
+/// A [`Reload`] in one word, for metrics and people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// A new configuration runs.
+    Applied,
+    /// Nothing to do.
+    Unchanged,
+    /// The old configuration stays.
+    Rejected,
+}
+
+impl Reload {
+    /// In one word.
+    pub const fn outcome(&self) -> Outcome {
+        match self {
+            Self::Applied { .. } => Outcome::Applied,
+            Self::Unchanged => Outcome::Unchanged,
+            Self::Rejected { .. } => Outcome::Rejected,
+        }
+    }
+}
+
+impl Outcome {
+    /// Every outcome.
+    pub const ALL: [Self; 3] = [Self::Applied, Self::Unchanged, Self::Rejected];
+
+    /// The word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Unchanged => "unchanged",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+/// What operators are shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The file.
+    pub file: PathBuf,
+    /// Counts applied configurations, from 1 at the start.
+    pub generation: u64,
+    /// The running text, before variables are put in.
+    pub text: Arc<str>,
+    /// FNV-1a of the running text: equal wherever the same text runs.
+    pub text_hash: u64,
+    /// What the running configuration changes that takes a restart.
+    pub needs_restart: Vec<&'static str>,
+    /// The last reload; `None` before the first.
+    pub last: Option<Attempt>,
+}
+
+/// One reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// When.
+    pub at: Timestamp,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// The problems of a rejected file, as `weir check` prints them.
+    pub problems: Vec<String>,
+    /// What an operator should look at, though it was applied.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) status: Mutex<Status>,
+    pub(super) requested: AtomicBool,
+    pub(super) stopped: AtomicBool,
+}
+
+/// The reloader's remote control.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    pub(super) shared: Arc<Shared>,
+    pub(super) waker: Waker,
+}
+
+impl Handle {
+    /// What is running and what came of the last reload.
+    pub fn status(&self) -> Status {
+        self.shared.status.lock().clone()
+    }
+
+    /// Asks for a look at the file now, which is answered even if nothing has changed.
+    pub fn request(&self) {
+        self.shared.requested.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Ends [`Reloader::run`].
+    pub fn stop(&self) {
+        self.shared.stopped.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
