@@ -422,17 +422,18 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
 /// The fields that a Connection field names. RFC 9110 section 7.6.1: a client may not have us drop what the
 /// message needs to be understood, nor what says who it is.
 fn named_by_connection(value: &HeaderValue) -> impl Iterator<Item = HeaderName> {
+    // As bytes: one member beyond ASCII must not hide the others.
     value
-        .to_str()
-        .unwrap_or_default()
-        .split(',')
-        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        .as_bytes()
+        .split(|byte| *byte == b',')
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
         .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && !identity::tells_who_asks(name.as_str()))
 }
 
 /// Whether a comma-separated field names `token`.
 fn lists(value: &HeaderValue, token: &str) -> bool {
-    value.to_str().is_ok_and(|value| value.split(',').any(|item| item.trim().eq_ignore_ascii_case(token)))
+    let mut members = value.as_bytes().split(|byte| *byte == b',');
+    members.any(|member| member.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
 }
 
 /// An address as a field's value.

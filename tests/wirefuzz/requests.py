@@ -169,8 +169,9 @@ class Expected:
         # The rest of a large body that is not forwarded need not be read.
         excused = excused or any(len(request.body) > MAX_DISCARDED for request in self.requests[: len(responses)])
         # What is odd behind the head may be found out when the response is on its way already.
-        # Bytes behind the last request may make a reset of the connection's end.
-        excused = excused or outcome.end == "reset" and self.ending in ("close", "broken")
+        # Bytes that are not read may make a reset of the connection's end.
+        is_left = self.ending in ("close", "broken") or any(len(request.body) > MAX_DISCARDED for request in self.requests)
+        excused = excused or outcome.end == "reset" and is_left
         excused = excused or any(request.oddities for request in self.requests[: len(responses)])
         if len(responses) < len(self.requests) and not excused:
             verdict, _ = judge(self.requests[len(responses)])

@@ -204,8 +204,9 @@ class Session:
         one = self.streams.get(stream)
         doubt = "an error before" if self.error else doubtful(fields)
         if continued and any(not name for name, _ in fields):
-            # In a block that goes on in CONTINUATION, h2 drops a field without a name instead of failing the stream.
-            doubt, fields = "a field without a name", [entry for entry in fields if entry[0]]
+            # In a block that goes on in CONTINUATION, h2 drops a field without a name, and those of the hop beside it, instead
+            # of failing the stream. What is forwarded is compared all the same.
+            doubt, fields = "a field without a name", [entry for entry in fields if entry[0] and entry[0] not in HOP]
         if one is None:
             if stream % 2 == 0 or stream <= self.last:
                 raise Violation("number of a stream")
