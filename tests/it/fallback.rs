@@ -255,8 +255,9 @@ fn an_answer_that_broke_off_or_is_too_large_is_not_kept() {
         Ok(if whole { Then::Keep } else { Then::Close })
     });
     let weir = with(&origin, "2/d", "{ fallback: { cached: 16KiB, largest: 1KiB } }");
+    // It breaks off before any of it was sent, or after.
     let broken = Client::connect(weir.address()).try_ask(&Request::get("/broken"));
-    assert!(broken.is_err());
+    assert!(broken.map_or(true, |response| response.status == 502));
     assert_eq!(Client::connect(weir.address()).get("/large").status, 200);
     for path in ["/broken", "/large"] {
         assert_eq!(Client::connect(weir.address()).get(path).status, 429, "{path}");
