@@ -1,9 +1,10 @@
 //! The limits of a configuration as quota policies of the IETF draft, each with a name of its own.
 //!
-//! A rule with one limit gives it its name. Where it has several they are told apart by their periods, or by the
-//! networks they are for, so a name stays what it is when a limit before it comes or goes.
+//! A rule with one limit gives it the name of its counter, which is the rule's own unless rules share one. Where it has
+//! several they are told apart by their periods, or by the networks they are for, so a name stays what it is when a
+//! limit before it comes or goes. Rules that share a counter have the same policies.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::limiter::key::KeyHasher;
 use crate::response::ietf::{Policy, QuotaUnit};
@@ -20,19 +21,23 @@ pub(super) struct Policies {
 }
 
 /// Those of one rule.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct OfRule {
     limits: Box<[Policy]>,
     permits: Option<Policy>,
-    /// The rule's name, where it counts some things apart.
+    /// The counter's name, where it counts some things apart.
     partitioned: Option<Box<str>>,
 }
 
 impl Policies {
     pub(super) fn of(rules: &[Rule], hasher: KeyHasher) -> Self {
-        // Whoever has the name of a rule has it, whatever others are made up.
-        let mut taken: HashSet<String> = rules.iter().map(|rule| rule.name.to_string()).collect();
-        Self { rules: rules.iter().map(|rule| of_rule(rule, &mut taken)).collect(), hasher }
+        // The name of a counter is its own, whatever other names are derived.
+        let mut taken: HashSet<String> = rules.iter().map(|rule| rule.counter().to_owned()).collect();
+        let mut by_counter: HashMap<&str, OfRule> = HashMap::new();
+        let of_rules = rules.iter().map(|rule| {
+            by_counter.entry(rule.counter()).or_insert_with(|| of_rule(rule, &mut taken)).clone()
+        });
+        Self { rules: of_rules.collect(), hasher }
     }
 
     /// The policy of a check; `None` for what is no limit, or a limit with its margin.
@@ -66,20 +71,20 @@ fn of_rule(rule: &Rule, taken: &mut HashSet<String>) -> OfRule {
         limits: limits.collect(),
         permits: limiting.in_flight.map(|most| {
             let name = match limiting.limits.is_empty() {
-                true => rule.name.to_string(),
-                false => unique(format!("{}/in_flight", rule.name), taken),
+                true => rule.counter().to_owned(),
+                false => unique(format!("{}/in_flight", rule.counter()), taken),
             };
             Policy::new(&name, most.get(), QuotaUnit::ConcurrentRequests, None)
         }),
-        partitioned: (!limiting.key.0.is_empty()).then(|| rule.name.clone()),
+        partitioned: (!limiting.key.0.is_empty()).then(|| rule.counter().into()),
     }
 }
 
 fn name_of(rule: &Rule, limit: &RuleLimit, limits: usize, taken: &mut HashSet<String>) -> String {
     match &limit.nested {
-        Some(nested) => unique(format!("{}/{}", rule.name, nested.prefix), taken),
-        None if limits > 1 => unique(Policy::name_of(&rule.name, limit.quota.window()), taken),
-        None => rule.name.to_string(),
+        Some(nested) => unique(format!("{}/{}", rule.counter(), nested.prefix), taken),
+        None if limits > 1 => unique(Policy::name_of(rule.counter(), limit.quota.window()), taken),
+        None => rule.counter().to_owned(),
     }
 }
 
