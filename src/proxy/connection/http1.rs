@@ -144,7 +144,8 @@ async fn converse(connection: &Rc<Connection>, wire: &Rc<RefCell<Wire>>) -> Resu
         let (mut sending, spare, mut keeps) = begin(connection, wire, asked, reply, buffer);
         reader.reuse(spare);
         if let Err(broken) = send(wire, &mut sending).await {
-            (sending, keeps) = replace(connection, wire, asked, (sending, broken)).await?;
+            // Rare, and its future is large.
+            (sending, keeps) = Box::pin(replace(connection, wire, asked, (sending, broken))).await?;
         }
         buffer = sending.into_buffer();
         if connection.has_switched() {
