@@ -24,13 +24,19 @@ struct Asked {
 }
 
 impl Asked {
+    /// Whether a rejection may be for nothing but units that others hold.
+    fn may_meet_only_holds(&self) -> bool {
+        self.minds_holds() && self.check.charging != Charging::WhileServed
+    }
+
     fn is_ban(&self) -> bool {
         self.limit.ban.is_some()
     }
 
-    /// Whether what others hold stands in its way.
+    /// Whether what others hold stands in its way: of checks charged on arrival only of those with terms, since such a rule may
+    /// share its counter with one that holds.
     fn minds_holds(&self) -> bool {
-        self.check.charging != Charging::OnArrival
+        self.check.charging != Charging::OnArrival || self.check.terms.is_some()
     }
 
     fn quota(&self) -> &Quota {
@@ -203,12 +209,10 @@ impl Simulation {
     /// Whether those that refuse do so for what has counted, and not only for what may yet come to nothing.
     fn is_over(&self, refusing: &[(&Asked, Verdict)], crowded: bool) -> bool {
         let fits = |asked: &Asked, fits: fn(&Counter, &Quota, u64, u64) -> bool| {
-            asked.check.charging == Charging::OnAnswer
-                && fits(&self.counter(asked), asked.quota(), asked.units(), self.now)
+            asked.may_meet_only_holds() && fits(&self.counter(asked), asked.quota(), asked.units(), self.now)
         };
-        let over = refusing
-            .iter()
-            .any(|(asked, verdict)| asked.check.charging != Charging::OnAnswer || !verdict.wait().is_zero());
+        let over =
+            refusing.iter().any(|(asked, verdict)| !asked.may_meet_only_holds() || !verdict.wait().is_zero());
         let must = refusing.iter().any(|(asked, _)| !fits(asked, Counter::has_room));
         let may_not = refusing.iter().all(|(asked, _)| fits(asked, Counter::must_have_room));
         // Whatever has begun a ban tells that as its wait.
