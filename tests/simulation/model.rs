@@ -77,7 +77,8 @@ impl Counter {
         }
         match on_change {
             OnChange::Reset => *self = Self { spoilt_until: self.spoilt_until, ..Self::new(to) },
-            OnChange::Keep if counts_like(from, to) => {}
+            // Windows that have ended paid a count of the old quota each.
+            OnChange::Keep if counts_like(from, to) => self.most.pass_to(from, now),
             OnChange::Keep => {
                 self.carry((from, to), (to.shares().get().into(), from.shares().get().into()), (now, now));
             }

@@ -229,7 +229,7 @@ impl Used {
     }
 
     /// Leaves behind what cannot count any more.
-    fn pass_to(&mut self, quota: &Quota, now: u64) {
+    pub(crate) fn pass_to(&mut self, quota: &Quota, now: u64) {
         let at = window_of(quota, now);
         match self {
             Self::Window { window, units, owes } if *window < at => {
