@@ -21,7 +21,7 @@ pub(super) struct Policies {
 }
 
 /// Those of one rule.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct OfRule {
     limits: Box<[Policy]>,
     permits: Option<Policy>,
@@ -32,12 +32,9 @@ struct OfRule {
 impl Policies {
     pub(super) fn of(rules: &[Rule], hasher: KeyHasher) -> Self {
         // The name of a counter is its own, whatever other names are derived.
-        let mut taken: HashSet<String> = rules.iter().map(|rule| rule.counter().to_owned()).collect();
-        let mut by_counter: HashMap<&str, OfRule> = HashMap::new();
-        let of_rules = rules.iter().map(|rule| {
-            by_counter.entry(rule.counter()).or_insert_with(|| of_rule(rule, &mut taken)).clone()
-        });
-        Self { rules: of_rules.collect(), hasher }
+        let taken = rules.iter().map(|rule| rule.counter().to_owned()).collect();
+        let mut counters = Counters { taken, limits: HashMap::new(), permits: HashMap::new() };
+        Self { rules: rules.iter().map(|rule| of_rule(rule, &mut counters)).collect(), hasher }
     }
 
     /// The policy of a check; `None` for what is no limit, or a limit with its margin.
@@ -56,28 +53,40 @@ impl Policies {
     }
 }
 
-fn of_rule(rule: &Rule, taken: &mut HashSet<String>) -> OfRule {
+/// The policies of counters so far, which rules that share one have in common, and all names in use.
+struct Counters<'a> {
+    taken: HashSet<String>,
+    limits: HashMap<&'a str, Box<[Policy]>>,
+    permits: HashMap<&'a str, Policy>,
+}
+
+fn of_rule<'a>(rule: &'a Rule, counters: &mut Counters<'a>) -> OfRule {
     let Action::Limit(limiting) = &rule.action else { return OfRule::default() };
+    let (counter, taken) = (rule.counter(), &mut counters.taken);
     let unit = match &limiting.tariff.cost {
         Cost::RequestBytes(measure) | Cost::ResponseBytes(measure) => QuotaUnit::ContentBytes(measure.unit),
         Cost::Fixed(_) | Cost::Header(_) | Cost::ResponseHeader(_) => QuotaUnit::Requests,
     };
-    let limits = limiting.limits.iter().map(|limit| {
-        let written = limit.quota.limit();
-        let name = name_of(rule, limit, limiting.limits.len(), taken);
-        Policy::new(&name, written.count.get(), unit, Some(written.period.duration()))
+    let limits = counters.limits.entry(counter).or_insert_with(|| {
+        let policies = limiting.limits.iter().map(|limit| {
+            let written = limit.quota.limit();
+            let name = name_of(rule, limit, limiting.limits.len(), taken);
+            Policy::new(&name, written.count.get(), unit, Some(written.period.duration()))
+        });
+        policies.collect()
     });
-    OfRule {
-        limits: limits.collect(),
-        permits: limiting.in_flight.map(|most| {
+    let permits = limiting.in_flight.map(|most| {
+        let permits = counters.permits.entry(counter).or_insert_with(|| {
             let name = match limiting.limits.is_empty() {
-                true => rule.counter().to_owned(),
-                false => unique(format!("{}/in_flight", rule.counter()), taken),
+                true => counter.to_owned(),
+                false => unique(format!("{counter}/in_flight"), taken),
             };
             Policy::new(&name, most.get(), QuotaUnit::ConcurrentRequests, None)
-        }),
-        partitioned: (!limiting.key.0.is_empty()).then(|| rule.counter().into()),
-    }
+        });
+        permits.clone()
+    });
+    let partitioned = (!limiting.key.0.is_empty()).then(|| counter.into());
+    OfRule { limits: limits.clone(), permits, partitioned }
 }
 
 fn name_of(rule: &Rule, limit: &RuleLimit, limits: usize, taken: &mut HashSet<String>) -> String {
@@ -132,5 +141,23 @@ mod tests {
         let policies = all.rules.iter().flat_map(|of_rule| of_rule.limits.iter().chain(&of_rule.permits));
         let names: Vec<_> = policies.map(Policy::name).collect();
         assert_eq!(names, ["a/s.2", "a/d", "a/d.2", "a/in_flight", "a/s", "b"]);
+    }
+
+    #[test]
+    fn rules_that_share_a_counter_have_its_policies_and_only_those_with_in_flight_its_permits() {
+        let sharing = |name: &str, in_flight| {
+            let mut rule = rule(name, &[Unit::Second, Unit::Day], in_flight);
+            let Action::Limit(limiting) = &mut rule.action else { unreachable!("it limits") };
+            limiting.counter = Some("budget".into());
+            rule
+        };
+        let rules = [sharing("a", None), sharing("b", Some(3)), sharing("c", Some(3))];
+        let all = Policies::of(&rules, KeyHasher::new([1, 2]));
+        let names = |of_rule: &OfRule| -> Vec<String> {
+            of_rule.limits.iter().chain(&of_rule.permits).map(|policy| policy.name().to_owned()).collect()
+        };
+        assert_eq!(names(&all.rules[0]), ["budget/s", "budget/d"]);
+        assert_eq!(names(&all.rules[1]), ["budget/s", "budget/d", "budget/in_flight"]);
+        assert_eq!(names(&all.rules[2]), names(&all.rules[1]));
     }
 }
