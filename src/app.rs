@@ -184,7 +184,7 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
         drain: Arc::new(Drain::default()),
         metrics,
         access_log,
-        tracer: tracer.map(Arc::new),
+        tracer,
         elastic: Elastic::default(),
         overload: Arc::new(overload),
         warned_of_proxy: AtomicBool::new(false),
