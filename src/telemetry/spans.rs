@@ -12,7 +12,7 @@ mod span;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -24,7 +24,7 @@ use self::context::{Context, Incoming};
 use self::exporter::Exporter;
 pub use self::span::{Decision, Notes};
 use super::access_log::Entry;
-use super::metrics::VERSION;
+use super::metrics::{SpanMetrics, VERSION};
 use crate::limiter::percent::Percent;
 use crate::tls::client;
 
@@ -85,11 +85,10 @@ pub struct Tracer {
 }
 
 /// What became of spans, and how many are queued.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counts {
     queued: AtomicUsize,
-    exported: AtomicU64,
-    dropped: AtomicU64,
+    metrics: SpanMetrics,
     shutting_down: AtomicBool,
 }
 
@@ -99,7 +98,7 @@ impl Counts {
         let more = |queued| (queued < MAX_QUEUED_SPANS).then_some(queued + 1);
         let is_queued = self.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
         if !is_queued {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.metrics.dropped.increment(1);
         }
         is_queued
     }
@@ -111,8 +110,8 @@ impl Counts {
     /// `dropped` of `all` spans of a batch were lost, the others exported.
     fn record(&self, all: u64, dropped: u64) {
         let dropped = dropped.min(all);
-        self.exported.fetch_add(all - dropped, Ordering::Relaxed);
-        self.dropped.fetch_add(dropped, Ordering::Relaxed);
+        self.metrics.exported.increment(all - dropped);
+        self.metrics.dropped.increment(dropped);
     }
 
     fn is_shutting_down(&self) -> bool {
@@ -120,22 +119,14 @@ impl Counts {
     }
 }
 
-/// What became of spans, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
-    /// Accepted by the collector.
-    pub exported: u64,
-    /// Lost: the queue was full, or the collector did not accept them.
-    pub dropped: u64,
-}
-
 impl Tracer {
     /// Starts the batch processor's thread.
     ///
     /// # Errors
     /// If no runtime can be had, or TLS cannot be set up.
-    pub fn start(settings: &Settings) -> io::Result<(Arc<Self>, Guard)> {
-        let counts = Arc::<Counts>::default();
+    pub fn start(settings: &Settings, metrics: SpanMetrics) -> io::Result<(Arc<Self>, Guard)> {
+        let counts =
+            Arc::new(Counts { queued: AtomicUsize::new(0), metrics, shutting_down: AtomicBool::new(false) });
         let exporter = Exporter::new(settings, Arc::clone(&counts))?;
         let batches = BatchConfigBuilder::default()
             .with_max_queue_size(MAX_QUEUED_SPANS)
@@ -171,12 +162,6 @@ impl Tracer {
         if context.is_sampled() && self.counts.enqueue() {
             self.processor.on_end(span::span(context, entry, notes, &self.scope));
         }
-    }
-
-    /// What became of spans so far.
-    pub fn counted(&self) -> Counted {
-        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Counted { exported: load(&self.counts.exported), dropped: load(&self.counts.dropped) }
     }
 }
 
