@@ -110,13 +110,13 @@ fn recorded_requests_can_be_decided_again_on_a_clock_of_their_own() {
 fn counters_go_on_under_the_same_counter_and_key() {
     let old = spec(
         "  - { name: a, key: client_ip, limit: 1/h }
-  - { name: b, key: client_ip, limit: 1/h, ban: { after: 3, for: 1h } }
+  - { name: b, key: client_ip, limit: 1/h, on_limit: { ban: 1h } }
   - { name: c, key: client_ip, in_flight: 3 }
   - { name: d, key: client_ip, limit: 1/h }",
     );
     let new = spec(
         "  - { name: a, key: path, limit: 1/h }
-  - { name: b, key: client_ip, limit: 1/h, counter: e, ban: { after: 3, for: 1h } }
+  - { name: b, key: client_ip, limit: 1/h, counter: e, on_limit: { ban: 1h } }
   - { name: f, key: client_ip, in_flight: 4, counter: c }
   - { name: d, key: client_ip, limit: 9/d }",
     );
