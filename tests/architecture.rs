@@ -122,7 +122,7 @@ const TABLE: [(&str, &[&str]); 28] = [
     ("upstream", &["http1", "tls", "telemetry"]),
     ("http1", &[]),
     ("snapshot", &["limiter"]),
-    ("telemetry", &["tls", "policy", "response", "throttle", "rules", "identify", "limiter"]),
+    ("telemetry", &["tls", "overload", "policy", "response", "throttle", "rules", "identify", "limiter"]),
     // How long it waits.
     ("watch", &["clock"]),
     ("clock", &["limiter"]),
