@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::fallback::Fallbacks;
 use super::policies::Policies;
 use super::{Generation, Shared};
+use crate::engine::Policy;
 use crate::identify::Attributes;
-use crate::policy::Policy;
 use crate::remote;
 use crate::remote::service::Service;
 use crate::response::Visibility;
@@ -54,7 +54,8 @@ impl View {
             [only] if visible && !rule.is_elastic() => Prepared::new(&refusal.headers, only),
             _ => None,
         };
-        let prepared = rules.iter().zip(&policy.refusals).zip(notations.iter().map(|of| &**of)).map(prepare);
+        let prepared =
+            rules.iter().zip(&policy.rejections).zip(notations.iter().map(|of| &**of)).map(prepare);
         let upstream = |cluster| {
             let mut known = before.into_iter().flat_map(|before| &before.upstreams);
             let kept = known.find(|kept| Arc::ptr_eq(kept.cluster(), cluster));
@@ -99,7 +100,7 @@ impl View {
     }
 
     pub(super) fn refusal(&self, rule: RuleIndex) -> &Refusal {
-        self.policy.refusal(rule).unwrap_or(&self.default_refusal)
+        self.policy.rejection(rule).unwrap_or(&self.default_refusal)
     }
 
     /// Which upstream takes the request.
