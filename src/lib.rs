@@ -9,6 +9,7 @@ pub mod config;
 pub mod drain;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub mod headers;
 pub mod http1;
 pub mod identify;
 pub mod import;

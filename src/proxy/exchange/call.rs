@@ -1,14 +1,14 @@
 //! The status of a gRPC call, which comes with the end of the response and may decide what the request is charged.
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
 use super::Exchange;
-use crate::rules::grpc::GrpcStatus;
+use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
 
 impl Exchange {
     /// The response has ended with these trailers.
     pub(in crate::proxy) fn note_trailers(&mut self, trailers: &HeaderMap) {
-        if let Some(status) = GrpcStatus::of_fields(trailers) {
+        if let Some(status) = GrpcStatus::of_field(trailers.get(GRPC_STATUS).map(HeaderValue::as_bytes)) {
             self.settle_call(status);
         }
     }
