@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
 pub use self::names::{is_hop_by_hop, may_trail};
-pub use self::raw::{RawHeaders, write_field};
+pub use self::raw::{FieldLines, RawHeaders, write_field};
 
 /// The header fields of a response.
 ///
@@ -133,7 +133,7 @@ impl Headers {
 
     /// The raw form, where this field can be added to it in place of others.
     fn raw_without(&mut self, name: &HeaderName) -> Option<&mut RawHeaders> {
-        (self.is_raw() && self.raw.get_all(name).next().is_none()).then_some(&mut self.raw)
+        (self.is_raw() && !self.raw.contains(name)).then_some(&mut self.raw)
     }
 
     /// Removes the fields of the hop that the message came by (RFC 9110 section 7.6.1), and those that they name but for

@@ -15,7 +15,7 @@ use self::envoy::Controls;
 use self::given::Once;
 pub(super) use self::given::{Given, validate};
 use super::connection::Secured;
-use crate::headers::{Headers, RawHeaders, remove_hop_by_hop};
+use crate::headers::{FieldLines, Headers, remove_hop_by_hop};
 use crate::http1::content_length;
 use crate::http1::head::lists;
 use crate::identify::client_ip::ClientAddress;
@@ -232,7 +232,7 @@ pub(super) fn prepare_request(
     given: Given,
     hop: &Hop<'_>,
     upgrades: &[Box<str>],
-    apart: Option<&mut RawHeaders>,
+    apart: Option<&mut FieldLines>,
 ) -> Wishes {
     if head.uri.authority().is_some() {
         to_origin_form(head);
@@ -271,7 +271,7 @@ pub(super) fn prepare_request(
 }
 
 /// Says on whose behalf a request comes.
-fn forward(headers: &mut HeaderMap, given: Given, hop: &Hop<'_>, mut apart: Option<&mut RawHeaders>) {
+fn forward(headers: &mut HeaderMap, given: Given, hop: &Hop<'_>, mut apart: Option<&mut FieldLines>) {
     let mut set = |headers: &mut HeaderMap, is_given: bool, name: HeaderName, value: &[u8]| match &mut apart {
         Some(raw) if !is_given => raw.push(name.as_str().as_bytes(), value),
         _ => {

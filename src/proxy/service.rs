@@ -21,7 +21,7 @@ use super::grpc;
 use super::headers::envoy::Controls;
 use super::headers::{self, Expectation, Given, Hop, Unacceptable};
 use super::limits::Limits;
-use crate::headers::RawHeaders;
+use crate::headers::FieldLines;
 use crate::identify::{self, identify};
 use crate::response::fallback::Kept;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -166,7 +166,7 @@ fn outgoing(
     limits: &Limits,
     (view, upstream): (&View, Option<&Upstream>),
 ) -> (Outgoing, Option<Box<Controls>>) {
-    let mut ours = RawHeaders::default();
+    let mut ours = FieldLines::default();
     let apart = writes_apart(exchange, limits, upstream).then_some(&mut ours);
     let wishes = headers::prepare_request(&mut head, given, hop, upgrades(upstream), apart);
     let controls = exchange.note_wishes(wishes);

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, request};
 
-use crate::headers::RawHeaders;
+use crate::headers::FieldLines;
 
 /// The head of a request to an upstream.
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ pub struct Outgoing {
     /// What it says.
     pub head: request::Parts,
     /// Fields beside those of the head, none of which stands in it.
-    pub ours: RawHeaders,
+    pub ours: FieldLines,
     /// Whether the response's headers are better parsed into a map at once, for they will be needed in one. Only speed
     /// depends on it.
     pub wants_map: bool,
@@ -19,7 +19,7 @@ pub struct Outgoing {
 impl From<request::Parts> for Outgoing {
     /// Nothing beside the head.
     fn from(head: request::Parts) -> Self {
-        Self { head, ours: RawHeaders::default(), wants_map: true }
+        Self { head, ours: FieldLines::default(), wants_map: true }
     }
 }
 

@@ -25,7 +25,7 @@ fn passed_on(headers: &[(&str, &str)], trusted: bool) -> HeaderMap {
     let mut head = head("/", headers);
     head.headers.entry(HOST).or_insert(HeaderValue::from_static("a.test"));
     let given = validate(&head, 100).unwrap();
-    let (mut again, mut apart) = (head.clone(), RawHeaders::default());
+    let (mut again, mut apart) = (head.clone(), FieldLines::default());
     prepare_request(&mut head, given, &hop(trusted), &[], None);
     prepare_request(&mut again, given, &hop(trusted), &[], Some(&mut apart));
     apart.parse_into(&mut again.headers);

@@ -29,7 +29,7 @@ pub(super) fn head(request: &Outgoing, body: &impl Body, out: &mut Vec<u8>) -> C
             _ => write_field(name.as_str().as_bytes(), value.as_bytes(), out),
         }
     }
-    request.ours.write(out);
+    out.extend_from_slice(request.ours.as_bytes());
     match &coding {
         Coding::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         // Without a body only the client knows whether there is a length to speak of.
