@@ -6,10 +6,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::State;
+use crate::engine::Policy;
 use crate::limiter::MeterId;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
-use crate::policy::Policy;
 use crate::rules::RuleIndex;
 use crate::rules::rule::Rule;
 use crate::telemetry::access_log::AccessLog;

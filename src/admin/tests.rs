@@ -10,19 +10,18 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::drain::Phase;
-use crate::identify;
+use crate::engine::PolicySpec;
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::{Limit, Period, Quota, Unit};
 use crate::limiter::reservation::Charging;
 use crate::limiter::{Check, Settings as LimiterSettings};
 use crate::response::refusal::Refusal;
+use crate::rules::RuleIndex;
 use crate::rules::attribute::Attribute;
 use crate::rules::key::KeyTemplate;
 use crate::rules::matcher::Matcher;
-use crate::rules::routes::Routes;
 use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
-use crate::rules::{RuleIndex, RuleSet, meter_specs};
 use crate::telemetry::logging::{self, LogFormat};
 use crate::telemetry::metrics::{DecisionOutcome, HostView};
 
@@ -44,18 +43,11 @@ fn per_ip() -> Rule {
     rule("per-ip", Action::Limit(limiting))
 }
 
-fn policy(limiter: &Limiter) -> Policy {
+fn policy(limiter: &Limiter) -> Arc<Policy> {
     let rules = vec![rule("health", Action::Allow), per_ip()];
-    let meters = limiter.install(&meter_specs(&rules), NOW);
-    Policy {
-        generation: 1,
-        identify: identify::Settings::default(),
-        rules: RuleSet::bind(rules, &meters, limiter.hasher()),
-        refusals: [Refusal::default(), Refusal::default()].into(),
-        routes: Routes::default(),
-        denied: Refusal::denied(),
-        response: crate::response::Settings::default(),
-    }
+    let rejections = vec![Refusal::default(), Refusal::default()];
+    let spec = PolicySpec { rules, rejections, ..PolicySpec::default() };
+    spec.install(1, limiter, NOW)
 }
 
 fn levels() -> LevelHandle {
@@ -87,10 +79,7 @@ fn state() -> State {
         metrics,
         limiter,
         capacity: 100,
-        policy: {
-            let policy = Arc::new(policy);
-            Box::new(move || Arc::clone(&policy))
-        },
+        policy: { Box::new(move || Arc::clone(&policy)) },
         drain: Arc::default(),
         levels: levels(),
         access_log: None,
