@@ -10,6 +10,7 @@ pub mod history;
 pub(super) mod ban;
 pub(super) mod saved;
 
+mod bucket;
 mod fixed_window;
 mod gcra;
 mod in_flight;
