@@ -230,13 +230,14 @@ fn impurities(source: &Source) -> Vec<String> {
 
 /// What a file of the configuration takes from the shell beside its settings.
 fn more_than_settings(source: &Source) -> Vec<String> {
-    const SETTINGS: [(&str, &[&str]); 11] = [
+    const SETTINGS: [(&str, &[&str]); 12] = [
         ("listener", &["Settings", "Address", "Limits", "ProxyProtocol"]),
         ("upstream", &["settings", "Settings", "Address"]),
         ("drain", &["Settings"]),
         ("snapshot", &["Settings"]),
         ("overload", &["Settings", "Memory"]),
-        ("telemetry", &["access_log", "spans", "statsd"]),
+        ("telemetry", &["access_log", "metrics", "spans", "statsd"]),
+        ("metrics", &["ReloadOutcome"]),
         ("rls", &["options", "settings"]),
         ("remote", &["channel", "service", "Settings"]),
         ("statsd", &["Settings"]),
