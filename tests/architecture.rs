@@ -5,6 +5,8 @@
 mod documents;
 #[path = "architecture/source.rs"]
 mod source;
+#[path = "architecture/wildcards.rs"]
+mod wildcards;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -315,6 +317,11 @@ fn no_two_modules_import_each_other() {
 fn the_configuration_takes_only_settings_from_the_shell() {
     let config: Vec<Source> = program().into_iter().filter(|source| source.owner() == "config").collect();
     none("more than settings", &config.iter().flat_map(more_than_settings).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_is_new_to_an_enum_of_rules_is_asked_for_by_the_compiler() {
+    none("arms for the rest", &program().iter().flat_map(wildcards::wildcard_arms).collect::<Vec<_>>());
 }
 
 #[test]

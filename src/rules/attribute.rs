@@ -60,7 +60,7 @@ pub enum Attribute {
 
 /// Where an attribute comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source<'a> {
+pub enum AttributeSource<'a> {
     /// The client's address, by this many leading bits where the attribute says so.
     Client {
         /// Of an IPv4 client.
@@ -130,20 +130,20 @@ impl Attribute {
     }
 
     /// Where it comes from.
-    pub fn source(&self) -> Source<'_> {
+    pub fn source(&self) -> AttributeSource<'_> {
         match self {
-            Self::ClientIp => Source::Client { ipv4: None, ipv6: None },
-            Self::ClientNetwork { ipv4, ipv6 } => Source::Client { ipv4: *ipv4, ipv6: *ipv6 },
-            Self::Country | Self::Continent => Source::Places,
-            Self::System => Source::Systems,
-            Self::Plan(plans) => Source::Plans(plans),
+            Self::ClientIp => AttributeSource::Client { ipv4: None, ipv6: None },
+            Self::ClientNetwork { ipv4, ipv6 } => AttributeSource::Client { ipv4: *ipv4, ipv6: *ipv6 },
+            Self::Country | Self::Continent => AttributeSource::Places,
+            Self::System => AttributeSource::Systems,
+            Self::Plan(plans) => AttributeSource::Plans(plans),
             Self::Route | Self::Path | Self::Method | Self::Host | Self::Cookie(_) | Self::Query(_) => {
-                Source::Head
+                AttributeSource::Head
             }
-            Self::Header(name) => Source::Header(name),
-            Self::Jwt(_) => Source::Token,
-            Self::Certificate(name) => Source::Certificate(*name),
-            Self::Descriptor(key) => Source::Descriptor(key),
+            Self::Header(name) => AttributeSource::Header(name),
+            Self::Jwt(_) => AttributeSource::Token,
+            Self::Certificate(name) => AttributeSource::Certificate(*name),
+            Self::Descriptor(key) => AttributeSource::Descriptor(key),
         }
     }
 
@@ -189,7 +189,7 @@ impl Attribute {
 
     /// What of the client's address counts; `None` where that is unknown or not what this attribute is.
     pub(super) fn address(&self, request: &Attributes<'_>) -> Option<IpAddr> {
-        let Source::Client { ipv4, ipv6 } = self.source() else { return None };
+        let AttributeSource::Client { ipv4, ipv6 } = self.source() else { return None };
         let ip = request.client_ip()?;
         let bits = if ip.is_ipv4() { ipv4 } else { ipv6 };
         Some(bits.map_or(request.client_network, |bits| client_ip::network(ip, bits, bits)))
@@ -205,22 +205,22 @@ impl Attribute {
         patterns: &[HeaderPattern],
     ) -> Result<bool, Ambiguity> {
         match self.source() {
-            Source::Header(name) => {
+            AttributeSource::Header(name) => {
                 let lines = request.headers.get_all(name);
                 Ok(any(patterns, || lines.iter().map(HeaderValue::as_bytes)))
             }
-            Source::Certificate(name) => {
+            AttributeSource::Certificate(name) => {
                 Ok(any(patterns, || names(request, name).iter().map(|name| name.as_bytes())))
             }
-            Source::Descriptor(key) => Ok(request
+            AttributeSource::Descriptor(key) => Ok(request
                 .descriptor
                 .is_some_and(|said| any(patterns, || said.values(key).map(str::as_bytes)))),
-            Source::Client { .. }
-            | Source::Places
-            | Source::Systems
-            | Source::Plans(_)
-            | Source::Head
-            | Source::Token => {
+            AttributeSource::Client { .. }
+            | AttributeSource::Places
+            | AttributeSource::Systems
+            | AttributeSource::Plans(_)
+            | AttributeSource::Head
+            | AttributeSource::Token => {
                 match self.read(request, Route(""), |value| any(patterns, || std::iter::once(value))) {
                     Ok(matches) => Ok(matches),
                     Err(Incomplete::Missing) => Ok(any(patterns, std::iter::empty)),
@@ -232,7 +232,7 @@ impl Attribute {
 
     /// The key of an Envoy descriptor's entry that has this value: as Envoy's own action has it, or else its name.
     pub fn entry_key(&self) -> String {
-        if let Source::Client { .. } = self.source() {
+        if let AttributeSource::Client { .. } = self.source() {
             return "remote_address".to_owned();
         }
         let (word, name) = self.words();
@@ -250,16 +250,16 @@ impl Attribute {
         ipv6_prefix: u8,
     ) -> Result<String, Incomplete> {
         match self.source() {
-            Source::Client { ipv4, ipv6 } => network_of(request, ipv4, ipv6.unwrap_or(ipv6_prefix)),
-            Source::Systems => Ok(request.system().ok_or(Incomplete::Missing)?.0.to_string()),
+            AttributeSource::Client { ipv4, ipv6 } => network_of(request, ipv4, ipv6.unwrap_or(ipv6_prefix)),
+            AttributeSource::Systems => Ok(request.system().ok_or(Incomplete::Missing)?.0.to_string()),
             // What is no text gets the same stand-in everywhere: such clients share a counter, and none gains by it.
-            Source::Places
-            | Source::Plans(_)
-            | Source::Head
-            | Source::Header(_)
-            | Source::Token
-            | Source::Certificate(_)
-            | Source::Descriptor(_) => {
+            AttributeSource::Places
+            | AttributeSource::Plans(_)
+            | AttributeSource::Head
+            | AttributeSource::Header(_)
+            | AttributeSource::Token
+            | AttributeSource::Certificate(_)
+            | AttributeSource::Descriptor(_) => {
                 self.read(request, route, |value| String::from_utf8_lossy(value).into_owned())
             }
         }
@@ -275,7 +275,7 @@ impl fmt::Display for Attribute {
     }
 }
 
-impl<'a> Source<'a> {
+impl<'a> AttributeSource<'a> {
     /// Whether the descriptors that Envoy sends can say it of a request.
     pub const fn is_in_descriptors(self) -> bool {
         match self {

@@ -80,9 +80,12 @@ pub(super) fn limits(
 
 /// `key` with the client's network this wide.
 fn with_prefix(key: &KeyTemplate, prefix: u8) -> KeyTemplate {
-    let wider = key.0.iter().map(|part| match part {
-        Attribute::ClientNetwork { ipv4, .. } => Attribute::ClientNetwork { ipv4: *ipv4, ipv6: Some(prefix) },
-        other => other.clone(),
+    let wider = key.0.iter().map(|part| {
+        let mut part = part.clone();
+        if let Attribute::ClientNetwork { ipv6, .. } = &mut part {
+            *ipv6 = Some(prefix);
+        }
+        part
     });
     KeyTemplate(wider.collect())
 }

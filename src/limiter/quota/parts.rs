@@ -4,7 +4,7 @@
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
-use super::{Ban, LONGEST_REFILL, MOST_LOGGED, Period, Quota, Unit, spans};
+use super::{Ban, LONGEST_REFILL, MOST_LOGGED, Params, Period, Quota, Unit, spans};
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::saved::bytes::{Input, Output};
 use crate::limiter::zone::Zone;
@@ -27,7 +27,7 @@ impl Quota {
         let Self {
             interval,
             tolerance,
-            // A remainder, or what zone and precision say.
+            // A remainder, or the parameters.
             interval_part: _,
             tolerance_part: _,
             count,
@@ -115,7 +115,7 @@ impl Quota {
             unit: period.unit,
             algorithm,
         };
-        is_valid.then(|| quota.detailed(0))
+        is_valid.then(|| quota.with(Params::None))
     }
 }
 
