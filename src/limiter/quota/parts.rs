@@ -5,7 +5,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
 use super::{Ban, LONGEST_REFILL, MOST_LOGGED, Params, Period, Quota, Unit, spans};
-use crate::limiter::algorithm::Algorithm;
+use crate::limiter::algorithm::{Algorithm, Counts};
 use crate::limiter::saved::bytes::{Input, Output};
 use crate::limiter::zone::Zone;
 
@@ -38,19 +38,12 @@ impl Quota {
             algorithm,
         } = *self;
         out.text(algorithm.as_str());
-        match algorithm {
-            Algorithm::Ban => {
+        match algorithm.counts() {
+            Counts::Bans => {
                 out.u64(interval);
                 out.u64(tolerance);
             }
-            Algorithm::Gcra
-            | Algorithm::TokenBucket
-            | Algorithm::RefillBucket
-            | Algorithm::LeakyBucket
-            | Algorithm::FixedWindow
-            | Algorithm::SlidingWindow
-            | Algorithm::SlidingLog
-            | Algorithm::InFlight => {
+            Counts::Rate | Counts::InFlight => {
                 out.text(unit.as_str());
                 out.u32(periods.get());
                 out.u32(count.get());
