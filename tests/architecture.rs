@@ -131,7 +131,7 @@ const TABLE: [(&str, &[&str]); 28] = [
     ("upstream", &["http1", "tls", "telemetry"]),
     ("http1", &[]),
     ("snapshot", &["limiter"]),
-    ("telemetry", &["tls", "engine", "response", "throttle", "rules", "identify", "limiter"]),
+    ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
     // How long it waits.
     ("watch", &["clock"]),
     ("clock", &["limiter"]),
