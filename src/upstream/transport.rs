@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::host::Target;
 use super::secured::Secured;
-use crate::http1::inbox::Source;
+use crate::http1::read_buf::Source;
 
 /// A stream of bytes to an endpoint.
 #[derive(Debug)]
