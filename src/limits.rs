@@ -1,143 +1,232 @@
-//! The limits of one request: checked once, then counted and shown.
+//! Where the units of a request come from, and what becomes of it by them.
+//!
+//! Each rule's limit has a source ([`LimitSource`]). What is counted here is checked at once, by
+//! [`Pending::check`]; what another service counts is asked for next ([`Undecided`]), while the caller holds the
+//! request. Only then are there [`Limits`]: decided, counted in the metrics, to be settled and shown. What a request was
+//! charged before it was rejected is given back through its [`Settlement`]. This module knows nothing of connections,
+//! requests in transit or bodies.
+//!
+//! [`LimitSource`]: crate::rules::rule::LimitSource
 
+mod headers;
+mod quota_policies;
+mod remote;
+mod settlement;
+mod view;
+
+use std::rc::Rc;
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::View;
-use super::reply::Reply;
-use crate::http1::lines::Lines;
-use crate::limiter::algorithm::Usage;
-use crate::limiter::decision::{Decision, Enforcement, Verdict};
+pub use self::remote::{Query, Responses, Undecided};
+use self::remote::{Remote, RemoteVerdicts};
+pub use self::settlement::Settlement;
+pub use self::view::View;
+use crate::limiter::decision::Decision;
 use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
-use crate::response::ietf::{self, Policy, ServiceLimit};
-use crate::response::rate_limit_headers::{
-    self, Fields, Notation, Standing, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
-    X_WEIR_OVER_LIMIT,
-};
-use crate::response::refusal::{Prepared, X_ENVOY_RATELIMITED, limited_headers};
-use crate::response::{Settings, Visibility};
 use crate::rules::RuleIndex;
-use crate::rules::elsewhere::Ask;
-use crate::rules::selection::{Aside, Part, Selected};
-use crate::telemetry::metrics::DecisionOutcome;
+use crate::rules::outcome::DecisionOutcome;
+use crate::rules::selection::{Part, Selected, SideEffects};
+use crate::throttle;
 
-/// Fields that an answer has once, or it means nothing.
-const SAID_ONCE: [HeaderName; 6] = [
-    CONTENT_TYPE,
-    RETRY_AFTER,
-    X_ENVOY_RATELIMITED,
-    X_RATELIMIT_LIMIT,
-    X_RATELIMIT_REMAINING,
-    X_RATELIMIT_RESET,
-];
-
-/// The checks a request had to pass and the limiter's decision about them, and what is kept elsewhere.
+/// The limits of a request as far as they are decided here. Another service may have to be asked.
 #[derive(Debug)]
-pub(super) struct Limits {
-    selected: SmallVec<[Selected; 2]>,
-    aside: Aside,
-    decision: Decision,
-    at: Timestamp,
-    /// What other services have said.
-    told: Option<Box<Told>>,
+pub struct Pending(Limits);
+
+/// What the limits that are counted here make of a request.
+#[derive(Debug)]
+pub enum Admission<'a> {
+    /// It passes them, after this delay.
+    Pass(Option<Duration>),
+    /// One of them rejects it.
+    Reject(Rejected<'a>),
 }
 
-/// What other services have said of a request.
-#[derive(Debug, Default)]
-pub(super) struct Told {
-    /// They refuse it, or nobody knows whether they would.
-    pub(super) refused: bool,
-    /// How the client stands with them.
-    pub(super) standings: Vec<(Notation, Policy, Usage)>,
-    /// What they have the client told.
-    pub(super) headers: HeaderMap,
+/// Who has the last word.
+#[derive(Debug)]
+pub enum Sources<'a> {
+    /// The limits that are counted here: they are decided.
+    Local(&'a mut Limits),
+    /// Other services, too.
+    Remote(Undecided<'a>),
+}
+
+/// The limits of a request that is rejected, and why.
+#[derive(Debug)]
+pub struct Rejected<'a> {
+    /// All of them.
+    pub limits: &'a mut Limits,
+    /// The rule that rejects it.
+    pub rule: RuleIndex,
+    /// How long the client should wait.
+    pub retry_after: Duration,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a rule rejects a request.
+#[derive(Clone, Debug)]
+pub enum Reason {
+    /// Its limit is reached.
+    Limit,
+    /// Another service says that its limit is reached, with this body; empty where it leaves that to the rule.
+    Remote(Bytes),
+    /// The other service did not respond, and the rule then rejects.
+    Unanswered,
+}
+
+/// The limits of a request, decided.
+#[derive(Debug)]
+pub struct Limits {
+    selected: SmallVec<[Selected; 2]>,
+    /// Rules that would have rejected it before any limit, and are not in force.
+    shadow_rules: Vec<RuleIndex>,
+    decision: Decision,
+    /// When it was last decided or settled.
+    at: Timestamp,
+    remote: Remote,
+}
+
+impl Pending {
+    /// No limit applies.
+    pub fn none(at: Timestamp) -> Self {
+        Self(Limits::none(at))
+    }
+
+    /// Has the limiter decide, and counts that unless another service has the last word.
+    pub fn check(
+        view: &View,
+        selected: SmallVec<[Selected; 2]>,
+        SideEffects { shadow_rules, queries }: SideEffects,
+        now: Timestamp,
+    ) -> Self {
+        let decision = check(&view.limiter, &selected, now);
+        let remote = if queries.is_empty() { Remote::None } else { Remote::Pending(queries) };
+        let limits = Limits { selected, shadow_rules, decision, at: now, remote };
+        if !limits.is_pending() || limits.decision.is_refused() {
+            limits.record(view);
+        }
+        Self(limits)
+    }
+
+    /// What the limits that are counted here make of the request.
+    pub fn admission(&mut self) -> Admission<'_> {
+        match throttle::resolve(&self.0.decision) {
+            throttle::Action::Forward => Admission::Pass(None),
+            throttle::Action::Delay(delay) => Admission::Pass(Some(delay)),
+            throttle::Action::Refuse { by, retry_after } => {
+                let rule = self.0.rule(by);
+                Admission::Reject(Rejected { limits: &mut self.0, rule, retry_after, reason: Reason::Limit })
+            }
+        }
+    }
+
+    /// Who has the last word about a request that has passed the limits here.
+    pub fn sources<'a>(&'a mut self, view: &'a Rc<View>) -> Sources<'a> {
+        let limits = &mut self.0;
+        if limits.is_pending() {
+            Sources::Remote(Undecided::new(view, limits))
+        } else {
+            Sources::Local(limits)
+        }
+    }
+
+    /// Whether another service is to be asked.
+    pub fn is_remote(&self) -> bool {
+        self.0.is_pending()
+    }
+
+    /// The rules whose limits another service counts.
+    pub fn remote_rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
+        self.0.remote.queries().iter().map(|query| query.rule)
+    }
+
+    /// The rules that limit it, each as often as it has limits.
+    pub fn rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
+        self.0.selected.iter().map(|selected| selected.rule).chain(self.remote_rules())
+    }
+
+    /// What a request that passes has to settle when its end is known; `None` if nothing.
+    pub fn settlement(&self, view: &View) -> Option<Box<Settlement>> {
+        Settlement::new(&self.0, &view.policy)
+    }
+
+    /// As far as they are decided.
+    pub const fn so_far(&self) -> &Limits {
+        &self.0
+    }
 }
 
 impl Limits {
     /// No limit applies.
-    pub(super) fn none(at: Timestamp) -> Self {
-        let (selected, decision) = (SmallVec::new(), Decision::default());
-        Self { selected, aside: Aside::default(), decision, at, told: None }
+    pub fn none(at: Timestamp) -> Self {
+        let (selected, shadow_rules) = (SmallVec::new(), Vec::new());
+        Self { selected, shadow_rules, decision: Decision::default(), at, remote: Remote::None }
     }
 
-    /// Has the limiter decide.
-    pub(super) fn check(
-        limiter: &Limiter,
-        selected: SmallVec<[Selected; 2]>,
-        aside: Aside,
-        now: Timestamp,
-    ) -> Self {
-        let decision = match &*selected {
-            // Nearly always; a list of one would only be filled to be read once.
-            [only] => limiter.check(std::slice::from_ref(&only.check), now),
-            several => {
-                let checks: SmallVec<[_; 2]> = several.iter().map(|selected| selected.check).collect();
-                limiter.check(&checks, now)
-            }
-        };
-        Self { selected, aside, decision, at: now, told: None }
+    /// When it was last decided or settled.
+    pub const fn at(&self) -> Timestamp {
+        self.at
     }
 
-    /// Whether other services are still to be asked.
-    pub(super) fn is_asking(&self) -> bool {
-        !self.aside.asks.is_empty()
+    /// The rules over whose limits the request passes all the same, marked.
+    pub fn marking(&self) -> impl Iterator<Item = RuleIndex> + '_ {
+        let mut last = None;
+        let marks = self.selected.iter().zip(self.decision.verdicts()).filter(|(_, verdict)| verdict.marks());
+        // A rule with several limits marks once.
+        marks.map(|(selected, _)| selected.rule).filter(move |rule| last.replace(*rule) != Some(*rule))
     }
 
-    /// What is to be asked of them.
-    pub(super) fn asks(&self) -> &[Ask] {
-        &self.aside.asks
+    /// The check at `position` was settled at `now`: that is how the client stands.
+    pub fn note_settled(&mut self, position: usize, settled: Settled, now: Timestamp) {
+        self.decision.note_settled(position, settled);
+        if let Some(last) = self.last_of_counter(position) {
+            self.decision.note_settled(last, settled);
+        }
+        self.at = now;
     }
 
-    /// They have been asked, and that is what they say.
-    pub(super) fn note_told(&mut self, told: Told) {
-        self.aside.asks.clear();
-        self.told = Some(Box::new(told));
+    /// Whether another service has to be asked yet.
+    fn is_pending(&self) -> bool {
+        !self.remote.queries().is_empty()
     }
 
-    /// Has the limiter decide `more`, too: what holds where somebody else has not answered.
-    pub(super) fn check_more(&mut self, limiter: &Limiter, more: SmallVec<[Selected; 2]>, now: Timestamp) {
-        let Self { selected, decision, .. } = Self::check(limiter, more, Aside::default(), now);
-        self.selected.extend(selected);
+    fn is_rejected(&self) -> bool {
+        self.decision.is_refused() || self.verdicts().is_some_and(|verdicts| verdicts.rejects)
+    }
+
+    /// What other services have said.
+    fn verdicts(&self) -> Option<&RemoteVerdicts> {
+        match &self.remote {
+            Remote::Decided(verdicts) => Some(verdicts),
+            Remote::None | Remote::Pending(_) => None,
+        }
+    }
+
+    /// The rule of the check at `position`.
+    fn rule(&self, position: usize) -> RuleIndex {
+        self.selected[position].rule
+    }
+
+    /// Has the limiter decide `more`, too.
+    fn check_more(&mut self, limiter: &Limiter, more: SmallVec<[Selected; 2]>, now: Timestamp) {
+        let decision = check(limiter, &more, now);
+        self.selected.extend(more);
         self.decision.extend(&decision);
         self.at = now;
     }
 
-    /// Whether it is refused here or elsewhere.
-    pub(super) fn is_refused(&self) -> bool {
-        self.decision.is_refused() || self.told.as_ref().is_some_and(|told| told.refused)
-    }
-
-    /// When it was last decided or settled.
-    pub(super) const fn at(&self) -> Timestamp {
-        self.at
-    }
-
-    pub(super) fn decision(&self) -> &Decision {
-        &self.decision
-    }
-
-    /// The rule of the check at `position`.
-    pub(super) fn rule(&self, position: usize) -> RuleIndex {
-        self.selected[position].rule
-    }
-
-    /// The rules that limit it, each as often as it has limits.
-    pub(super) fn rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
-        self.selected.iter().map(|selected| selected.rule).chain(self.asks().iter().map(|ask| ask.rule))
-    }
-
     /// What the request reserved that is to be settled, with the place of the check. Only what
-    /// conformed has been charged or held, and only if the request passed. As long as somebody else may refuse it, all
+    /// conformed has been charged or held, and only if the request passed. As long as another service may reject it, all
     /// of it may be given back.
-    pub(super) fn reservations(&self) -> impl Iterator<Item = (usize, &Selected, Reservation)> + '_ {
+    fn reservations(&self) -> impl Iterator<Item = (usize, &Selected, Reservation)> + '_ {
         let is_open = |selected: &Selected| match selected.part {
             Part::Ban | Part::Permit => false,
-            Part::Limit(_) | Part::Margin(_) | Part::Mark(_) => selected.settles || self.is_asking(),
+            Part::Limit(_) | Part::Margin(_) | Part::Mark(_) => selected.settles || self.is_pending(),
         };
         let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
         checked.filter(move |(_, (selected, verdict))| is_open(selected) && !verdict.exceeds()).map(
@@ -149,20 +238,11 @@ impl Limits {
     }
 
     /// What the request holds as long as it is served, if it passed.
-    pub(super) fn permits(&self) -> impl Iterator<Item = Reservation> + '_ {
+    fn permits(&self) -> impl Iterator<Item = Reservation> + '_ {
         let checked = self.selected.iter().zip(self.decision.verdicts());
         checked
             .filter(|(selected, verdict)| selected.part == Part::Permit && !verdict.exceeds())
             .map(|(selected, _)| Reservation::new(&selected.check, self.at))
-    }
-
-    /// The check at `position` was settled at `now`: that is how the client stands.
-    pub(super) fn note_settled(&mut self, position: usize, settled: Settled, now: Timestamp) {
-        self.decision.note_settled(position, settled);
-        if let Some(last) = self.last_of_counter(position) {
-            self.decision.note_settled(last, settled);
-        }
-        self.at = now;
     }
 
     /// The last check of the same counter after `position`, which is how the counter stands; `None` if there is none.
@@ -173,218 +253,32 @@ impl Limits {
         Some(position + 1 + last)
     }
 
-    /// Counts what is decided, unless others are still to be asked whether the request passes: [`Recording`] does it then.
-    pub(super) fn record_unless_asking(&self, view: &View) {
-        if !self.is_asking() || self.decision.is_refused() {
-            self.record(view);
-        }
-    }
-
-    /// Counts one decision per rule: what its strictest limit said. A request that another rule refused was
+    /// Counts one decision per rule: what its strictest limit said. A request that another rule rejected was
     /// not decided by the rules that would have let it pass.
-    pub(super) fn record(&self, view: &View) {
-        self.aside.onlookers.iter().for_each(|rule| view.record(*rule, DecisionOutcome::Shadow));
-        let refused = self.is_refused();
+    fn record(&self, view: &View) {
+        self.shadow_rules.iter().for_each(|rule| view.record(*rule, DecisionOutcome::Shadow));
+        let rejected = self.is_rejected();
         let mut rest = self.selected.as_slice();
         let mut verdicts = self.decision.verdicts();
         while let Some(first) = rest.first() {
             let checks = rest.iter().take_while(|selected| selected.rule == first.rule).count();
             let (of_rule, others) = verdicts.split_at(checks);
-            if let Some(outcome) = DecisionOutcome::of(&rest[..checks], of_rule, refused) {
+            if let Some(outcome) = DecisionOutcome::of(&rest[..checks], of_rule, rejected) {
                 view.record(first.rule, outcome);
             }
             rest = &rest[checks..];
             verdicts = others;
         }
     }
-
-    /// The rules over whose limits the request passes all the same, marked.
-    pub(super) fn marking(&self) -> impl Iterator<Item = RuleIndex> + '_ {
-        let mut last = None;
-        let marks = self.selected.iter().zip(self.decision.verdicts()).filter(|(_, verdict)| verdict.marks());
-        // A rule with several limits marks once.
-        marks.map(|(selected, _)| selected.rule).filter(move |rule| last.replace(*rule) != Some(*rule))
-    }
-
-    /// The headers of the refusal by the check at `position`.
-    pub(super) fn refusal_headers(&self, view: &View, position: usize, retry_after: Duration) -> HeaderMap {
-        match self.prepared(view, position) {
-            Some((prepared, usage)) => prepared.fill(retry_after, &usage),
-            None => self.told_headers(view, &view.refusal(self.rule(position)).headers, retry_after),
-        }
-    }
-
-    /// The same as HTTP/1.1 writes them, where they can be had ready.
-    pub(super) fn refusal_lines(&self, view: &View, position: usize, retry_after: Duration) -> Option<Lines> {
-        let (prepared, usage) = self.prepared(view, position)?;
-        let mut lines = Lines::default();
-        lines.written(|out| prepared.write(retry_after, &usage, out));
-        Some(lines)
-    }
-
-    fn prepared<'a>(&self, view: &'a View, position: usize) -> Option<(&'a Prepared, Usage)> {
-        let [verdict] = self.decision.verdicts() else { return None };
-        let prepared = view.prepared(self.rule(position)).filter(|_| self.told.is_none())?;
-        Some((prepared, verdict.usage(self.at)?))
-    }
-
-    /// The headers of a rejection with those `configured`, and with what other services have said.
-    pub(super) fn told_headers(
-        &self,
-        view: &View,
-        configured: &HeaderMap,
-        retry_after: Duration,
-    ) -> HeaderMap {
-        let mut headers = limited_headers(configured, retry_after);
-        self.write_headers(&mut headers, view, Some(retry_after));
-        self.write_told(&mut headers);
-        headers
-    }
-
-    /// Says of what type the body is that another service has for a refusal, if that says so.
-    pub(super) fn write_type(&self, headers: &mut HeaderMap) {
-        let told = self.told.as_ref().and_then(|told| told.headers.get(CONTENT_TYPE));
-        if let Some(told) = told {
-            headers.insert(CONTENT_TYPE, told.clone());
-        }
-    }
-
-    /// Says which rules' limits the request is over; nothing for one that is within all.
-    pub(super) fn write_marks(&self, headers: &mut HeaderMap, view: &View) {
-        for rule in self.marking() {
-            // Names are visible ASCII (the configuration sees to it), so the value is valid.
-            if let Ok(name) = HeaderValue::from_str(view.rule_name(rule)) {
-                headers.append(X_WEIR_OVER_LIMIT, name);
-            }
-        }
-    }
-
-    /// All that the client is told with the upstream's answer.
-    pub(super) fn write_all(&self, reply: &mut Reply, view: &View) {
-        if self.told.is_some() {
-            self.write_headers(reply.response.headers_mut(), view, None);
-        } else {
-            let is_such = |name: &str| name.starts_with("x-ratelimit-") || name.starts_with("ratelimit");
-            self.write_headers(reply.fields(is_such), view, None);
-        }
-        let headers = reply.response.headers_mut();
-        self.write_marks(headers, view);
-        self.write_told(headers);
-    }
-
-    /// What other services have the client told, but for what we have said ourselves.
-    fn write_told(&self, headers: &mut HeaderMap) {
-        let Some(told) = &self.told else { return };
-        let is_said: Vec<_> = SAID_ONCE.into_iter().filter(|name| headers.contains_key(name)).collect();
-        for (name, value) in told.headers.iter().filter(|(name, _)| !is_said.contains(name)) {
-            headers.append(name, value.clone());
-        }
-    }
-
-    /// Tells the client how it stands, as far as the configuration wants it told; one that is rejected, beside when to
-    /// come again.
-    pub(super) fn write_headers(&self, fields: &mut dyn Fields, view: &View, retry_after: Option<Duration>) {
-        let Settings { ratelimit_headers, ietf_headers } = view.policy.response;
-        if self.selected.is_empty() && self.told.is_none() {
-            return;
-        }
-        let visible = match ratelimit_headers {
-            Visibility::Full => true,
-            Visibility::Limited => self.is_refused(),
-            Visibility::Off => false,
-        };
-        if visible {
-            self.write_envoy(fields, view);
-        }
-        if ietf_headers {
-            self.write_ietf(fields, view, retry_after);
-        }
-    }
-
-    /// The checks that responses tell about: of several checks of one counter the last.
-    fn shown(&self) -> impl Iterator<Item = (&Selected, &Verdict)> + '_ {
-        let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
-        let shown = checked.filter(|(position, (_, verdict))| {
-            verdict.enforcement != Enforcement::Shadow && self.last_of_counter(*position).is_none()
-        });
-        shown.map(|(_, checked)| checked)
-    }
-
-    fn write_envoy(&self, fields: &mut dyn Fields, view: &View) {
-        let told = self.told.iter().flat_map(|told| &told.standings);
-        let told = told.map(|(notation, _, usage)| Standing { notation, grown: None, usage: *usage });
-        let standings: SmallVec<[Standing<'_>; 4]> = self
-            .shown()
-            .filter_map(|(selected, verdict)| {
-                let usage = verdict.usage(self.at)?.at_price(selected.price);
-                Some(Standing { notation: view.notation(selected)?, grown: grown(selected, verdict), usage })
-            })
-            .chain(told)
-            .collect();
-        rate_limit_headers::write_envoy(fields, &standings);
-    }
-
-    /// `retry-after` must not be earlier than a `t` beside it (the draft, "Server Behavior"): that of a limit that
-    /// rejects is at most as long, as with a queue, and that of another is left out where it is longer.
-    fn write_ietf(&self, fields: &mut dyn Fields, view: &View, retry_after: Option<Duration>) {
-        let fitting = |more: Option<Duration>, rejects: bool| match retry_after {
-            Some(most) if rejects => more.map(|more| more.min(most)),
-            Some(most) => more.filter(|more| *more <= most),
-            None => more,
-        };
-        let told = self.told.iter().flat_map(|told| &told.standings).map(|(_, policy, usage)| ServiceLimit {
-            policy,
-            grown: None,
-            remaining: usage.remaining,
-            until_more: fitting(Some(usage.reset), usage.remaining == 0),
-            partition: None,
-        });
-        let limits: SmallVec<[ServiceLimit<'_>; 4]> = self
-            .shown()
-            .filter_map(|(selected, verdict)| {
-                Some(ServiceLimit {
-                    policy: view.policies.policy(selected)?,
-                    grown: grown(selected, verdict),
-                    remaining: verdict.usage(self.at)?.at_price(selected.price).remaining,
-                    until_more: fitting(verdict.until_more(selected.price, self.at), verdict.refuses()),
-                    partition: view.policies.partition(selected),
-                })
-            })
-            .chain(told)
-            .collect();
-        ietf::write(fields, &limits);
-    }
 }
 
-/// Limits of a request that others are still asked about: what is decided is counted when that is over, however it ends.
-pub(super) struct Recording<'a> {
-    view: &'a View,
-    limits: &'a mut Limits,
-}
-
-impl<'a> Recording<'a> {
-    pub(super) fn of(view: &'a View, limits: &'a mut Limits) -> Self {
-        Self { view, limits }
+fn check(limiter: &Limiter, selected: &[Selected], now: Timestamp) -> Decision {
+    match selected {
+        // Nearly always; a list of one would only be filled to be read once.
+        [only] => limiter.check(std::slice::from_ref(&only.check), now),
+        several => {
+            let checks: SmallVec<[_; 2]> = several.iter().map(|selected| selected.check).collect();
+            limiter.check(&checks, now)
+        }
     }
-
-    pub(super) fn limits(&mut self) -> &mut Limits {
-        self.limits
-    }
-}
-
-impl Drop for Recording<'_> {
-    fn drop(&mut self) {
-        self.limits.record(self.view);
-    }
-}
-
-/// The count of an elastic limit at what requests cost now, where that is more than what was written.
-fn grown(selected: &Selected, verdict: &Verdict) -> Option<u32> {
-    let quota = verdict.quota()?;
-    let (shares, price) = (u32::from(quota.shares().get()), selected.price.get());
-    if price >= shares {
-        return None;
-    }
-    let count = u64::from(quota.limit().count.get()) * u64::from(shares) / u64::from(price);
-    Some(u32::try_from(count).unwrap_or(u32::MAX))
 }

@@ -10,25 +10,22 @@ pub mod fallback;
 pub(crate) mod fuzzing;
 
 mod answers;
-mod asking;
 mod body;
 mod connection;
 mod date;
 mod deadline;
+mod decide;
+mod ending;
 mod exchange;
 mod forward;
 mod grpc;
 mod headers;
-mod limits;
-mod policies;
 mod reply;
 mod retry;
 mod service;
-mod settle;
 mod stream;
 mod tunnel;
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -46,26 +43,19 @@ use self::date::Date;
 use self::elastic::{Elastic, Load};
 use self::fallback::Fallbacks;
 use self::headers::{Given, Hop};
-use self::policies::Policies;
 use crate::clock::Clock;
 use crate::drain::{Drain, Phase};
 use crate::engine::Policy;
 use crate::identify::Attributes;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::signal::Signals;
+use crate::limits;
 use crate::listener::socket::Socket;
 use crate::listener::{self, Accepted};
 use crate::overload::{Overload, Refusal as Overloaded};
 use crate::remote;
-use crate::remote::service::Service;
-use crate::response::Visibility;
-use crate::response::rate_limit_headers::Notation;
-use crate::response::refusal::{Prepared, Refusal};
-use crate::rules::RuleIndex;
-use crate::rules::rule::{Rule, RuleLimit};
-use crate::rules::selection::Selected;
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::{DecisionOutcome, Metrics, RuleMetrics, TurnedAway, WorkerMetrics};
+use crate::telemetry::metrics::{Metrics, TurnedAway, WorkerMetrics};
 use crate::telemetry::spans::Tracer;
 use crate::tls::server::Server;
 use crate::upstream::Upstream;
@@ -137,21 +127,13 @@ pub(crate) struct Worker {
 #[derive(Debug)]
 struct View {
     policy: Arc<Policy>,
-    rules: Box<[RuleMetrics]>,
-    /// How each rule's limits are written, beside the rules.
-    notations: Box<[Box<[Notation]>]>,
-    /// The same in the IETF draft's fields.
-    policies: Policies,
-    /// The headers of each rule's refusals, where they can be had ready.
-    prepared: Box<[Option<Prepared>]>,
+    limits: Rc<limits::View>,
     upstreams: Box<[Rc<Upstream>]>,
     /// How long bodies may stand still before it is known where they go.
     stall: Duration,
     fallbacks: Arc<Fallbacks>,
     /// TLS, beside the listeners.
     tls: Box<[Option<Arc<Server>>]>,
-    services: Box<[Rc<Service>]>,
-    default_refusal: Refusal,
 }
 
 /// Serves `sockets` (beside their settings) on this thread until the drain is over.
@@ -298,85 +280,30 @@ impl View {
     /// A view of `generation`. The connections to whatever stays are as good as `before`.
     fn new(generation: &Generation, before: Option<&Self>, shared: &Shared) -> Self {
         let (policy, all) = (&generation.policy, &shared.metrics);
-        let rules = policy.rules.rules();
-        let notations: Box<[_]> = rules.iter().map(notations).collect();
-        let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
-        let prepare = |((rule, refusal), notations): ((&Rule, &Refusal), &[Notation])| match notations {
-            [only] if visible && !rule.is_elastic() => Prepared::new(&refusal.headers, only),
-            _ => None,
-        };
-        let prepared =
-            rules.iter().zip(&policy.rejections).zip(notations.iter().map(|of| &**of)).map(prepare);
         let upstream = |cluster| {
             let mut known = before.into_iter().flat_map(|before| &before.upstreams);
             let kept = known.find(|kept| Arc::ptr_eq(kept.cluster(), cluster));
             kept.map_or_else(|| Rc::new(Upstream::new(cluster, all)), Rc::clone)
         };
-        let service = |settings| {
-            let mut known = before.into_iter().flat_map(|before| &before.services);
-            known.find(|kept| kept.settings() == settings).map_or_else(|| asked(settings, shared), Rc::clone)
-        };
         let stalls = generation.upstreams.iter().map(|cluster| cluster.settings().idle_timeout);
         Self {
             policy: Arc::clone(policy),
-            prepared: prepared.collect(),
-            rules: rules.iter().map(|rule| all.rule(&rule.name)).collect(),
-            notations,
-            policies: Policies::of(rules, shared.limiter.hasher()),
+            limits: Rc::new(limits::View::new(
+                policy,
+                &generation.services,
+                before.map(|before| &*before.limits),
+                (&shared.limiter, &shared.clock, &shared.metrics),
+            )),
             stall: stalls.max().unwrap_or_default(),
             upstreams: generation.upstreams.iter().map(upstream).collect(),
             fallbacks: Arc::clone(&generation.fallbacks),
             tls: generation.tls.clone(),
-            services: generation.services.iter().map(service).collect(),
-            default_refusal: Refusal::default(),
         }
-    }
-
-    fn record(&self, rule: RuleIndex, outcome: DecisionOutcome) {
-        if let Some(metrics) = self.rules.get(rule.0) {
-            metrics.record(outcome);
-        }
-    }
-
-    fn rule_name(&self, rule: RuleIndex) -> &str {
-        self.policy.rules.get(rule).map_or("", |rule| &rule.name)
-    }
-
-    fn notation(&self, selected: &Selected) -> Option<&Notation> {
-        self.notations.get(selected.rule.0)?.get(selected.part.told()?)
-    }
-
-    fn prepared(&self, rule: RuleIndex) -> Option<&Prepared> {
-        self.prepared.get(rule.0)?.as_ref()
-    }
-
-    fn refusal(&self, rule: RuleIndex) -> &Refusal {
-        self.policy.rejection(rule).unwrap_or(&self.default_refusal)
     }
 
     /// Which upstream takes the request.
     fn upstream(&self, request: &Attributes<'_>) -> Option<&Rc<Upstream>> {
         self.upstreams.get(self.policy.routes.choose(request)?)
-    }
-}
-
-/// A service that has not been asked before.
-fn asked(settings: &remote::service::Settings, shared: &Shared) -> Rc<Service> {
-    let metrics = shared.metrics.remote(&settings.place.to_string());
-    let service = Service::new(settings.clone(), Arc::clone(&shared.clock), metrics);
-    tokio::task::spawn_local(service.connect());
-    Rc::new(service)
-}
-
-fn notations(rule: &Rule) -> Box<[Notation]> {
-    rule.limits().iter().map(|limit| Notation::new(&limit_name(rule, limit), &limit.quota)).collect()
-}
-
-/// Nested networks are told apart by what they are.
-fn limit_name<'a>(rule: &'a Rule, limit: &RuleLimit) -> Cow<'a, str> {
-    match &limit.nested {
-        Some(nested) => format!("{}/{}", rule.counter(), nested.prefix).into(),
-        None => Cow::Borrowed(rule.counter()),
     }
 }
 

@@ -1,12 +1,10 @@
-//! What other rate limit services are asked, and what becomes of a request by what they say.
+//! Limits that other rate limit services count: what those are asked, and what becomes of a request by what they say.
 //!
-//! They are asked when all limits that are kept here have let a request pass, all of them at once, and each once for
-//! all rules of a domain. Refuses one of them, what the request was charged here is given back. For rules that only look
-//! on they are asked when the request goes on: it does not wait for that.
+//! They are asked when all limits that are counted here have let a request pass, all of them at once, and each once for
+//! all rules of a domain. If one of them rejects, what the request was charged here is given back. For rules in shadow
+//! mode they are asked when the request goes on: it does not wait for that.
 
-use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,250 +12,231 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 use tokio::task::JoinSet;
 
-use super::exchange::Exchange;
-use super::fallback::Arrived;
-use super::headers::append;
-use super::limits::{Limits, Recording, Told};
-use super::{Shared, View};
+use super::{Limits, Reason, Rejected, View};
 use crate::limiter::algorithm::Usage;
 use crate::limiter::decision::Verdict;
-use crate::limiter::timestamp::Timestamp;
 use crate::remote::service::{Answer, Descriptor, Failure, Question, Service, Status, Urgency};
-use crate::response::fallback::Kept;
 use crate::response::ietf::{Policy, QuotaUnit};
 use crate::response::rate_limit_headers::Notation;
 use crate::rules::RuleIndex;
-use crate::rules::elsewhere::{Ask, OnError, Remote};
-use crate::rules::rule::Action;
+use crate::rules::outcome::DecisionOutcome;
+use crate::rules::remote_limit::{OnError, RemoteQuery};
 use crate::rules::selection::Selected;
-use crate::rules::tariff::Ending;
-use crate::telemetry::metrics::DecisionOutcome;
 use crate::throttle;
 
-/// Why a request does not go on that had passed all limits here.
+/// The part of other services in the limits of a request.
 #[derive(Debug)]
-pub(super) enum Refusal {
-    /// A service says that this rule's limit is reached.
-    Told {
-        /// The rule.
-        by: RuleIndex,
-        /// How long the client should wait.
-        retry_after: Duration,
-        /// What the service would answer; empty where it leaves that to us.
-        body: Bytes,
-    },
-    /// The check at this position refuses, in place of a service that did not answer.
-    Otherwise {
-        /// Among the checks of the request.
-        by: usize,
-        /// How long the client should wait.
-        retry_after: Duration,
-    },
-    /// Nobody knows whether this rule's limit is reached, and then it is refused.
-    Undecided {
-        /// The rule.
-        by: RuleIndex,
-    },
+pub(super) enum Remote {
+    /// They have none.
+    None,
+    /// This is to be asked of them.
+    Pending(Vec<RemoteQuery>),
+    /// They have been asked.
+    Decided(Box<RemoteVerdicts>),
 }
 
-/// Answers that are kept for those whom a rule refuses.
+/// What other services have said of a request.
 #[derive(Debug, Default)]
-pub(super) struct Recalled(Vec<(RuleIndex, Arc<Kept>)>);
-
-impl Recalled {
-    /// What is kept for a request, in place of the refusals of the rules that others are asked about. Looked for before
-    /// its head is made into what the upstream sees.
-    pub(super) fn of(limits: &Limits, view: &View, arrived: Arrived<'_>, now: Timestamp) -> Self {
-        let kept = |ask: &Ask| Some((ask.rule, view.fallbacks.recall(ask.rule, arrived, view, now)?));
-        Self(limits.asks().iter().filter_map(kept).collect())
-    }
-
-    /// What is kept in place of a refusal by `rule`.
-    pub(super) fn take(self, rule: RuleIndex) -> Option<Arc<Kept>> {
-        self.0.into_iter().find(|(of, _)| *of == rule).map(|(_, kept)| kept)
-    }
+pub(super) struct RemoteVerdicts {
+    /// They reject it, or did not respond and the rule then rejects.
+    pub(super) rejects: bool,
+    /// How the client stands with them.
+    pub(super) standings: Vec<(Notation, Policy, Usage)>,
+    /// For the response to the client.
+    pub(super) headers: HeaderMap,
 }
 
-/// What one service is asked about one request.
+/// The limits of a request that has passed those that are counted here, and not yet those of other services.
+#[derive(Debug)]
+pub struct Undecided<'a> {
+    view: &'a Rc<View>,
+    limits: &'a mut Limits,
+}
+
+/// What other services are asked about one request.
+#[derive(Debug)]
+pub struct Query(Vec<Group>);
+
+/// What they responded.
+#[derive(Debug)]
+pub struct Responses(Vec<Response>);
+
+/// What one service is asked about one request: by rules with the same service and domain.
+#[derive(Debug)]
 struct Group {
     service: Rc<Service>,
     domain: Box<str>,
-    asks: Vec<Ask>,
+    queries: Vec<RemoteQuery>,
 }
 
-/// What came of it.
-type Asked = (Vec<Ask>, Result<Answer, Failure>);
+type Response = (Vec<RemoteQuery>, Result<Answer, Failure>);
 
-/// What is said about one rule; nothing without an answer.
-struct Reply {
-    ask: Ask,
-    said: Option<Said>,
-}
-
+/// What is said about one rule; nothing without a response.
 struct Said {
-    refuses: bool,
+    query: RemoteQuery,
+    verdict: Option<RemoteVerdict>,
+}
+
+struct RemoteVerdict {
+    rejects: bool,
     status: Status,
     body: Bytes,
 }
 
-/// Holds the request back for its delay and asks whoever else keeps limits of it; what the upstream is to be told is added
-/// to `headers`.
-///
-/// # Errors
-/// Why the request does not go on.
-pub(super) fn ask<'a>(
-    view: &'a Rc<View>,
-    exchange: &'a mut Exchange,
+/// A request that waits for other services is counted when that is over, however it ends.
+struct Recording<'a> {
+    view: &'a View,
     limits: &'a mut Limits,
-    (delay, headers): (Option<Duration>, &'a mut HeaderMap),
-) -> Pin<Box<impl Future<Output = Result<(), Refusal>> + use<'a>>> {
-    // In memory of its own: few requests have it, and all would carry it.
-    Box::pin(async move {
-        let mut recording = Recording::of(view, limits);
-        if let Some(delay) = delay {
-            exchange.wait(delay).await;
-        }
-        let asks = recording.limits().asks().iter().cloned();
-        let (enforced, onlooking): (Vec<_>, Vec<_>) = asks.partition(|ask| ask.is_enforced);
-        let asked = exchange.hold(all(groups(view, enforced))).await;
-        let shared = exchange.shared();
-        let limits = recording.limits();
-        match decide(view, &shared, limits, asked) {
-            Ok(added) => {
-                if !added.is_empty() {
-                    // What the upstream learns from a service may be about this client.
-                    exchange.listen(None);
-                }
-                append(headers, &added);
-            }
-            Err(refusal) => {
-                exchange.settle(&Ending::Refused, limits);
-                exchange.note_refused_by(view.rule_name(refusal.rule(limits)));
-                return Err(refusal);
-            }
-        }
-        for group in groups(view, onlooking) {
-            tokio::task::spawn_local(look_on(Rc::clone(view), Arc::clone(&shared), group));
-        }
-        Ok(())
-    })
 }
 
-impl Refusal {
-    fn rule(&self, limits: &Limits) -> RuleIndex {
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        self.limits.record(self.view);
+    }
+}
+
+impl Remote {
+    pub(super) fn queries(&self) -> &[RemoteQuery] {
         match self {
-            Self::Told { by, .. } | Self::Undecided { by } => *by,
-            Self::Otherwise { by, .. } => limits.rule(*by),
+            Self::Pending(queries) => queries,
+            Self::None | Self::Decided(_) => &[],
         }
     }
 }
 
-/// Those who are asked in one go: rules with the same service and domain.
-fn groups(view: &View, asks: Vec<Ask>) -> Vec<Group> {
+impl<'a> Undecided<'a> {
+    pub(super) const fn new(view: &'a Rc<View>, limits: &'a mut Limits) -> Self {
+        Self { view, limits }
+    }
+
+    /// Decides by what other services say, for which `hold` sends the query while it holds the request. Returns what
+    /// the request is to have besides on its way to the upstream.
+    ///
+    /// # Errors
+    /// Why the request does not go on.
+    pub async fn resolve(
+        self,
+        hold: impl AsyncFnOnce(Query) -> Responses,
+    ) -> Result<(&'a mut Limits, HeaderMap), Rejected<'a>> {
+        let Self { view, limits } = self;
+        let recording = Recording { view, limits: &mut *limits };
+        let queries = match std::mem::replace(&mut recording.limits.remote, Remote::None) {
+            Remote::Pending(queries) => queries,
+            Remote::None | Remote::Decided(_) => Vec::new(),
+        };
+        let (enforced, shadow): (Vec<_>, Vec<_>) = queries.into_iter().partition(|query| query.is_enforced);
+        let responses = hold(Query(groups(view, enforced))).await;
+        let decided = decide(view, recording.limits, responses.0);
+        drop(recording);
+        match decided {
+            Ok(added) => {
+                for group in groups(view, shadow) {
+                    tokio::task::spawn_local(shadow_check(Rc::clone(view), group));
+                }
+                Ok((limits, added))
+            }
+            Err((rule, retry_after, reason)) => Err(Rejected { limits, rule, retry_after, reason }),
+        }
+    }
+}
+
+impl Query {
+    /// Asks all services at once. Dropped, it takes what was asked back.
+    pub async fn send(self) -> Responses {
+        let mut sending = JoinSet::new();
+        for group in self.0 {
+            sending.spawn_local(group.send(Urgency::Awaited));
+        }
+        let mut responses = sending.join_all().await;
+        responses.sort_by_key(|(queries, _)| queries.first().map(|query| query.rule));
+        Responses(responses)
+    }
+}
+
+fn groups(view: &View, queries: Vec<RemoteQuery>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    for ask in asks {
-        let Some(remote) = remote(view, ask.rule) else { continue };
-        let Some(service) = view.services.get(remote.service) else { continue };
+    for query in queries {
+        let Some((remote, service)) = view.remote_limit(query.rule) else { continue };
         let same = |group: &&mut Group| Rc::ptr_eq(&group.service, service) && group.domain == remote.domain;
         match groups.iter_mut().find(same) {
-            Some(group) => group.asks.push(ask),
+            Some(group) => group.queries.push(query),
             None => {
                 let (service, domain) = (Rc::clone(service), remote.domain.clone());
-                groups.push(Group { service, domain, asks: vec![ask] });
+                groups.push(Group { service, domain, queries: vec![query] });
             }
         }
     }
     groups
 }
 
-fn remote(view: &View, rule: RuleIndex) -> Option<&Remote> {
-    match &view.policy.rules.get(rule)?.action {
-        Action::Limit(limiting) => limiting.remote.as_deref(),
-        Action::Allow | Action::Deny => None,
-    }
-}
-
-/// Asks all of them at once; answers in the order of the file. Who leaves takes the questions with him.
-async fn all(groups: Vec<Group>) -> Vec<Asked> {
-    let mut asking = JoinSet::new();
-    for group in groups {
-        asking.spawn_local(group.ask(Urgency::Awaited));
-    }
-    let mut asked = asking.join_all().await;
-    asked.sort_by_key(|(asks, _)| asks.first().map(|ask| ask.rule));
-    asked
-}
-
 impl Group {
-    async fn ask(mut self, urgency: Urgency) -> Asked {
+    async fn send(mut self, urgency: Urgency) -> Response {
         let descriptors = self
-            .asks
+            .queries
             .iter_mut()
-            .map(|ask| Descriptor { entries: std::mem::take(&mut ask.entries), hits: ask.hits });
+            .map(|query| Descriptor { entries: std::mem::take(&mut query.entries), hits: query.hits });
         let question = Question { domain: self.domain.into(), descriptors: descriptors.collect() };
         let answer = self.service.ask(question, urgency).await;
-        (self.asks, answer)
+        (self.queries, answer)
     }
 }
 
 /// What is said about each rule, in the order of the file.
-fn replies(asked: Vec<(Vec<Ask>, Option<Answer>)>) -> Vec<Reply> {
-    let mut replies = Vec::new();
-    for (asks, answer) in asked {
-        for (position, ask) in asks.into_iter().enumerate() {
-            let said = answer.as_ref().and_then(|answer| {
+fn by_rule(responses: Vec<Response>) -> Vec<Said> {
+    let mut all = Vec::new();
+    for (queries, answer) in responses {
+        for (position, query) in queries.into_iter().enumerate() {
+            let verdict = answer.as_ref().ok().and_then(|answer| {
                 let status = *answer.statuses.get(position)?;
-                Some(Said { refuses: refuses(answer, &status), status, body: answer.body.clone() })
+                Some(RemoteVerdict { rejects: rejects(answer, &status), status, body: answer.body.clone() })
             });
-            replies.push(Reply { ask, said });
+            all.push(Said { query, verdict });
         }
     }
-    replies.sort_by_key(|reply| reply.ask.rule);
-    replies
+    all.sort_by_key(|said| said.query.rule);
+    all
 }
 
-/// What the answers come to.
+/// What the responses come to: what the upstream is to be told, or which rule rejects, for how long and why.
 fn decide(
     view: &View,
-    shared: &Shared,
     limits: &mut Limits,
-    asked: Vec<Asked>,
-) -> Result<HeaderMap, Refusal> {
-    let (mut told, mut added) = (Told::default(), HeaderMap::new());
-    for answer in asked.iter().filter_map(|(_, answer)| answer.as_ref().ok()) {
-        append(&mut told.headers, &answer.response_headers);
+    responses: Vec<Response>,
+) -> Result<HeaderMap, (RuleIndex, Duration, Reason)> {
+    let (mut verdicts, mut added) = (RemoteVerdicts::default(), HeaderMap::new());
+    for answer in responses.iter().filter_map(|(_, answer)| answer.as_ref().ok()) {
+        append(&mut verdicts.headers, &answer.response_headers);
         append(&mut added, &answer.request_headers);
     }
-    let (mut refusal, mut undecided) = (None, None);
+    let (mut rejection, mut unanswered) = (None, None);
     let mut passing: SmallVec<[RuleIndex; 2]> = SmallVec::new();
-    let mut otherwise: SmallVec<[Selected; 2]> = SmallVec::new();
-    for Reply { ask, said } in replies(asked.into_iter().map(|(asks, answer)| (asks, answer.ok())).collect())
-    {
-        match said {
-            Some(Said { refuses, status, body }) => {
-                told.standings.extend(standing(view.rule_name(ask.rule), &status));
-                if refuses {
-                    view.record(ask.rule, DecisionOutcome::Limited);
-                    strengthen(&mut refusal, (ask.rule, status.reset), body);
+    let mut local_fallback: SmallVec<[Selected; 2]> = SmallVec::new();
+    for Said { query: RemoteQuery { rule, local_fallback: local, .. }, verdict } in by_rule(responses) {
+        match verdict {
+            Some(RemoteVerdict { rejects, status, body }) => {
+                verdicts.standings.extend(standing(view.rule_name(rule), &status));
+                if rejects {
+                    view.record(rule, DecisionOutcome::Limited);
+                    strengthen(&mut rejection, (rule, status.reset), body);
                 } else {
-                    passing.push(ask.rule);
+                    passing.push(rule);
                 }
             }
-            None => match on_error(view, ask.rule) {
-                OnError::Allow => passing.push(ask.rule),
+            None => match on_error(view, rule) {
+                OnError::Allow => passing.push(rule),
                 OnError::Deny => {
-                    view.record(ask.rule, DecisionOutcome::Denied);
-                    undecided.get_or_insert(ask.rule);
+                    view.record(rule, DecisionOutcome::Denied);
+                    unanswered.get_or_insert(rule);
                 }
-                OnError::Local => otherwise.extend(ask.otherwise),
+                OnError::Local => local_fallback.extend(local),
             },
         }
     }
-    let refusal = refusal.or_else(|| undecided.map(|by| Refusal::Undecided { by }));
-    told.refused = refusal.is_some();
-    limits.note_told(told);
-    match refusal.or_else(|| check_otherwise(shared, limits, otherwise)) {
-        Some(refusal) => Err(refusal),
+    let rejection = rejection.or_else(|| unanswered.map(|rule| (rule, Duration::ZERO, Reason::Unanswered)));
+    verdicts.rejects = rejection.is_some();
+    limits.remote = Remote::Decided(Box::new(verdicts));
+    match rejection.or_else(|| check_local_fallback(view, limits, local_fallback)) {
+        Some(rejection) => Err(rejection),
         None => {
             passing.iter().for_each(|rule| view.record(*rule, DecisionOutcome::Allowed));
             Ok(added)
@@ -266,34 +245,38 @@ fn decide(
 }
 
 fn on_error(view: &View, rule: RuleIndex) -> OnError {
-    remote(view, rule).map(|remote| remote.on_error).unwrap_or_default()
+    view.remote_limit(rule).map(|(remote, _)| remote.on_error).unwrap_or_default()
 }
 
-/// Whether a descriptor is one of those for which the request is refused: where none is named, all are.
-fn refuses(answer: &Answer, status: &Status) -> bool {
+/// Whether a descriptor is one of those for which the request is rejected: where none is named, all are.
+fn rejects(answer: &Answer, status: &Status) -> bool {
     answer.is_over && (status.is_over || !answer.statuses.iter().any(|status| status.is_over))
 }
 
-/// The longest wait answers; ties go to the first.
-fn strengthen(refusal: &mut Option<Refusal>, (by, retry_after): (RuleIndex, Duration), body: Bytes) {
-    match refusal {
-        Some(Refusal::Told { retry_after: longest, .. }) if retry_after <= *longest => {}
-        _ => *refusal = Some(Refusal::Told { by, retry_after, body }),
+/// The longest wait decides; ties go to the first.
+fn strengthen(
+    rejection: &mut Option<(RuleIndex, Duration, Reason)>,
+    (rule, retry_after): (RuleIndex, Duration),
+    body: Bytes,
+) {
+    match rejection {
+        Some((_, longest, _)) if retry_after <= *longest => {}
+        _ => *rejection = Some((rule, retry_after, Reason::Remote(body))),
     }
 }
 
-/// Has the limits decide that hold where nobody has answered.
-fn check_otherwise(
-    shared: &Shared,
+/// Has the limits decide that hold where a service has not responded.
+fn check_local_fallback(
+    view: &View,
     limits: &mut Limits,
-    otherwise: SmallVec<[Selected; 2]>,
-) -> Option<Refusal> {
-    if otherwise.is_empty() {
+    local_fallback: SmallVec<[Selected; 2]>,
+) -> Option<(RuleIndex, Duration, Reason)> {
+    if local_fallback.is_empty() {
         return None;
     }
-    limits.check_more(&shared.limiter, otherwise, shared.clock.now());
-    match throttle::resolve(limits.decision()) {
-        throttle::Action::Refuse { by, retry_after } => Some(Refusal::Otherwise { by, retry_after }),
+    limits.check_more(&view.limiter, local_fallback, view.clock.now());
+    match throttle::resolve(&limits.decision) {
+        throttle::Action::Refuse { by, retry_after } => Some((limits.rule(by), retry_after, Reason::Limit)),
         throttle::Action::Forward | throttle::Action::Delay(_) => None,
     }
 }
@@ -306,23 +289,29 @@ fn standing(rule: &str, status: &Status) -> Option<(Notation, Policy, Usage)> {
     Some((Notation::of(rule, count, window), policy, usage))
 }
 
-/// Asks for rules that only look on, and counts what they would have done.
-async fn look_on(view: Rc<View>, shared: Arc<Shared>, group: Group) {
-    let (asks, answer) = group.ask(Urgency::Aside).await;
-    for Reply { ask, said } in replies(vec![(asks, answer.ok())]) {
-        let would_refuse = match said {
-            Some(said) => said.refuses,
-            None => match on_error(&view, ask.rule) {
+/// Adds fields beside those that are there, as long as there is room.
+fn append(headers: &mut HeaderMap, more: &HeaderMap) {
+    for (name, value) in more {
+        let _ = headers.try_append(name, value.clone());
+    }
+}
+
+/// Asks for rules in shadow mode, and counts what they would have done.
+async fn shadow_check(view: Rc<View>, group: Group) {
+    let response = group.send(Urgency::Aside).await;
+    for Said { query, verdict } in by_rule(vec![response]) {
+        let would_reject = match verdict {
+            Some(verdict) => verdict.rejects,
+            None => match on_error(&view, query.rule) {
                 OnError::Allow => false,
                 OnError::Deny => true,
                 OnError::Local => {
-                    let checks: SmallVec<[_; 2]> = ask.otherwise.iter().map(|one| one.check).collect();
-                    let decision = shared.limiter.check(&checks, shared.clock.now());
+                    let decision = super::check(&view.limiter, &query.local_fallback, view.clock.now());
                     decision.verdicts().iter().any(Verdict::exceeds)
                 }
             },
         };
-        let outcome = if would_refuse { DecisionOutcome::Shadow } else { DecisionOutcome::Allowed };
-        view.record(ask.rule, outcome);
+        let outcome = if would_reject { DecisionOutcome::Shadow } else { DecisionOutcome::Allowed };
+        view.record(query.rule, outcome);
     }
 }

@@ -14,24 +14,23 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 
 use super::View;
-use super::asking::{self, Recalled};
 use super::body::{Incoming, RequestBody, ResponseBody};
+use super::ending;
 use super::exchange::{Exchange, Flag};
 use super::forward::Failure;
 use super::grpc;
 use super::headers::envoy::SERVICE_TIME;
 use super::headers::{self, Expectation, Unacceptable};
-use super::limits::Limits;
 use super::reply::Reply;
-use super::settle;
 use super::stream::MOST_DISCARDED;
 use crate::http1::lines::Lines;
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::timestamp::saturating_millis;
+use crate::limits::{Limits, Reason, Rejected};
 use crate::overload;
 use crate::response::fallback::Kept;
-use crate::rules::RuleIndex;
 use crate::rules::selection::Denial;
+use crate::rules::tariff::Ending;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
@@ -104,30 +103,30 @@ pub(super) fn denied(
     }
 }
 
-/// A request that the limit at position `by` rejects. Its response is what is `kept` of an earlier one, the rule's degraded
+/// A request that a limit rejects. Its response is what is `kept` of an earlier one, the rule's degraded
 /// response or its rejection. The memory of its `head` is used again.
 pub(super) fn limited(
     exchange: Box<Exchange>,
     view: &View,
-    (limits, by, retry_after): (&Limits, usize, Duration),
+    rejected: &Rejected<'_>,
     (kept, head): (Option<Arc<Kept>>, request::Parts),
     unread: Unread,
 ) -> Reply {
-    let rule = limits.rule(by);
-    let refusal = view.refusal(rule);
+    let refusal = view.limits.rejection(rejected.rule);
     if kept.is_some() || refusal.degraded.is_some() {
-        let stand_in = (limits, rule, retry_after);
-        return stand_in_for(exchange, view, stand_in, (kept, &head.method), unread);
+        return stand_in_for(exchange, view, rejected, (kept, &head.method), unread);
     }
     if exchange.is_alone()
-        && let Some(ours) = limits.refusal_lines(view, by, retry_after)
+        && let Some(write) = rejected.header_lines(&view.limits)
     {
+        let mut ours = Lines::default();
+        ours.written(write);
         let mut spare = head.headers;
         spare.clear();
         let plain = limited_with(exchange, (refusal.status, &refusal.body), spare, unread);
         return Reply::with(plain, ours);
     }
-    let headers = limits.refusal_headers(view, by, retry_after);
+    let headers = rejected.headers(&view.limits);
     limited_with(exchange, (refusal.status, &refusal.body), headers, unread).into()
 }
 
@@ -135,45 +134,46 @@ pub(super) fn limited(
 fn stand_in_for(
     exchange: Box<Exchange>,
     view: &View,
-    (limits, rule, retry_after): (&Limits, RuleIndex, Duration),
+    rejected: &Rejected<'_>,
     (kept, method): (Option<Arc<Kept>>, &Method),
     unread: Unread,
 ) -> Reply {
-    let refusal = view.refusal(rule);
+    let refusal = view.limits.rejection(rejected.rule);
     if let Some(kept) = kept {
-        let mut headers = limits.told_headers(view, &refusal.headers, retry_after);
-        kept.extend(&mut headers, limits.at());
+        let mut headers = rejected.headers_with(&view.limits, &refusal.headers);
+        kept.extend(&mut headers, rejected.limits.at());
         return limited_with(exchange, (StatusCode::OK, kept.body()), headers, unread).into();
     }
     let (status, body, headers) = match refusal.degraded(method) {
         Some(degraded) => (degraded.status, &degraded.body, &degraded.headers),
         None => (refusal.status, &refusal.body, &refusal.headers),
     };
-    let headers = limits.told_headers(view, headers, retry_after);
+    let headers = rejected.headers_with(&view.limits, headers);
     limited_with(exchange, (status, body), headers, unread).into()
 }
 
-/// A request that does not go on for what another rate limit service says, or does not say.
-pub(super) fn refused_elsewhere(
+/// A request that does not go on for what another rate limit service says, or for want of a response.
+pub(super) fn rejected_remotely(
     exchange: Box<Exchange>,
     view: &View,
-    (limits, refusal): (&Limits, asking::Refusal),
-    (recalled, method): (Recalled, &Method),
+    rejected: &Rejected<'_>,
+    (kept, method): (Option<Arc<Kept>>, &Method),
     unread: Unread,
 ) -> Reply {
-    let (rule, retry_after, body) = match refusal {
-        asking::Refusal::Otherwise { by, retry_after } => (limits.rule(by), retry_after, Bytes::new()),
-        asking::Refusal::Told { by, retry_after, body } => (by, retry_after, body),
-        asking::Refusal::Undecided { .. } => return undecided(exchange, unread).into(),
+    let refusal = view.limits.rejection(rejected.rule);
+    let body = match &rejected.reason {
+        Reason::Unanswered => return undecided(exchange, unread).into(),
+        Reason::Remote(body) if !body.is_empty() => body,
+        Reason::Remote(_) | Reason::Limit => {
+            return stand_in_for(exchange, view, rejected, (kept, method), unread);
+        }
     };
-    let kept = recalled.take(rule);
-    let refusal = view.refusal(rule);
-    if body.is_empty() || kept.is_some() || refusal.degraded(method).is_some() {
-        return stand_in_for(exchange, view, (limits, rule, retry_after), (kept, method), unread);
+    if kept.is_some() || refusal.degraded(method).is_some() {
+        return stand_in_for(exchange, view, rejected, (kept, method), unread);
     }
-    let mut headers = limits.told_headers(view, &refusal.headers, retry_after);
-    limits.write_type(&mut headers);
-    limited_with(exchange, (refusal.status, &body), headers, unread).into()
+    let mut headers = rejected.headers_with(&view.limits, &refusal.headers);
+    rejected.write_content_type(&mut headers);
+    limited_with(exchange, (refusal.status, body), headers, unread).into()
 }
 
 fn limited_with(
@@ -209,7 +209,7 @@ pub(super) fn upstream(
         Ok(response) => {
             let (mut head, mut body) = response.into_parts();
             ours = body.take_fields();
-            exchange.settle(&settle::ending_by(head.status, &head.headers), limits);
+            exchange.settle(&Ending::Answered { status: head.status, headers: &head.headers }, limits);
             headers::prepare_response(&mut head.headers);
             exchange.note_answer(head.status, &head.headers);
             if !apart {
@@ -240,7 +240,7 @@ fn switching(
     response: Response<Answer<RequestBody>>,
 ) -> Response<ResponseBody> {
     let (mut head, answer) = response.into_parts();
-    exchange.settle(&settle::ending_by(head.status, &head.headers), limits);
+    exchange.settle(&Ending::Answered { status: head.status, headers: &head.headers }, limits);
     if exchange.insists() {
         head.status = StatusCode::OK;
         headers::connect::prepare_answer(&mut head.headers);
@@ -295,7 +295,7 @@ fn failed(
         Failure::Stalled => (StatusCode::REQUEST_TIMEOUT, Flag::IdleTimeout, "request timed out\n"),
         Failure::BrokenRequest => (StatusCode::BAD_REQUEST, Flag::DownstreamProtocol, "bad request\n"),
     };
-    exchange.settle(&settle::ending_of(failure, status), limits);
+    exchange.settle(&ending::of_failure(failure, status), limits);
     exchange.answers(status, flag);
     exchange.activity().answered();
     let whole = exchange.request_is_whole();
