@@ -15,6 +15,7 @@ use hyper::body::Body as _;
 
 use super::View;
 use super::body::{Incoming, RequestBody, ResponseBody};
+use super::decide::CachedFallbacks;
 use super::ending;
 use super::exchange::{Exchange, Flag};
 use super::forward::Failure;
@@ -157,9 +158,10 @@ pub(super) fn rejected_remotely(
     exchange: Box<Exchange>,
     view: &View,
     rejected: &Rejected<'_>,
-    (kept, method): (Option<Arc<Kept>>, &Method),
+    (fallbacks, method): (CachedFallbacks, &Method),
     unread: Unread,
 ) -> Reply {
+    let kept = fallbacks.take(rejected.rule);
     let refusal = view.limits.rejection(rejected.rule);
     let body = match &rejected.reason {
         Reason::Unanswered => return undecided(exchange, unread).into(),

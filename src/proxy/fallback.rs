@@ -109,10 +109,10 @@ impl Fallbacks {
         stored.find(|kept| kept.is_usable(now, memory.keeping.max_age))
     }
 
-    /// Prepares to store the response to a request that passed `limits`.
+    /// Prepares to store the response to a request that passed the limits here.
     pub(super) fn listen(
         &self,
-        limits: &Pending,
+        pending: &Pending,
         arrived: Arrived<'_>,
         view: &View,
         now: Timestamp,
@@ -122,10 +122,10 @@ impl Fallbacks {
             return None;
         }
         // A service may have another response for what is marked as over a limit.
-        if limits.so_far().marking().next().is_some() {
+        if pending.so_far().marking().next().is_some() {
             return None;
         }
-        let takings: Vec<_> = limits
+        let takings: Vec<_> = pending
             .rules()
             .filter_map(|rule| self.memory(rule))
             .filter_map(|memory| {

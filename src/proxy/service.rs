@@ -61,7 +61,7 @@ pub(super) fn handle(
     exchange.note_client(attributes.client.ip, policy.identify.ipv6_prefix);
     worker.warn_of_untrusted_proxy(&hop, given);
 
-    let mut limits = match policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
+    let mut pending = match policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
             view.limits.record(rule, DecisionOutcome::Exempt);
             Pending::none(now)
@@ -75,8 +75,8 @@ pub(super) fn handle(
         }
         Selection::Limited(all, beside) => Pending::check(&view.limits, all, beside, now),
     };
-    exchange.note_rules(policy, limits.rules(), &attributes);
-    let delay = match limits.admission() {
+    exchange.note_rules(policy, pending.rules(), &attributes);
+    let delay = match pending.admission() {
         Admission::Pass(delay) => delay,
         Admission::Reject(rejected) => {
             // Looked for before the log has the head made into what the upstream would have seen.
@@ -88,20 +88,19 @@ pub(super) fn handle(
 
     let upstream = view.upstream(&attributes).map(Rc::clone);
     upstream.as_deref().inspect(|upstream| exchange.goes_to(upstream));
-    exchange.reserve(limits.settlement(&view.limits));
+    exchange.reserve(pending.settlement(&view.limits));
     let arrived = Arrived { head: &head, body: &body, hop: &hop, attributes: &attributes };
-    let fallbacks = CachedFallbacks::look_up(&limits, &view, arrived, now);
-    exchange.listen(view.fallbacks.listen(&limits, arrived, &view, now));
+    let fallbacks = CachedFallbacks::look_up(&pending, &view, arrived, now);
+    exchange.listen(view.fallbacks.listen(&pending, arrived, &view, now));
     let (mut request, controls) =
-        outgoing((head, given), &hop, &mut exchange, &limits, (&view, upstream.as_deref()));
+        outgoing((head, given), &hop, &mut exchange, &pending, (&view, upstream.as_deref()));
     Handling::Forwarding(Box::pin(async move {
         let Outgoing { head: request::Parts { method, headers, .. }, .. } = &mut request;
-        let limits = match decide::resolve(&view, &mut exchange, &mut limits, (delay, headers)).await {
+        let limits = match decide::resolve(&view, &mut exchange, &mut pending, (delay, headers)).await {
             Ok(limits) => limits,
             Err(rejected) => {
                 let unread = Unread::new(given.expectation(), body);
-                let kept = fallbacks.take(rejected.rule);
-                return answers::rejected_remotely(exchange, &view, &rejected, (kept, method), unread);
+                return answers::rejected_remotely(exchange, &view, &rejected, (fallbacks, method), unread);
             }
         };
         grpc::mind_deadline(&mut exchange, headers);
@@ -146,24 +145,24 @@ fn outgoing(
     (mut head, given): (request::Parts, Given),
     hop: &Hop<'_>,
     exchange: &mut Exchange,
-    limits: &Pending,
+    pending: &Pending,
     (view, upstream): (&View, Option<&Upstream>),
 ) -> (Outgoing, Option<Box<Controls>>) {
     let mut ours = Lines::default();
-    let apart = writes_apart(exchange, limits, upstream).then_some(&mut ours);
+    let apart = writes_apart(exchange, pending, upstream).then_some(&mut ours);
     let wishes = headers::prepare_request(&mut head, given, hop, upgrades(upstream), apart);
     let controls = exchange.note_wishes(wishes);
-    limits.so_far().write_marks(&mut head.headers, &view.limits);
+    pending.so_far().write_marks(&mut head.headers, &view.limits);
     exchange.note_headers(&mut head.headers);
-    let is_read = exchange.reads_answer() || limits.is_remote() || view.policy.rules.is_elastic();
+    let is_read = exchange.reads_answer() || pending.is_remote() || view.policy.rules.is_elastic();
     let lets_through = (exchange.is_alone() && !is_read).then_some(headers::goes_through as LetsThrough);
     (Outgoing { head, ours, lets_through }, controls)
 }
 
 /// Whether what the request gets from us may be written at once as it goes out: nobody else is to read it.
-fn writes_apart(exchange: &Exchange, limits: &Pending, upstream: Option<&Upstream>) -> bool {
+fn writes_apart(exchange: &Exchange, pending: &Pending, upstream: Option<&Upstream>) -> bool {
     let by_http1 = upstream.is_some_and(|upstream| !upstream.settings().http2 && !exchange.is_grpc());
-    by_http1 && !exchange.is_recorded() && !limits.is_remote()
+    by_http1 && !exchange.is_recorded() && !pending.is_remote()
 }
 
 /// What a request may go over to.
