@@ -148,11 +148,7 @@ fn announce(bound: &[Bound]) -> Vec<admin::Listener> {
         let address = sockets.first().and_then(|socket| socket.address().ok());
         let address = address.unwrap_or_else(|| settings.address.clone());
         tracing::info!(listener = %settings.name, %address, "listening");
-        let place = match address {
-            listener::Address::Tcp(address) => admin::Place::Port(address),
-            listener::Address::Unix(path) => admin::Place::Pipe(path),
-        };
-        admin::Listener { name: settings.name.clone(), place }
+        admin::Listener { name: settings.name.clone(), address }
     };
     bound.iter().map(address_of).collect()
 }
