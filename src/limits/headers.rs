@@ -7,11 +7,12 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use super::{Limits, Rejected, View};
+use crate::headers::{Headers, RawHeaders};
 use crate::limiter::algorithm::Usage;
 use crate::limiter::decision::{Enforcement, Verdict};
 use crate::response::ietf::{self, ServiceLimit};
 use crate::response::rate_limit_headers::{
-    self, Fields, Standing, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, X_WEIR_OVER_LIMIT,
+    self, Standing, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, X_WEIR_OVER_LIMIT,
 };
 use crate::response::refusal::{Prepared, X_ENVOY_RATELIMITED, limited_headers};
 use crate::response::{Settings, Visibility};
@@ -29,18 +30,17 @@ const SINGLETONS: [HeaderName; 6] = [
 
 impl Rejected<'_> {
     /// The headers of the rejection that the rule has configured.
-    pub fn headers(&self, view: &View) -> HeaderMap {
+    pub fn headers(&self, view: &View) -> Headers {
         match self.prepared(view) {
-            Some((prepared, usage)) => prepared.fill(self.retry_after, &usage),
+            Some((prepared, usage)) => prepared.fill(self.retry_after, &usage).into(),
             None => self.headers_with(view, &view.rejection(self.rule).headers),
         }
     }
 
-    /// What writes the same as HTTP/1.1 does, where they can be had ready.
-    pub fn header_lines<'v>(&self, view: &'v View) -> Option<impl FnOnce(&mut Vec<u8>) + use<'v>> {
+    /// The same as HTTP/1.1 writes them, where they can be had ready.
+    pub fn raw_headers(&self, view: &View) -> Option<RawHeaders> {
         let (prepared, usage) = self.prepared(view)?;
-        let retry_after = self.retry_after;
-        Some(move |out: &mut Vec<u8>| prepared.write(retry_after, &usage, out))
+        Some(prepared.raw(self.retry_after, &usage))
     }
 
     fn prepared<'v>(&self, view: &'v View) -> Option<(&'v Prepared, Usage)> {
@@ -50,46 +50,42 @@ impl Rejected<'_> {
     }
 
     /// The headers of a rejection with those `configured`, and with what other services have said.
-    pub fn headers_with(&self, view: &View, configured: &HeaderMap) -> HeaderMap {
-        let mut headers = limited_headers(configured, self.retry_after);
+    pub fn headers_with(&self, view: &View, configured: &HeaderMap) -> Headers {
+        let mut headers = Headers::from(limited_headers(configured, self.retry_after));
         self.limits.write_standing(&mut headers, view, Some(self.retry_after));
         self.limits.write_remote(&mut headers);
         headers
     }
 
     /// Says of what type the body is that another service has for a rejection, if that says so.
-    pub fn write_content_type(&self, headers: &mut HeaderMap) {
+    pub fn write_content_type(&self, headers: &mut Headers) {
         let said = self.limits.verdicts().and_then(|verdicts| verdicts.headers.get(CONTENT_TYPE));
         if let Some(content_type) = said {
-            headers.insert(CONTENT_TYPE, content_type.clone());
+            headers.set(CONTENT_TYPE, content_type);
         }
     }
 }
 
 impl Limits {
-    /// Whether another service has headers for the response, which may have any name.
-    pub fn has_remote_headers(&self) -> bool {
-        self.verdicts().is_some()
+    /// The names of the rules over whose limits the request is; none for one that is within all.
+    pub fn marks(&self, view: &View) -> impl Iterator<Item = HeaderValue> {
+        // Names are visible ASCII (the configuration sees to it), so the value is valid.
+        self.marking().filter_map(|rule| HeaderValue::from_str(view.rule_name(rule)).ok())
     }
 
-    /// Tells the client of a response that it gets how it stands.
-    pub fn write(&self, fields: &mut dyn Fields, view: &View) {
-        self.write_standing(fields, view, None);
-    }
-
-    /// Says which rules' limits the request is over; nothing for one that is within all.
-    pub fn write_marks(&self, headers: &mut HeaderMap, view: &View) {
-        for rule in self.marking() {
-            // Names are visible ASCII (the configuration sees to it), so the value is valid.
-            if let Ok(name) = HeaderValue::from_str(view.rule_name(rule)) {
-                headers.append(X_WEIR_OVER_LIMIT, name);
-            }
+    /// All that the client is told with the upstream's response.
+    pub fn write_all(&self, headers: &mut Headers, view: &View) {
+        self.write_standing(headers, view, None);
+        for mark in self.marks(view) {
+            headers.append(X_WEIR_OVER_LIMIT, &mark);
         }
+        self.write_remote(headers);
     }
 
     /// What other services have the client told, but for what we have said ourselves.
-    pub fn write_remote(&self, headers: &mut HeaderMap) {
+    fn write_remote(&self, headers: &mut Headers) {
         let Some(verdicts) = self.verdicts() else { return };
+        let headers = headers.map_mut();
         let is_said: Vec<_> = SINGLETONS.into_iter().filter(|name| headers.contains_key(name)).collect();
         for (name, value) in verdicts.headers.iter().filter(|(name, _)| !is_said.contains(name)) {
             headers.append(name, value.clone());
@@ -98,7 +94,7 @@ impl Limits {
 
     /// Tells the client how it stands, as far as the configuration wants it told; one that is rejected, beside when to
     /// come again.
-    fn write_standing(&self, fields: &mut dyn Fields, view: &View, retry_after: Option<Duration>) {
+    fn write_standing(&self, headers: &mut Headers, view: &View, retry_after: Option<Duration>) {
         let Settings { ratelimit_headers, ietf_headers } = view.policy.response;
         if self.selected.is_empty() && self.verdicts().is_none() {
             return;
@@ -109,10 +105,10 @@ impl Limits {
             Visibility::Off => false,
         };
         if visible {
-            self.write_envoy(fields, view);
+            self.write_envoy(headers, view);
         }
         if ietf_headers {
-            self.write_ietf(fields, view, retry_after);
+            self.write_ietf(headers, view, retry_after);
         }
     }
 
@@ -125,7 +121,7 @@ impl Limits {
         shown.map(|(_, checked)| checked)
     }
 
-    fn write_envoy(&self, fields: &mut dyn Fields, view: &View) {
+    fn write_envoy(&self, headers: &mut Headers, view: &View) {
         let remote = self.verdicts().into_iter().flat_map(|verdicts| &verdicts.standings);
         let remote = remote.map(|(notation, _, usage)| Standing { notation, grown: None, usage: *usage });
         let standings: SmallVec<[Standing<'_>; 4]> = self
@@ -136,12 +132,12 @@ impl Limits {
             })
             .chain(remote)
             .collect();
-        rate_limit_headers::write_envoy(fields, &standings);
+        rate_limit_headers::write_envoy(headers, &standings);
     }
 
     /// `retry-after` must not be earlier than a `t` beside it (the draft, "Server Behavior"): that of a limit that
     /// rejects is at most as long, as with a queue, and that of another is left out where it is longer.
-    fn write_ietf(&self, fields: &mut dyn Fields, view: &View, retry_after: Option<Duration>) {
+    fn write_ietf(&self, headers: &mut Headers, view: &View, retry_after: Option<Duration>) {
         let fitting = |more: Option<Duration>, rejects: bool| match retry_after {
             Some(most) if rejects => more.map(|more| more.min(most)),
             Some(most) => more.filter(|more| *more <= most),
@@ -168,7 +164,7 @@ impl Limits {
             })
             .chain(remote)
             .collect();
-        ietf::write(fields, &limits);
+        ietf::write(headers, &limits);
     }
 }
 

@@ -70,12 +70,6 @@ impl Settlement {
         any.then(|| Box::new(Self { policy: Arc::clone(policy), open, permits, ended: false }))
     }
 
-    /// Whether it depends on more of the response than its status.
-    pub fn reads_fields(&self) -> bool {
-        let reads = |open: &Open| tariff_of(&self.policy, open.rule).is_some_and(Tariff::reads_fields);
-        self.open.iter().any(reads)
-    }
-
     /// The end of the request is known, its bodies' octets and what is awaited of a gRPC `call` apart; tells `note` what
     /// became of which check.
     pub fn settle(

@@ -1,5 +1,4 @@
-//! Limits at work: a request is held while it is delayed or another service decides about it, and what the limits have
-//! to say goes into its response.
+//! Holds a request while a limit delays it, or while another service decides about it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,6 @@ use super::View;
 use super::exchange::Exchange;
 use super::fallback::Arrived;
 use super::headers::append;
-use super::reply::Reply;
 use crate::limiter::timestamp::Timestamp;
 use crate::limits::{Limits, Pending, Query, Rejected, Sources};
 use crate::response::fallback::Kept;
@@ -80,17 +78,4 @@ pub(super) async fn resolve<'a>(
         }
     })
     .await
-}
-
-/// All that the client is told of its limits with the upstream's response.
-pub(super) fn write(limits: &Limits, reply: &mut Reply, view: &View) {
-    if limits.has_remote_headers() {
-        limits.write(reply.response.headers_mut(), &view.limits);
-    } else {
-        let is_such = |name: &str| name.starts_with("x-ratelimit-") || name.starts_with("ratelimit");
-        limits.write(reply.fields(is_such), &view.limits);
-    }
-    let headers = reply.response.headers_mut();
-    limits.write_marks(headers, &view.limits);
-    limits.write_remote(headers);
 }

@@ -2,8 +2,8 @@
 
 use http::StatusCode;
 
-use super::deadline::SetBy;
 use super::forward::Failure;
+use super::timeouts::SetBy;
 use crate::rules::tariff::{self, Ending};
 use crate::upstream::error::Error as UpstreamError;
 

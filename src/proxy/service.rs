@@ -8,26 +8,25 @@ use std::task::{Context, Poll};
 use http::request;
 
 use super::View;
-use super::answers::{self, Unread};
+use super::answers::{self, Reply, Unread};
 use super::body::{Incoming, RequestBody};
 use super::connection::Connection;
-use super::deadline;
 use super::decide::{self, CachedFallbacks};
 use super::exchange::Exchange;
 use super::fallback::Arrived;
-use super::forward::forward;
+use super::forward::{forward, response_timeout};
 use super::grpc;
 use super::headers::envoy::Controls;
 use super::headers::{self, Expectation, Given, Hop, Unacceptable};
-use super::reply::Reply;
-use crate::http1::lines::Lines;
+use crate::headers::FieldLines;
 use crate::identify::{self, identify};
 use crate::limits::{Admission, Pending, Rejected};
 use crate::response::fallback::Kept;
+use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::rules::selection::Selection;
 use crate::telemetry::metrics::DecisionOutcome;
 use crate::upstream::Upstream;
-use crate::upstream::outgoing::{LetsThrough, Outgoing};
+use crate::upstream::outgoing::Outgoing;
 
 /// Answers one request: identifies it, asks the rules and the limiter, and refuses or forwards it.
 ///
@@ -42,9 +41,9 @@ pub(super) fn handle(
     let policy = &view.policy;
     let now = worker.shared.clock.now();
     let mut exchange = Exchange::begin(connection, &mut head, now, view.stall);
-    if let Err(refusal) = exchange.take_place() {
+    if let Err(by) = exchange.acquire_permit() {
         let unread = Unread::new(Expectation::of(&head.headers), body);
-        return answered(answers::overloaded(exchange, refusal, unread));
+        return answered(answers::overloaded(exchange, by, unread));
     }
     let given = match validate(connection, &mut head, &policy.identify) {
         Ok(given) => given,
@@ -105,10 +104,10 @@ pub(super) fn handle(
         };
         grpc::mind_deadline(&mut exchange, headers);
         let upstream = upstream.as_deref();
-        let body = RequestBody::new(body, &mut exchange, deadline::of_request(upstream, controls.as_deref()));
+        let body = RequestBody::new(body, &mut exchange, response_timeout(upstream, controls.as_deref()));
         let answer = forward(&view, upstream, &mut exchange, (&mut request, body), controls.as_deref()).await;
         let mut reply = answers::upstream(exchange, upstream, limits, answer);
-        decide::write(limits, &mut reply, &view);
+        limits.write_all(&mut reply.headers, &view.limits);
         reply
     }))
 }
@@ -148,15 +147,17 @@ fn outgoing(
     pending: &Pending,
     (view, upstream): (&View, Option<&Upstream>),
 ) -> (Outgoing, Option<Box<Controls>>) {
-    let mut ours = Lines::default();
+    let mut ours = FieldLines::default();
     let apart = writes_apart(exchange, pending, upstream).then_some(&mut ours);
     let wishes = headers::prepare_request(&mut head, given, hop, upgrades(upstream), apart);
     let controls = exchange.note_wishes(wishes);
-    pending.so_far().write_marks(&mut head.headers, &view.limits);
+    for mark in pending.so_far().marks(&view.limits) {
+        head.headers.append(X_WEIR_OVER_LIMIT, mark);
+    }
     exchange.note_headers(&mut head.headers);
-    let is_read = exchange.reads_answer() || pending.is_remote() || view.policy.rules.is_elastic();
-    let lets_through = (exchange.is_alone() && !is_read).then_some(headers::goes_through as LetsThrough);
-    (Outgoing { head, ours, lets_through }, controls)
+    // HTTP/2 has no raw headers.
+    let wants_map = !exchange.is_alone();
+    (Outgoing { head, ours, wants_map }, controls)
 }
 
 /// Whether what the request gets from us may be written at once as it goes out: nobody else is to read it.
@@ -170,8 +171,8 @@ fn upgrades(upstream: Option<&Upstream>) -> &[Box<str>] {
     upstream.map_or(&[], |upstream| &*upstream.settings().upgrades)
 }
 
-fn answered<F>(reply: impl Into<Reply>) -> Handling<F> {
-    Handling::Answered(Some(reply.into()))
+fn answered<F>(reply: Reply) -> Handling<F> {
+    Handling::Answered(Some(reply))
 }
 
 /// A request being answered.
