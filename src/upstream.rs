@@ -13,17 +13,17 @@ pub mod settings;
 pub mod stream;
 pub mod tunnel;
 
-mod breaker;
+mod circuit_breaker;
 mod echo;
 mod endpoints;
 mod health;
 mod http1;
 mod http2;
-mod outliers;
+mod outlier_detection;
 mod pool;
 mod resolve;
-mod secured;
-mod succession;
+mod tls;
+mod carry_over;
 mod transport;
 
 use std::cell::Cell;
@@ -31,7 +31,7 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use self::breaker::{Place, Taken};
+use self::circuit_breaker::{Place, Taken};
 use self::cluster::Cluster;
 use self::endpoint::Endpoint;
 use self::endpoints::Endpoints;

@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::breaker::Breaker;
+use super::circuit_breaker::Breaker;
 use super::health;
 use super::host::{Host, Target};
-use super::outliers::Ejections;
+use super::outlier_detection::Ejections;
 use super::resolve;
 use super::settings::Settings;
-use super::succession::{self, Heritage};
+use super::carry_over::{self, Heritage};
 use crate::telemetry::metrics::{ClusterMetrics, ClusterView, HostView, Metrics};
 use crate::tls::client::Client;
 
@@ -63,7 +63,7 @@ impl Cluster {
         let before = before.filter(|before| {
             before.tls.is_some() == tls.is_some() && before.settings.http2 == settings.http2
         });
-        let Heritage { hosts, ejections } = succession::of(&settings, before);
+        let Heritage { hosts, ejections } = carry_over::of(&settings, before);
         let is_settled = settings.addresses.iter().all(|address| Target::of(address).is_some());
         Arc::new(Self {
             known: watch::Sender::new(Known { hosts, is_settled }),

@@ -20,7 +20,7 @@ use hyper::body::Body;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::answer::Answer;
-use super::breaker::{Full, Place, Taken};
+use super::circuit_breaker::{Full, Place, Taken};
 use super::cluster::Cluster;
 use super::echo;
 use super::error::{Error, Unanswered};
@@ -29,10 +29,10 @@ use super::http1::connection::{Connection, Waiting};
 use super::http1::head::Head;
 use super::http1::streaming::Streaming;
 use super::http1::upload::Upload;
-use super::http2::{self, lines::Lines};
+use super::http2::{self, pool::Lines};
 use super::outgoing::Outgoing;
 use super::pool::{Pool, Room};
-use super::secured;
+use super::tls;
 use super::settings::{Balance, Settings};
 use super::transport::Transport;
 use crate::http1::interim::Interims;
@@ -234,7 +234,7 @@ impl Endpoint {
 
     async fn send_by_http2<B>(
         &self,
-        taken: http2::lines::Taken,
+        taken: http2::pool::Taken,
         request: &Outgoing,
         body: B,
         interims: &Interims,
@@ -353,7 +353,7 @@ impl Endpoint {
     }
 
     async fn open_transport(&self, protocol: Protocol) -> Result<Transport, Error> {
-        let opening = secured::open(&self.cluster, &self.host, self.tls.as_deref(), protocol);
+        let opening = tls::open(&self.cluster, &self.host, self.tls.as_deref(), protocol);
         let opened = match tokio::time::timeout(self.patience(), opening).await {
             Ok(opened) => opened.map_err(Error::Connect),
             Err(_) => Err(Error::ConnectTimeout),
@@ -387,7 +387,7 @@ enum Kind {
         /// It was used before, so the upstream may be about to close it.
         is_kept: bool,
     },
-    Http2(http2::lines::Taken),
+    Http2(http2::pool::Taken),
     Echo,
 }
 

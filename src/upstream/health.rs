@@ -10,7 +10,7 @@ use super::cluster::Cluster;
 use super::host::{FAILED_CHECK, Host};
 use super::http2;
 use super::resolve::jittered;
-use super::secured;
+use super::tls;
 use super::settings::HealthCheck;
 use super::transport::Transport;
 use crate::tls::Protocol;
@@ -77,7 +77,7 @@ impl Record {
 async fn check(cluster: &Cluster, host: &Host, settings: &HealthCheck) -> io::Result<()> {
     let protocol = if cluster.settings().http2 { Protocol::Http2 } else { Protocol::Http1 };
     let client = cluster.tls();
-    let stream = secured::open(cluster, host, client.as_deref(), protocol).await?;
+    let stream = tls::open(cluster, host, client.as_deref(), protocol).await?;
     let Some(path) = &settings.path else { return Ok(()) };
     let authority = settings.host.as_ref().unwrap_or(&host.hostname);
     let status = match protocol {

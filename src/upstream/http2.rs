@@ -4,13 +4,13 @@
 //! future, so that neither side of a body is read faster than the other side takes it.
 
 pub(in crate::upstream) mod head;
-pub(in crate::upstream) mod lines;
+pub(in crate::upstream) mod pool;
 pub(in crate::upstream) mod streaming;
 
 mod check;
-mod offer;
+mod peer_settings;
 mod stream;
-mod switch;
+mod extended_connect;
 mod upload;
 
 use std::future::poll_fn;
@@ -26,10 +26,10 @@ use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
 pub(in crate::upstream) use self::check::check;
-use self::lines::{Lines, Taken};
+use self::pool::{Lines, Taken};
 pub(in crate::upstream) use self::stream::Stream;
 use self::streaming::Streaming;
-use self::switch::Switch;
+use self::extended_connect::Switch;
 use self::upload::Upload;
 use super::answer::Answer;
 use super::error::{Error, Malformed, Unanswered};

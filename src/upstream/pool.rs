@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::breaker::{Breaker, Place};
+use super::circuit_breaker::{Breaker, Place};
 use super::error::Error;
 use super::http1::connection::Connection;
 

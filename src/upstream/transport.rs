@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::host::Target;
-use super::secured::Secured;
+use super::tls::Secured;
 use crate::http1::inbox::Source;
 
 /// A stream of bytes to an endpoint.

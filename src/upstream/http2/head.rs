@@ -4,7 +4,7 @@ use http::header::{CONNECTION, HOST};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Uri, Version};
 
-use super::switch::Switch;
+use super::extended_connect::Switch;
 use crate::upstream::outgoing::Outgoing;
 
 /// Turns a request in origin-form into one of HTTP/2 (RFC 9113 section 8.3.1), which may ask to leave HTTP. Where it

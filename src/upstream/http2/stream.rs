@@ -9,7 +9,7 @@ use h2::{RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::into_io;
-use super::lines::Taken;
+use super::pool::Taken;
 
 /// What is handed to the connection at once.
 const LARGEST_PIECE: usize = 64 * 1024;

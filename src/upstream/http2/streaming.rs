@@ -12,7 +12,7 @@ use hyper::body::{Body, Frame};
 use tokio::task::AbortHandle;
 
 use super::into_io;
-use super::lines::Taken;
+use super::pool::Taken;
 use super::upload::Upload;
 
 /// A body that is still to be read. Dropped before its end, the stream is reset.

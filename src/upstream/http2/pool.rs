@@ -11,7 +11,7 @@ use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::offer::Offer;
+use super::peer_settings::Offer;
 use crate::telemetry::metrics::EndpointMetrics;
 use crate::upstream::error::Error;
 use crate::upstream::transport::Transport;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::cluster::{Cluster, Hosts};
 use super::host::{FAILED_CHECK, Host, Target};
-use super::outliers::Ejections;
+use super::outlier_detection::Ejections;
 use super::settings::Settings;
 
 /// How an upstream begins.
