@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
-use super::endpoint::UnderWay;
 use super::http1::streaming::Streaming;
-use super::http2;
+use super::http2::streaming::Streaming as Http2Streaming;
+use super::in_flight::InFlight;
 use super::tunnel::{Tunnel, Way};
 use crate::http1::lines::Lines;
 
@@ -20,7 +20,7 @@ pub struct Answer<B> {
     /// The head's fields, where they are not in its map.
     fields: Lines,
     /// The request is under way until this is gone.
-    held: Option<UnderWay>,
+    held: Option<InFlight>,
 }
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ enum Source<B> {
     /// The connection, or the stream, is no longer one of HTTP.
     Switched(Way),
     /// Dropped before the answer has ended, it resets its stream.
-    Http2(Box<http2::streaming::Streaming>),
+    Http2(Box<Http2Streaming>),
     Echo(Box<Echo<B>>),
 }
 
@@ -64,7 +64,7 @@ impl<B> Answer<B> {
         }
     }
 
-    pub(super) fn http2(streaming: http2::streaming::Streaming) -> Self {
+    pub(super) fn http2(streaming: Http2Streaming) -> Self {
         Self::of(Source::Http2(Box::new(streaming)))
     }
 
@@ -90,7 +90,7 @@ impl<B> Answer<B> {
 
     /// Keeps `held` until all of the answer has come from the upstream, however long its client takes to read it, and all of
     /// the request has been sent.
-    pub(super) fn hold(&mut self, held: Option<UnderWay>) {
+    pub(super) fn hold(&mut self, held: Option<InFlight>) {
         let held = match &self.source {
             Source::Streaming(streaming) => held.and_then(|held| streaming.hold(held)),
             _ => held,

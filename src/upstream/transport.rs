@@ -1,5 +1,7 @@
 //! What a connection runs over.
 
+pub(super) mod tls;
+
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -11,8 +13,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::host::Target;
-use super::tls::Secured;
+use self::tls::TlsTransport;
 use crate::http1::inbox::Source;
 
 /// A stream of bytes to an endpoint.
@@ -20,25 +21,7 @@ use crate::http1::inbox::Source;
 pub(super) enum Transport {
     Tcp(TcpStream),
     Unix(UnixStream),
-    Tls(Box<Secured>),
-}
-
-/// A stream to `target`.
-///
-/// # Errors
-/// Whatever the system says about it.
-pub(super) async fn open(target: &Target) -> io::Result<Transport> {
-    match target {
-        Target::Ip(address) => TcpStream::connect(address).await.and_then(tcp),
-        Target::Name(host, port) => TcpStream::connect((&**host, *port)).await.and_then(tcp),
-        Target::Unix(path) => UnixStream::connect(path).await.map(Transport::Unix),
-        Target::Echo => Err(io::ErrorKind::Unsupported.into()),
-    }
-}
-
-fn tcp(stream: TcpStream) -> io::Result<Transport> {
-    stream.set_nodelay(true)?;
-    Ok(Transport::Tcp(stream))
+    Tls(Box<TlsTransport>),
 }
 
 impl Transport {
