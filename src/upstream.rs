@@ -19,6 +19,7 @@ mod circuit_breaker;
 mod connect;
 mod echo;
 mod endpoints;
+mod halves;
 mod health;
 mod http1;
 mod http2;
@@ -27,7 +28,6 @@ mod jitter;
 mod outlier_detection;
 mod pool;
 mod resolve;
-mod transport;
 
 use std::cell::Cell;
 use std::num::NonZeroU32;

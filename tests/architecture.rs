@@ -16,7 +16,7 @@ use circles::largest_circles;
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 28] = [
+const TABLE: [(&str, &[&str]); 29] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -98,6 +98,7 @@ const TABLE: [(&str, &[&str]); 28] = [
             "listener",
             "worker",
             "tls",
+            "transport",
         ],
     ),
     // Text in, text out: what it imports has readers there.
@@ -119,14 +120,16 @@ const TABLE: [(&str, &[&str]); 28] = [
             "listener",
             "worker",
             "tls",
+            "transport",
             "side_door",
             "watch",
         ],
     ),
     ("remote", &["limiter", "tls", "telemetry", "clock"]),
     ("worker", &["listener", "drain"]),
-    ("listener", &["tls", "telemetry", "drain"]),
-    ("upstream", &["http1", "tls", "telemetry"]),
+    ("listener", &["transport", "tls", "telemetry", "drain"]),
+    ("upstream", &["http1", "transport", "tls", "telemetry"]),
+    ("transport", &[]),
     ("http1", &[]),
     ("snapshot", &["limiter"]),
     ("telemetry", &["tls", "engine", "response", "throttle", "rules", "identify", "limiter"]),

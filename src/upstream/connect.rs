@@ -7,11 +7,10 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::cluster::Cluster;
 use super::host::{Host, Target};
-use super::transport::Transport;
-use super::transport::tls::TlsTransport;
 use crate::telemetry::metrics::{ClusterMetrics, UpstreamHandshake};
 use crate::tls::Protocol;
 use crate::tls::client::{Client, Failure, Reason, Shaken};
+use crate::transport::Transport;
 
 /// A stream to `host`, one of `cluster`, to speak `protocol`; over TLS where there is a `client` of that.
 ///
@@ -63,7 +62,7 @@ async fn handshake(
             if host.is_distrusted.swap(false, Ordering::Relaxed) {
                 tracing::info!(%upstream, endpoint = %host.name, "there is TLS with the endpoint again");
             }
-            Ok(Transport::Tls(Box::new(TlsTransport(stream))))
+            Ok(stream.into())
         }
         Err(failure) => {
             counted.outcome = failure.reason.into();

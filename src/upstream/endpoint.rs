@@ -33,12 +33,12 @@ use super::in_flight::{InFlight, ShareWaiters};
 use super::outgoing::Outgoing;
 use super::pool::{Pool, Room};
 use super::settings::{Balance, Settings};
-use super::transport::Transport;
 use crate::http1::interim::Interims;
 use crate::http1::length::Length;
 use crate::telemetry::metrics::{EndpointMetrics, Overflow};
 use crate::tls::Protocol;
 use crate::tls::client::Client;
+use crate::transport::Transport;
 
 /// One worker's way to one endpoint.
 #[derive(Debug)]

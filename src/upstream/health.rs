@@ -13,8 +13,8 @@ use super::host::{FAILED_CHECK, Host, Target};
 use super::http2;
 use super::jitter::jittered;
 use super::settings::HealthCheck;
-use super::transport::Transport;
 use crate::tls::Protocol;
+use crate::transport::Transport;
 
 /// A status line is here long before so many bytes are.
 const LONGEST_LINE: usize = 1024;

@@ -33,9 +33,9 @@ use self::streaming::Streaming;
 use self::upload::Upload;
 use super::answer::Answer;
 use super::error::{Error, Malformed, Unanswered};
-use super::transport::Transport;
 use crate::http1;
 use crate::http1::interim::Interims;
+use crate::transport::Transport;
 
 /// Why a stream came to nothing.
 #[derive(Debug)]

@@ -14,12 +14,12 @@ use super::handshakes::Lost;
 use super::{Connection, Entrance, Secured};
 use crate::identify::certificate::Certificate;
 use crate::listener::preamble;
-use crate::listener::transport::Transport;
 use crate::listener::{Accepted, ProxyProtocol};
 use crate::proxy::headers;
 use crate::telemetry::metrics::{Handshake, Preamble};
 use crate::tls::identity::Identity;
 use crate::tls::server::{Failure, Server, Session};
+use crate::transport::Transport;
 
 /// Gets a connection ready for HTTP, and notes what that has told of the client; `None` if it is to be closed.
 pub(super) async fn arrive(
@@ -75,7 +75,7 @@ async fn secured(
     connection.worker.metrics.handshake(entrance.listener, handshake);
     let (stream, session) = shaken.ok()?;
     connection.secured = Some(Box::new(session.identity.map_or_else(Secured::default, of_client)));
-    Some(Transport::Tls(Box::new(stream)))
+    Some(stream.into())
 }
 
 /// A handshake, once the client has begun it and there is a place for it.

@@ -27,8 +27,8 @@ use super::shaking::Shaking;
 use super::{Port, Services, Shared};
 use crate::drain::Phase;
 use crate::listener::Accepted;
-use crate::listener::transport::Transport;
 use crate::tls::identity::Identity;
+use crate::transport::Transport;
 
 /// For a TLS handshake, and what it has to wait for others.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -131,8 +131,9 @@ async fn secured(port: &Port, shaking: &Shaking, stream: Transport) -> Option<Tr
         tls.accept(stream).await
     });
     match timeout(HANDSHAKE, shaken).await {
-        Ok(Ok((stream, session))) => is_welcome(session.identity.as_ref(), &security.client_names)
-            .then(|| Transport::Tls(Box::new(stream))),
+        Ok(Ok((stream, session))) => {
+            is_welcome(session.identity.as_ref(), &security.client_names).then(|| stream.into())
+        }
         Ok(Err(failure)) => {
             tracing::debug!(why = failure.as_str(), "no TLS with a client");
             None

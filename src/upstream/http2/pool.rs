@@ -13,8 +13,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::peer_settings::PeerSettings;
 use crate::telemetry::metrics::EndpointMetrics;
+use crate::transport::Transport;
 use crate::upstream::error::Error;
-use crate::upstream::transport::Transport;
 
 /// Connections per worker and endpoint; beyond that, requests wait for a stream to end.
 const MAX_CONNECTIONS: usize = 16;
