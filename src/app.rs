@@ -172,7 +172,7 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
     let (access_log, log_guard) = log.map_err(Error::system("cannot open the access log"))?.unzip();
     metrics.config_started(1, clock.now());
     let overload = Overload::new(&config.overload, pressure::descriptors(), pressure::memory());
-    tracing::info!(connections = overload.most_connections(), "so many connections of clients may be open");
+    tracing::info!(connections = overload.max_connections(), "so many connections of clients may be open");
     let shared = Arc::new(Shared {
         generation: Arc::clone(generations.engine.current()),
         limiter,

@@ -132,7 +132,7 @@ const TABLE: [(&str, &[&str]); 29] = [
     ("transport", &[]),
     ("http1", &[]),
     ("snapshot", &["limiter"]),
-    ("telemetry", &["tls", "engine", "response", "throttle", "rules", "identify", "limiter"]),
+    ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
     // How long it waits.
     ("watch", &["clock"]),
     ("clock", &["limiter"]),

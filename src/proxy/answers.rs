@@ -25,10 +25,11 @@ use super::limits::Limits;
 use super::reply::Reply;
 use super::settle;
 use super::stream::MOST_DISCARDED;
+use super::timeouts::UploadTimer;
 use crate::http1::lines::Lines;
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::timestamp::saturating_millis;
-use crate::overload;
+use crate::overload::LoadShed;
 use crate::response::fallback::Kept;
 use crate::rules::RuleIndex;
 use crate::rules::selection::Denial;
@@ -64,22 +65,22 @@ pub(super) fn malformed(mut exchange: Box<Exchange>, unacceptable: Unacceptable)
         Unacceptable::Coding => (StatusCode::NOT_IMPLEMENTED, "transfer coding not implemented\n"),
         Unacceptable::Fields => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too many header fields\n"),
     };
-    exchange.activity().must_linger();
+    exchange.timer().must_linger();
     exchange.answers(status, Flag::DownstreamProtocol);
     let close = exchange.is_alone();
     closing_if(close, ours(exchange, status, text))
 }
 
-/// A request that comes when there is too much of something already. Where that is memory, its connection goes, too.
+/// A request that is shed. Where memory is short its connection is closed, too.
 pub(super) fn overloaded(
     mut exchange: Box<Exchange>,
-    refusal: overload::Refusal,
+    by: LoadShed,
     unread: Unread,
 ) -> Response<ResponseBody> {
-    exchange.note_turned_away(refusal);
+    exchange.record_shed(by);
     let (status, body) = (StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"overloaded\n"));
     exchange.answers(status, Flag::Overloaded);
-    let close = refusal == overload::Refusal::Memory && exchange.is_alone();
+    let close = by == LoadShed::Memory && exchange.is_alone();
     let headers = HeaderMap::from_iter([
         (CONTENT_TYPE, PLAIN_TEXT),
         (X_ENVOY_OVERLOADED, HeaderValue::from_static("true")),
@@ -220,7 +221,7 @@ pub(super) fn upstream(
             upstream.inspect(|upstream| upstream.note_success());
             if !exchange.request_is_whole() {
                 // An early answer: if the rest of the request is never read, the answer must not be lost.
-                exchange.activity().must_linger();
+                exchange.timer().must_linger();
             }
             exchange.answers(head.status, Flag::None);
             let close = exchange.is_last();
@@ -297,10 +298,10 @@ fn failed(
     };
     exchange.settle(&settle::ending_of(failure, status), limits);
     exchange.answers(status, flag);
-    exchange.activity().answered();
+    exchange.timer().response_started();
     let whole = exchange.request_is_whole();
     if !whole {
-        exchange.activity().must_linger();
+        exchange.timer().must_linger();
     }
     let close = exchange.is_last() || (exchange.is_alone() && !whole);
     let mut response = ours(exchange, status, text);
@@ -340,7 +341,7 @@ fn refused(
     headers: HeaderMap,
     unread: Unread,
 ) -> Response<ResponseBody> {
-    exchange.activity().answered();
+    exchange.timer().response_started();
     let close = exchange.is_last() | dispose(unread, &exchange);
     if exchange.is_grpc() {
         return grpc::refused(exchange, status, body, headers);
@@ -362,16 +363,16 @@ fn dispose(unread: Unread, exchange: &Exchange) -> bool {
         // A stream's rest is not asked for: the stream is reset after the answer (RFC 9113 section 8.1).
         return false;
     }
-    exchange.activity().must_linger();
+    exchange.timer().must_linger();
     let fits = body.size_hint().upper().is_none_or(|most| most <= MOST_DISCARDED as u64);
     // Reading a body that waits for permission would give it; RFC 9110 section 10.1.1 lets us close instead.
     if !fits || expectation == Expectation::Continue {
         return true;
     }
-    let uploading = exchange.activity().begin_upload();
+    let upload = UploadTimer::start(exchange.timer());
     tokio::task::spawn_local(async move {
         if tokio::time::timeout(DISCARD_TIME, discard(body)).await == Ok(true) {
-            uploading.is_whole();
+            upload.is_whole();
         }
     });
     false

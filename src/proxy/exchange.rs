@@ -21,7 +21,6 @@ pub(super) use self::flag::Flag;
 use self::held::{Held, Waiting};
 use self::record::Record;
 use super::Shared;
-use super::activity::Activity;
 use super::body::Progress;
 use super::connection::Connection;
 use super::elastic::Load;
@@ -31,13 +30,14 @@ use super::headers::envoy::Controls;
 use super::headers::{self, Given, Hop, Wishes};
 use super::limits::Limits;
 use super::settle::Settlement;
+use super::timeouts::RequestTimer;
 use super::tunnel::{self, Switched};
 use crate::engine::Policy;
 use crate::http1::interim::Interims;
 use crate::identify::Attributes;
 use crate::identify::client_ip;
 use crate::limiter::timestamp::Timestamp;
-use crate::overload::{Refusal, Underway};
+use crate::overload::{InFlightPermit, LoadShed};
 use crate::rules::RuleIndex;
 use crate::rules::grpc::GrpcStatus;
 use crate::rules::tariff::Ending;
@@ -49,7 +49,7 @@ use crate::upstream::tunnel::Tunnel;
 #[derive(Debug)]
 pub(super) struct Exchange {
     connection: Rc<Connection>,
-    activity: Rc<Activity>,
+    timer: Rc<RequestTimer>,
     grpc: bool,
     /// Whose share of an upstream's requests it takes: the client's address, or its network.
     client: IpAddr,
@@ -78,8 +78,8 @@ pub(super) struct Exchange {
     /// The answer is taken down for others.
     capture: Option<Box<Capture>>,
     record: Option<Box<Record>>,
-    /// Its place among all, where they are counted.
-    underway: Option<Underway>,
+    /// Its permit among all requests, where these are limited.
+    permit: Option<InFlightPermit>,
 }
 
 impl Exchange {
@@ -92,13 +92,12 @@ impl Exchange {
         stall: Duration,
     ) -> Box<Self> {
         let stream = headers::connect::take(head, || connection.worker.random());
-        let activity = connection.begin_exchange(head.version);
-        activity.begin_exchange(stall);
+        let timer = connection.start_request(head.version, stall);
         connection.worker.metrics.request_started(connection.listener);
         let record = Record::begin(connection, head);
         Box::new(Self {
             connection: Rc::clone(connection),
-            activity,
+            timer,
             grpc: grpc::is_call(head),
             client: connection.peer,
             upgrade: None,
@@ -117,31 +116,31 @@ impl Exchange {
             settlement: None,
             capture: None,
             record,
-            underway: None,
+            permit: None,
         })
     }
 
-    /// Takes a place among all requests, until its end.
+    /// Acquires a permit among all requests, until its end.
     ///
     /// # Errors
-    /// What there is too much of.
-    pub(super) fn take_place(&mut self) -> Result<(), Refusal> {
-        self.underway = self.connection.worker.shared.overload.begin()?;
+    /// The limit that is reached.
+    pub(super) fn acquire_permit(&mut self) -> Result<(), LoadShed> {
+        self.permit = self.connection.worker.shared.overload.acquire_request()?;
         Ok(())
     }
 
-    /// Somebody is turned away.
-    pub(super) fn note_turned_away(&self, refusal: Refusal) {
-        self.connection.worker.turn_away(refusal);
+    /// The request is shed.
+    pub(super) fn record_shed(&self, by: LoadShed) {
+        self.connection.worker.metrics.load_shed(by);
     }
 
-    pub(super) fn activity(&self) -> &Rc<Activity> {
-        &self.activity
+    pub(super) fn timer(&self) -> &Rc<RequestTimer> {
+        &self.timer
     }
 
     /// Whether the exchange has its connection to itself, and may close it.
     pub(super) fn is_alone(&self) -> bool {
-        !self.activity.is_stream()
+        !self.timer.is_stream()
     }
 
     /// Whether the client called a procedure by gRPC, and looks for the outcome in `grpc-status`.
@@ -273,7 +272,7 @@ impl Exchange {
 
     /// Holds the request back until `done` is, however long its bodies may stand still otherwise.
     pub(super) async fn hold<T>(&mut self, done: impl Future<Output = T>) -> T {
-        let held = Held::begin(&self.activity);
+        let held = Held::begin(&self.timer);
         let done = done.await;
         drop(held);
         self.forwarded = self.connection.worker.shared.clock.now();
@@ -325,9 +324,9 @@ impl Exchange {
     /// The upstream that takes the request: its bodies may stand still as long as it says, and go as slowly as its
     /// requests are not scarce. The messages of a gRPC call come when they come.
     pub(super) fn goes_to(&self, upstream: &Upstream) {
-        self.activity.bodies_may_rest(upstream.settings().idle_timeout);
+        self.timer.set_stream_idle_timeout(upstream.settings().idle_timeout);
         if let Some(scarcity) = upstream.scarcity() {
-            self.activity.keep_pace(Rc::clone(scarcity), !self.grpc);
+            self.timer.require_min_rate(Rc::clone(scarcity), !self.grpc);
         }
     }
 
@@ -470,6 +469,6 @@ impl Drop for Exchange {
             _ => worker.metrics.request_reset(self.connection.listener),
         }
         self.log(duration);
-        self.activity.end_exchange();
+        self.timer.response_ended();
     }
 }

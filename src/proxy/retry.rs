@@ -12,10 +12,10 @@ use http::{HeaderValue, Method, Response};
 use smallvec::SmallVec;
 
 use super::body::{Replay, RequestBody};
-use super::deadline::Timeout;
 use super::exchange::Exchange;
-use super::forward::{Failure, Tried, once, or_overdue};
+use super::forward::{Failure, Tried, once, or_timeout};
 use super::headers::envoy::{ATTEMPT_COUNT, Controls};
+use super::timeouts::Timeout;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
@@ -132,7 +132,7 @@ pub(super) async fn forward(
         exchange.note_retry();
         drop(answered);
         let pause = back_off(settings.backoff, retries, fastrand::f64());
-        or_overdue(exchange.activity(), pin!(tokio::time::sleep(pause))).await?;
+        or_timeout(exchange.timer(), pin!(tokio::time::sleep(pause))).await?;
     }
 }
 

@@ -13,10 +13,9 @@ use super::answers::{self, Unread};
 use super::asking::{self, Recalled, Refusal};
 use super::body::{Incoming, RequestBody};
 use super::connection::Connection;
-use super::deadline;
 use super::exchange::Exchange;
 use super::fallback::Arrived;
-use super::forward::forward;
+use super::forward::{forward, response_timeout};
 use super::grpc;
 use super::headers::envoy::Controls;
 use super::headers::{self, Expectation, Given, Hop, Unacceptable};
@@ -44,9 +43,9 @@ pub(super) fn handle(
     let policy = &view.policy;
     let now = worker.shared.clock.now();
     let mut exchange = Exchange::begin(connection, &mut head, now, view.stall);
-    if let Err(refusal) = exchange.take_place() {
+    if let Err(by) = exchange.acquire_permit() {
         let unread = Unread::new(Expectation::of(&head.headers), body);
-        return answered(answers::overloaded(exchange, refusal, unread));
+        return answered(answers::overloaded(exchange, by, unread));
     }
     let given = match validate(connection, &mut head, &policy.identify) {
         Ok(given) => given,
@@ -107,7 +106,7 @@ pub(super) fn handle(
             return answers::refused_elsewhere(exchange, &view, (&limits, refusal), recalled, unread);
         }
         let upstream = upstream.as_deref();
-        let body = RequestBody::new(body, &mut exchange, deadline::of_request(upstream, controls.as_deref()));
+        let body = RequestBody::new(body, &mut exchange, response_timeout(upstream, controls.as_deref()));
         let answer = forward(&view, upstream, &mut exchange, (&mut request, body), controls.as_deref()).await;
         let mut reply = answers::upstream(exchange, upstream, &mut limits, answer);
         limits.write_all(&mut reply, &view);

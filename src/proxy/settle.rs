@@ -11,9 +11,9 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 
-use super::deadline::SetBy;
 use super::forward::Failure;
 use super::limits::Limits;
+use super::timeouts::SetBy;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
 use crate::limiter::reservation::{Reservation, Settled};

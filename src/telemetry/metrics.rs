@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-pub use self::arrival::{Handshake, Preamble, TurnedAway, UpstreamHandshake};
+pub use self::arrival::{Handshake, Preamble, UpstreamHandshake};
 pub use self::elastic::Elastic;
 pub use self::envoy::{Stats, StatsFilter, Used};
 use self::exporter::Exporter;

@@ -27,13 +27,13 @@ use super::{Connection, rejected};
 use crate::http1::malformed::Malformed;
 use crate::http1::outbox::Outbox;
 use crate::http1::sending::{Failure, Sending};
-use crate::proxy::activity::Overdue;
 use crate::proxy::answers;
 use crate::proxy::body::{Incoming, ResponseBody};
 use crate::proxy::exchange::Flag;
 use crate::proxy::reply::Reply;
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
+use crate::proxy::timeouts::TimeoutKind;
 use crate::proxy::tunnel;
 
 /// A map with room for more fields is not kept for the next request.
@@ -98,16 +98,16 @@ enum Ended {
 
 /// Serves a connection until it ends by itself or something takes too long.
 async fn see_through(connection: &Rc<Connection>, wire: &Rc<RefCell<Wire>>) -> Ended {
-    let activity = &connection.activity;
+    let timer = &connection.timer;
     let mut serving = pin!(converse(connection, wire));
     poll_fn(|cx| {
-        activity.wake_by(cx.waker());
-        match activity.overdue() {
-            Some(Overdue::Idle) => wire.borrow_mut().close(),
-            Some(Overdue::Head) => return Poll::Ready(Ended::HeadTimeout),
-            Some(Overdue::Stalled) if !activity.is_unanswered() => return Poll::Ready(Ended::Stalled),
+        timer.wake_by(cx.waker());
+        match timer.expired() {
+            Some(TimeoutKind::Idle) => wire.borrow_mut().close(),
+            Some(TimeoutKind::Head) => return Poll::Ready(Ended::HeadTimeout),
+            Some(TimeoutKind::StreamIdle) if !timer.awaits_response() => return Poll::Ready(Ended::Stalled),
             // The service answers for these, and the stream for lingering.
-            Some(Overdue::Stalled | Overdue::Answer(_) | Overdue::Linger) | None => {}
+            Some(TimeoutKind::StreamIdle | TimeoutKind::Response(_) | TimeoutKind::Linger) | None => {}
         }
         serving.as_mut().poll(cx).map(Ended::Served)
     })

@@ -6,13 +6,13 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use super::Exchange;
-use crate::proxy::deadline::Timeout;
+use crate::proxy::timeouts::Timeout;
 use crate::rules::grpc::GrpcStatus;
 
 impl Exchange {
     /// The client waits so long for the head of the response, and no longer.
     pub(in crate::proxy) fn await_no_longer(&self, time: Duration) {
-        self.activity.await_answer(Timeout::by_client(time));
+        self.timer.await_response(Timeout::by_client(time));
     }
 
     /// Whether something is to be settled when the end is known.

@@ -10,7 +10,7 @@ use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
 use super::super::{histogram, panics};
-use super::arrival::{Handshake, Preamble, TurnedAway};
+use super::arrival::{Handshake, LOAD_SHED, Preamble};
 use super::families::{self, Family, Kind};
 use super::process::Process;
 use super::totals::{ListenerTotals, Totals, UpstreamTotals};
@@ -123,7 +123,7 @@ impl Exporter {
             self.set(&families::UPSTREAM_ENDPOINTS_HEALTHY, &[name], healthy as f64);
         }
         self.count(&families::REQUESTS_MALFORMED, &[], totals.malformed);
-        for (limit, count) in TurnedAway::LABELS.iter().zip(totals.turned_away) {
+        for (limit, count) in LOAD_SHED.iter().zip(totals.load_shed) {
             self.count(&families::TURNED_AWAY, &[("limit", limit)], count);
         }
         self.count(&families::ACCEPT_FAILURES, &[], totals.accept_failures);

@@ -15,9 +15,9 @@ const SECOND: u64 = 10;
 /// How long a client may move nothing, in ticks: one that changes from one mobile network to another needs some seconds.
 const GRACE: u64 = 10 * SECOND;
 
-/// The pace of one exchange.
+/// The minimum rate of one request's client.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct MinRate {
     /// `None` where any pace will do.
     scarcity: RefCell<Option<Rc<Scarcity>>>,
     /// What the client has moved beyond the minimum, up to the grace, in bytes times [`SECOND`].
@@ -27,63 +27,61 @@ pub(super) struct Pace {
     /// Whether the request's body has to keep up, and whether the next part of it is waited for.
     counts_upload: Cell<bool>,
     waits_for_upload: Cell<bool>,
-    /// Whether the client has yet to take a part of the answer's body, and how large that is.
+    /// Whether the client has yet to take a part of the response's body, and how large that is.
     waits_for_reader: Cell<bool>,
-    handed_over: Cell<usize>,
+    ready: Cell<usize>,
 }
 
-impl Pace {
-    pub(super) fn begin(&self, scarcity: Rc<Scarcity>, counts_upload: bool) {
+impl MinRate {
+    pub(super) fn require(&self, scarcity: Rc<Scarcity>, counts_upload: bool) {
         self.ahead.set(u64::from(scarcity.rate().get()) * GRACE);
         self.scarcity.replace(Some(scarcity));
         self.moved.set(0);
         self.counts_upload.set(counts_upload);
         self.waits_for_upload.set(false);
         self.waits_for_reader.set(false);
-        self.handed_over.set(0);
+        self.ready.set(0);
     }
 
-    pub(super) fn end(&self) {
+    pub(super) fn waive(&self) {
         if self.scarcity.borrow().is_some() {
             self.scarcity.replace(None);
         }
     }
 
     /// The next part of the request's body is waited for.
-    pub(super) fn waits(&self) {
+    pub(super) fn upload_awaited(&self) {
         self.waits_for_upload.set(true);
     }
 
     /// It is here.
-    pub(super) fn received(&self, octets: u64) {
+    pub(super) fn upload_received(&self, bytes: u64) {
         self.waits_for_upload.set(false);
-        self.moved(octets);
+        self.moved(bytes);
     }
 
-    /// A part of the answer's body is for the client to take.
-    pub(super) fn hands_over(&self, octets: usize) {
+    /// A part of the response's body is for the client to take.
+    pub(super) fn data_ready(&self, bytes: usize) {
         self.waits_for_reader.set(true);
-        self.handed_over.set(octets);
+        self.ready.set(bytes);
     }
 
-    /// The next one is asked for; `counts` says whether the bytes of the last have not been counted yet.
-    pub(super) fn is_asked(&self, counts: bool) {
+    /// It has taken it; `counts` says whether the bytes of the last have not been counted yet.
+    pub(super) fn data_taken(&self, counts: bool) {
         self.waits_for_reader.set(false);
-        let taken = self.handed_over.replace(0);
+        let taken = self.ready.replace(0);
         if counts {
             self.moved(taken as u64);
         }
     }
 
     /// The client has moved so many bytes.
-    pub(super) fn moved(&self, octets: u64) {
-        self.moved.set(self.moved.get().saturating_add(octets));
+    pub(super) fn moved(&self, bytes: u64) {
+        self.moved.set(self.moved.get().saturating_add(bytes));
     }
 
-    /// A tick has passed: whether the client has to go.
-    ///
-    /// While there is an answer, both sides may talk when they like: the request's body only `is_due` before and after.
-    pub(super) fn is_too_slow(&self, is_due: bool) -> bool {
+    /// A tick has passed: whether the client has been too slow. The request's body counts only while it `is_due`.
+    pub(super) fn is_missed(&self, is_due: bool) -> bool {
         let scarcity = self.scarcity.borrow();
         let Some(scarcity) = &*scarcity else { return false };
         let uploads = self.waits_for_upload.get() && self.counts_upload.get() && is_due;

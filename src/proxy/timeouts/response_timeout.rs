@@ -1,4 +1,7 @@
-//! When the head of a response is due.
+//! How long the upstream has for the head of its response, and who set that time.
+//!
+//! A timeout of the configuration that expires is the upstream's failure. One that the client set is the client's
+//! doing: the upstream may have been given no chance at all, so it is neither refunded nor held against the endpoint.
 //!
 //! The slow clock ends a wait of seconds. A tick is too coarse for a timeout of up to a second, so such a one has a timer
 //! of its own beside the tick.
@@ -11,10 +14,37 @@ use std::time::Duration;
 use tokio::time::Sleep;
 
 use super::ticks;
-use crate::proxy::deadline::{SetBy, Timeout};
 
 /// A timeout of at most this length has a timer of its own.
 const SOON: Duration = Duration::from_secs(1);
+
+/// Who set a timeout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::proxy) enum SetBy {
+    /// The operator, for every request.
+    Configuration,
+    /// The client, for this request: `grpc-timeout` or a header of Envoy's.
+    Client,
+}
+
+/// A time limit of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::proxy) struct Timeout {
+    pub(in crate::proxy) time: Duration,
+    pub(in crate::proxy) set_by: SetBy,
+}
+
+impl Timeout {
+    /// The one that the configuration sets.
+    pub(in crate::proxy) const fn configured(time: Duration) -> Self {
+        Self { time, set_by: SetBy::Configuration }
+    }
+
+    /// The one that the client asks for.
+    pub(in crate::proxy) const fn by_client(time: Duration) -> Self {
+        Self { time, set_by: SetBy::Client }
+    }
+}
 
 /// A tick, and who set the timeout that ends there. Of two at the same tick the configuration's is the earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,14 +62,14 @@ impl Due {
     }
 }
 
-/// When the head of the response to one exchange is due: the earliest of its timeouts.
+/// When the head of the response to one request is due: the earliest of its timeouts.
 #[derive(Debug, Default)]
-pub(super) struct ResponseDue {
+pub(super) struct ResponseTimeout {
     due: Cell<Option<Due>>,
     soon: RefCell<Option<(Pin<Box<Sleep>>, SetBy)>>,
 }
 
-impl ResponseDue {
+impl ResponseTimeout {
     /// The tick by which the response is due, while there is one.
     pub(super) fn get(&self) -> Option<Due> {
         self.due.get()
