@@ -7,13 +7,14 @@ mod tls;
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
 use tokio_rustls::{client, server};
 
 use self::rewound::Rewound;
@@ -33,6 +34,24 @@ pub enum Transport {
 }
 
 impl Transport {
+    /// A connection over the network, on which small writes do not wait for acknowledgements of earlier ones.
+    ///
+    /// # Errors
+    /// Whatever the system says about it.
+    pub async fn connect_tcp(address: impl ToSocketAddrs) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self::Tcp(stream))
+    }
+
+    /// A connection to a socket in the file system.
+    ///
+    /// # Errors
+    /// Whatever the system says about it.
+    pub async fn connect_unix(path: &Path) -> io::Result<Self> {
+        UnixStream::connect(path).await.map(Self::Unix)
+    }
+
     /// `rest`, with `again` before it.
     pub fn rewound(again: Vec<u8>, rest: Self) -> Self {
         if again.is_empty() { rest } else { Self::Rewound(Box::new(Rewound { again, read: 0, rest })) }

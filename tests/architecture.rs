@@ -125,7 +125,7 @@ const TABLE: [(&str, &[&str]); 29] = [
             "watch",
         ],
     ),
-    ("remote", &["limiter", "tls", "telemetry", "clock"]),
+    ("remote", &["limiter", "tls", "transport", "telemetry", "clock"]),
     ("worker", &["listener", "drain"]),
     ("listener", &["transport", "tls", "telemetry", "drain"]),
     ("upstream", &["http1", "transport", "tls", "telemetry"]),

@@ -3,8 +3,6 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use tokio::net::{TcpStream, UnixStream};
-
 use super::cluster::Cluster;
 use super::host::{Host, Target};
 use crate::telemetry::metrics::{ClusterMetrics, UpstreamHandshake};
@@ -32,16 +30,11 @@ pub(super) async fn connect(
 
 async fn open(target: &Target) -> io::Result<Transport> {
     match target {
-        Target::Ip(address) => TcpStream::connect(address).await.and_then(tcp),
-        Target::Name(host, port) => TcpStream::connect((&**host, *port)).await.and_then(tcp),
-        Target::Unix(path) => UnixStream::connect(path).await.map(Transport::Unix),
+        Target::Ip(address) => Transport::connect_tcp(address).await,
+        Target::Name(host, port) => Transport::connect_tcp((&**host, *port)).await,
+        Target::Unix(path) => Transport::connect_unix(path).await,
         Target::Echo => Err(io::ErrorKind::Unsupported.into()),
     }
-}
-
-fn tcp(stream: TcpStream) -> io::Result<Transport> {
-    stream.set_nodelay(true)?;
-    Ok(Transport::Tcp(stream))
 }
 
 async fn handshake(
