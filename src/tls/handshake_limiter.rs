@@ -22,7 +22,7 @@ const MIN_TICKS: u32 = 10;
 #[derive(Debug, Default)]
 pub struct HandshakeLimiter {
     /// Those in flight, the oldest first.
-    in_flight: RefCell<VecDeque<Rc<Hold>>>,
+    in_flight: RefCell<VecDeque<Rc<InFlight>>>,
     max: Cell<usize>,
     waiting: Cell<usize>,
     freed: Notify,
