@@ -327,6 +327,7 @@ fn ambiguous(mut exchange: Box<Exchange>, ambiguity: Ambiguity, unread: Unread) 
         Ambiguity::Repeated => {
             "bad request: a header, cookie or query parameter that may be given once has several values\n"
         }
+        Ambiguity::Spaced => "bad request: a cookie's value has a space and another cookie behind it\n",
         Ambiguity::Quoted => "bad request: a cookie opens a quote and does not close it\n",
         Ambiguity::Unreadable => "bad request: the token cannot be read\n",
     };
