@@ -18,7 +18,7 @@ use circles::largest_circles;
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 29] = [
+const TABLE: [(&str, &[&str]); 30] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -85,6 +85,7 @@ const TABLE: [(&str, &[&str]); 29] = [
         "proxy",
         &[
             "http1",
+            "headers",
             "remote",
             "engine",
             "identify",
@@ -127,12 +128,12 @@ const TABLE: [(&str, &[&str]); 29] = [
             "watch",
         ],
     ),
-    ("remote", &["limiter", "tls", "transport", "telemetry", "clock"]),
+    ("remote", &["headers", "limiter", "tls", "transport", "telemetry", "clock"]),
     ("worker", &["listener", "drain"]),
     ("listener", &["transport", "tls", "telemetry", "drain"]),
-    ("upstream", &["http1", "transport", "tls", "telemetry"]),
+    ("upstream", &["http1", "headers", "transport", "tls", "telemetry"]),
     ("transport", &[]),
-    ("http1", &[]),
+    ("http1", &["headers"]),
     ("snapshot", &["limiter"]),
     ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
     // How long it waits.
@@ -143,12 +144,14 @@ const TABLE: [(&str, &[&str]); 29] = [
     ("drain", &[]),
     ("overload", &[]),
     ("engine", &["response", "rules", "identify", "limiter"]),
-    ("response", &["throttle", "limiter"]),
+    ("response", &["headers", "throttle", "limiter"]),
     ("throttle", &["limiter"]),
-    ("rules", &["identify", "limiter"]),
+    ("rules", &["headers", "identify", "limiter"]),
     // When a request came: the type of a timestamp.
     ("identify", &["limiter"]),
     ("limiter", &[]),
+    // Fields of a response, raw or in a map.
+    ("headers", &[]),
 ];
 
 /// What puts the parts together may know them all, but not how it was called.
@@ -178,7 +181,7 @@ const EVERYTHING: &[&str] = &[
 ];
 
 /// Pure: takes the time as an argument and knows nothing of the network, the runtime or who counts.
-const CORE: [&str; 6] = ["identify", "rules", "limiter", "throttle", "response", "engine"];
+const CORE: [&str; 7] = ["identify", "rules", "limiter", "throttle", "response", "engine", "headers"];
 
 /// Words that have no business in the core.
 const IMPURE: [&str; 8] =

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::Scheme;
-use http::{Method, Response, StatusCode};
+use http::{Method, StatusCode};
 use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -33,6 +33,7 @@ use super::in_flight::{InFlight, ShareWaiters};
 use super::outgoing::Outgoing;
 use super::pool::{Pool, Room};
 use super::settings::{Balance, Settings};
+use crate::headers::Response;
 use crate::http1::interim::Interims;
 use crate::http1::length::Length;
 use crate::telemetry::metrics::{EndpointMetrics, Overflow};
@@ -208,7 +209,7 @@ impl Endpoint {
             // Its future is large: it does not burden the requests of HTTP/1.1.
             Kind::Http2(permit) => Box::pin(self.send_by_http2(permit, request, body, interims)).await?,
         };
-        response.body_mut().hold(in_flight);
+        response.body.hold(in_flight);
         Ok(response)
     }
 
@@ -241,7 +242,7 @@ impl Endpoint {
     {
         let mut upload = Upload::new(request, body, std::mem::take(&mut connection.buffer));
         let to_head = request.head.method == Method::HEAD;
-        let mut waiting = Waiting::new(to_head, request.lets_through, interims);
+        let mut waiting = Waiting::new(to_head, request.wants_map, interims);
         // What cannot be sent twice must not go out on a connection that has just ended, though we have not been told.
         let is_gone = is_kept && !upload.is_repeatable() && !connection.is_quiet_by_now();
         let sent = match is_gone {
@@ -271,8 +272,8 @@ impl Endpoint {
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let Head { status, headers, lines, length, keeps } = head;
-        let mut answer = match length {
+        let Head { status, headers, length, keeps } = head;
+        let body = match length {
             _ if status == StatusCode::SWITCHING_PROTOCOLS => Answer::switched(connection.into()),
             Length::Octets(octets) if connection.has_read(octets) && upload.is_over() => {
                 let content = connection.take(octets);
@@ -284,11 +285,7 @@ impl Endpoint {
             }
             length => Answer::streaming(Streaming::new(connection, upload, (length, keeps), &self.pool)),
         };
-        answer.come_with(lines);
-        let mut response = Response::new(answer);
-        *response.status_mut() = status;
-        *response.headers_mut() = headers;
-        response
+        Response { status, headers, body }
     }
 
     /// A request begins: it has a place, if places are counted.

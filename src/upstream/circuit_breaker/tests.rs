@@ -17,7 +17,7 @@ fn client(number: u8) -> IpAddr {
 }
 
 #[test]
-fn no_more_than_allowed_are_under_way_however_many_threads_try() {
+fn no_more_than_allowed_are_in_flight_however_many_threads_try() {
     let breaker = CircuitBreaker::new(LIMITS, false, false);
     let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {

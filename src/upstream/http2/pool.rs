@@ -49,7 +49,7 @@ struct Connection {
     sender: SendRequest<Bytes>,
     /// Whether streams may leave HTTP.
     settings: PeerSettings,
-    under_way: Cell<usize>,
+    in_flight: Cell<usize>,
     /// Requests given up without an answer since the last answer.
     silent: Cell<u32>,
     gone: Cell<bool>,
@@ -113,14 +113,14 @@ impl Pool {
 
     /// Lets go of all that have no request.
     pub(in crate::upstream) fn close_unused(&self) {
-        self.connections.borrow_mut().retain(|connection| connection.under_way.get() > 0);
+        self.connections.borrow_mut().retain(|connection| connection.in_flight.get() > 0);
     }
 
     /// A second has passed: connections that were unused for too long are closed.
     pub(in crate::upstream) fn age(&self) {
         self.connections.borrow_mut().retain(|connection| {
             let unused =
-                if connection.under_way.get() > 0 { 0 } else { connection.unused.get().saturating_add(1) };
+                if connection.in_flight.get() > 0 { 0 } else { connection.unused.get().saturating_add(1) };
             connection.unused.set(unused);
             !connection.gone.get() && unused <= self.keep_for
         });
@@ -132,7 +132,7 @@ impl Pool {
         connections.retain(|connection| !connection.gone.get());
         let with_room = connections.iter().find(|connection| connection.has_room());
         let chosen = with_room.or_else(|| match connections.len() {
-            MAX_CONNECTIONS.. => connections.iter().min_by_key(|connection| connection.under_way.get()),
+            MAX_CONNECTIONS.. => connections.iter().min_by_key(|connection| connection.in_flight.get()),
             _ => None,
         });
         chosen.map(StreamPermit::of)
@@ -155,7 +155,7 @@ impl Pool {
         let connection = Rc::new(Connection {
             sender,
             settings: PeerSettings::new(driver.ping_pong()),
-            under_way: Cell::new(0),
+            in_flight: Cell::new(0),
             silent: Cell::new(0),
             gone: Cell::new(false),
             unused: Cell::new(0),
@@ -175,13 +175,13 @@ impl Pool {
 
 impl Connection {
     fn has_room(&self) -> bool {
-        self.under_way.get() < self.sender.current_max_send_streams().clamp(1, MAX_STREAMS)
+        self.in_flight.get() < self.sender.current_max_send_streams().clamp(1, MAX_STREAMS)
     }
 }
 
 impl StreamPermit {
     fn of(connection: &Rc<Connection>) -> Self {
-        connection.under_way.set(connection.under_way.get().saturating_add(1));
+        connection.in_flight.set(connection.in_flight.get().saturating_add(1));
         connection.unused.set(0);
         Self { connection: Rc::clone(connection), asked: Cell::new(false), answered: Cell::new(false) }
     }
@@ -213,7 +213,7 @@ impl StreamPermit {
 impl Drop for StreamPermit {
     fn drop(&mut self) {
         let connection = &self.connection;
-        connection.under_way.set(connection.under_way.get().saturating_sub(1));
+        connection.in_flight.set(connection.in_flight.get().saturating_sub(1));
         if self.asked.get() && !self.answered.get() {
             connection.silent.set(connection.silent.get().saturating_add(1));
             if connection.silent.get() >= MAX_UNANSWERED {
