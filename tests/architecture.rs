@@ -18,7 +18,7 @@ use circles::largest_circles;
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 30] = [
+const TABLE: [(&str, &[&str]); 31] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -102,6 +102,7 @@ const TABLE: [(&str, &[&str]); 30] = [
             "listener",
             "worker",
             "tls",
+            "transport",
         ],
     ),
     (
@@ -127,14 +128,16 @@ const TABLE: [(&str, &[&str]); 30] = [
             "listener",
             "worker",
             "tls",
+            "transport",
             "side_door",
             "watch",
         ],
     ),
-    ("remote", &["headers", "limiter", "tls", "telemetry", "clock"]),
+    ("remote", &["headers", "limiter", "tls", "transport", "telemetry", "clock"]),
     ("worker", &["listener", "drain"]),
-    ("listener", &["tls", "telemetry", "drain"]),
-    ("upstream", &["http1", "headers", "tls", "telemetry"]),
+    ("listener", &["transport", "tls", "telemetry", "drain"]),
+    ("upstream", &["http1", "headers", "transport", "tls", "telemetry"]),
+    ("transport", &[]),
     ("http1", &["headers"]),
     ("snapshot", &["limiter"]),
     ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
@@ -197,7 +200,7 @@ const MOST_LINES_OF_A_FUNCTION: usize = 80;
 const MAX_CIRCLE: usize = 3;
 
 /// Modules whose largest circle is larger still, with its size: rows only ever shrink and go.
-const LARGER_CIRCLES: [(&str, usize); 3] = [("limiter", 4), ("proxy", 12), ("upstream", 19)];
+const LARGER_CIRCLES: [(&str, usize); 1] = [("proxy", 12)];
 
 type Edges = BTreeMap<String, BTreeSet<String>>;
 

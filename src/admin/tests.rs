@@ -150,7 +150,6 @@ fn state_of(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> State {
         drain: Arc::default(),
         levels: levels(),
         access_log: None,
-        tracer: None,
         started: Timestamp::from_secs(NOW.as_secs() - 71),
         workers: 2,
         hosts: Box::new(["weir.internal".into()]),
