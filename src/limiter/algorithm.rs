@@ -15,6 +15,7 @@ mod fixed_window;
 mod gcra;
 mod in_flight;
 mod leaky_bucket;
+mod lookback;
 mod lump;
 mod refill_bucket;
 mod sliding_log;

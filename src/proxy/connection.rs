@@ -1,7 +1,6 @@
 //! One client's connection, whatever it speaks: HTTP/1.1 or HTTP/2, until either side has had enough.
 
 mod arrival;
-mod handshakes;
 pub(super) mod http1;
 mod http2;
 mod opening;
@@ -15,7 +14,6 @@ use std::time::Duration;
 use http::{HeaderValue, Version};
 use hyper_util::rt::TokioIo;
 
-pub(super) use self::handshakes::Handshakes;
 use self::opening::Opening;
 use super::Worker;
 use super::headers::{self, Hop};

@@ -7,7 +7,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::http1::client::conn::Conn;
 use crate::http1::read_buf::ReadBuf;
 use crate::telemetry::metrics::EndpointMetrics;
-use crate::upstream::transport::Transport;
+use crate::transport::Transport;
 
 /// An open connection. Dropped, it is closed. It is handed on with every request, so it lives in a box.
 #[derive(Debug)]

@@ -19,9 +19,9 @@ use super::connection::{Connection, Open};
 use crate::http1::client::conn::Conn;
 use crate::http1::client::upload::Upload;
 use crate::http1::read_buf::ReadBuf;
-use crate::upstream::endpoint::UnderWay;
+use crate::upstream::halves::Half;
+use crate::upstream::in_flight::InFlight;
 use crate::upstream::pool::Pool;
-use crate::upstream::transport::Half;
 
 /// The half that reads the answer.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(super) struct Rejoin {
     arrived: RefCell<RejoinState>,
     pool: Rc<Pool>,
     /// The request is in flight until both halves have ended: a response that comes early does not free the connection.
-    held: RefCell<Option<UnderWay>>,
+    held: RefCell<Option<InFlight>>,
 }
 
 #[derive(Debug)]
@@ -70,7 +70,7 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let Connection { conn: Conn { stream, read_buf, buffer: _ }, open } = connection;
-    let (read, mut write) = stream.split();
+    let (read, mut write) = Half::split(stream);
     let rejoin =
         Rc::new(Rejoin { arrived: RefCell::new(RejoinState::Pending), pool, held: RefCell::default() });
     let shared = Rc::clone(&rejoin);
@@ -130,7 +130,7 @@ impl Drop for UploadTask {
 
 impl Rejoin {
     /// Keeps `held` until both halves have ended.
-    pub(super) fn hold(&self, held: UnderWay) {
+    pub(super) fn hold(&self, held: InFlight) {
         self.held.replace(Some(held));
     }
 
