@@ -17,3 +17,6 @@ pub mod malformed;
 pub mod read_buf;
 pub mod server;
 pub mod write_buf;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! Generated messages as we read them and as hyper does: a message that two readers take for different ones can carry
+//! another one past one of them.
+//!
+//! Whole connections are compared, not only heads: which messages are read from the bytes, their fields, bodies and trailers,
+//! and whether what follows is rejected. What we do otherwise on purpose stands with its reason in the two properties, and
+//! nothing else is excused.
+
+mod client;
+mod messages;
+mod server;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName};
+use http_body_util::BodyExt as _;
+use hyper::body::Body;
+use tokio::io::{AsyncWriteExt as _, DuplexStream};
+
+use super::decoder::{Decoder, Piece};
+
+/// A body as it was read.
+#[derive(Clone, Debug, PartialEq)]
+enum Content {
+    Whole(Vec<u8>, HeaderMap),
+    /// It ended too early, or its grammar is broken.
+    Broken,
+}
+
+/// Bytes that come in pieces.
+struct Pieces<'a> {
+    pieces: std::vec::IntoIter<&'a [u8]>,
+    read: BytesMut,
+}
+
+impl<'a> Pieces<'a> {
+    fn new(bytes: &'a [u8], cuts: &[usize]) -> Self {
+        Self { pieces: cut(bytes, cuts).into_iter(), read: BytesMut::new() }
+    }
+
+    /// Reads the next piece; whether there was one.
+    fn read_more(&mut self) -> bool {
+        self.pieces.next().map(|piece| self.read.extend_from_slice(piece)).is_some()
+    }
+
+    /// What has not been decoded.
+    fn rest(self) -> Vec<u8> {
+        self.read.iter().chain(self.pieces.flatten()).copied().collect()
+    }
+
+    /// Reads a body to its end.
+    fn content(&mut self, mut decoder: Decoder) -> Content {
+        let (mut content, mut trailers) = (Vec::new(), HeaderMap::new());
+        loop {
+            match decoder.decode(&mut self.read) {
+                Ok(Piece::Data(data)) => content.extend_from_slice(&data),
+                Ok(Piece::Trailers(fields)) => trailers = fields,
+                Ok(Piece::End) => return Content::Whole(content, trailers),
+                Ok(Piece::More) if self.read_more() => {}
+                Ok(Piece::More) if decoder.ends_with_connection() => {
+                    return Content::Whole(content, trailers);
+                }
+                Ok(Piece::More) | Err(_) => return Content::Broken,
+            }
+        }
+    }
+}
+
+fn cut<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+    cuts.extend([0, bytes.len()]);
+    cuts.sort_unstable();
+    cuts.windows(2).filter(|pair| pair[0] < pair[1]).map(|pair| &bytes[pair[0]..pair[1]]).collect()
+}
+
+/// Sends the pieces one after the other, each when the other side has had its turn, and then the end.
+async fn send(mut stream: impl tokio::io::AsyncWrite + Unpin, bytes: Vec<u8>, cuts: Vec<usize>) {
+    for piece in cut(&bytes, &cuts) {
+        if stream.write_all(piece).await.is_err() {
+            return;
+        }
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let _ = stream.shutdown().await;
+}
+
+/// A body as hyper reads it.
+async fn content(body: impl Body<Data = Bytes>) -> Content {
+    match body.collect().await {
+        Ok(collected) => {
+            let trailers = collected.trailers().cloned().unwrap_or_default();
+            Content::Whole(collected.to_bytes().to_vec(), trailers)
+        }
+        Err(_) => Content::Broken,
+    }
+}
+
+/// Fields without those about framing and the connection, which are compared by what comes of them, in an order of their own.
+fn end_to_end(headers: &HeaderMap) -> Vec<(HeaderName, Vec<u8>)> {
+    let is_about_us = |name: &HeaderName| {
+        matches!(*name, CONNECTION | CONTENT_LENGTH | TRANSFER_ENCODING) || name.as_str() == "keep-alive"
+    };
+    let fields = headers.iter().filter(|(name, _)| !is_about_us(name));
+    let mut fields: Vec<_> = fields.map(|(name, value)| (name.clone(), value.as_bytes().to_vec())).collect();
+    // Lines of one name keep their order.
+    fields.sort_by(|one, other| one.0.as_str().cmp(other.0.as_str()));
+    fields
+}
+
+/// Whether there is a line behind a last chunk that ends in LF alone. Lines of trailers may, as those of heads (RFC 9112 section
+/// 2.2), but not the empty one that ends a body; hyper has it the other way round.
+fn has_bare_trailers(bytes: &[u8]) -> bool {
+    let last = bytes.windows(3).position(|window| window == b"0\r\n");
+    last.is_some_and(|last| bytes[last..].windows(2).any(|pair| pair[0] != b'\r' && pair[1] == b'\n'))
+}
+
+/// Runs tasks of this thread to the end of `task`.
+fn run<T>(task: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, task)
+}
+
+fn pair() -> (DuplexStream, DuplexStream) {
+    tokio::io::duplex(64 * 1024)
+}

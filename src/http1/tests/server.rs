@@ -1,0 +1,193 @@
+//! Requests.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::rc::Rc;
+
+use bytes::{Buf as _, Bytes};
+use http::header::{CONNECTION, TRANSFER_ENCODING};
+use http::{HeaderName, Method, Request, Response, Uri, Version};
+use http_body_util::Empty;
+use hyper_util::rt::TokioIo;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tokio::io::AsyncReadExt as _;
+
+use super::{Content, Pieces, content, end_to_end, has_bare_trailers, messages, pair, run, send};
+use crate::http1::head::may_end;
+use crate::http1::malformed::Malformed;
+use crate::http1::server::request_head::{Limits, Reader};
+
+const LIMITS: Limits = Limits { size: 64 * 1024, fields: 100 };
+
+/// What was read of a connection.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    requests: Vec<RequestSeen>,
+    /// What comes next is no request, and its sender is told so.
+    rejected: bool,
+}
+
+/// A request.
+#[derive(Debug, PartialEq)]
+struct RequestSeen {
+    line: (Method, Uri, Version),
+    fields: Vec<(HeaderName, Vec<u8>)>,
+    content: Content,
+    /// Whether it has a Connection field.
+    names_connection: bool,
+}
+
+/// Why we read no further.
+#[derive(Debug, PartialEq)]
+enum End {
+    /// There is nothing more, or the last request wants no other after it.
+    Clean,
+    /// A body broke off.
+    Broken,
+    Rejected(Malformed),
+    /// The last request had a length beside a coding.
+    Both,
+}
+
+/// The requests in the order that they are read in.
+fn as_we_read(pieces: &mut Pieces<'_>) -> (Seen, End) {
+    let mut reader = Reader::new(LIMITS);
+    let mut seen = Seen { requests: Vec::new(), rejected: false };
+    loop {
+        while matches!(&pieces.read[..], [b'\n', ..] | [b'\r', b'\n', ..]) {
+            pieces.read.advance(1);
+        }
+        let is_whole = match reader.decode(&mut pieces.read) {
+            Ok(is_whole) => is_whole,
+            Err(malformed) => {
+                seen.rejected = true;
+                return (seen, End::Rejected(malformed));
+            }
+        };
+        let Some(head) = reader.take().filter(|_| is_whole) else {
+            if !pieces.read_more() {
+                return (seen, End::Clean);
+            }
+            continue;
+        };
+        let content = pieces.content(head.length);
+        let names_connection = head.parts.headers.contains_key(CONNECTION);
+        let is_broken = content == Content::Broken;
+        let line = (head.parts.method, head.parts.uri, head.parts.version);
+        let is_closed_for_both = !head.asked.keeps && head.parts.headers.contains_key(TRANSFER_ENCODING);
+        seen.requests.push(RequestSeen {
+            line,
+            fields: end_to_end(&head.parts.headers),
+            content,
+            names_connection,
+        });
+        if is_broken {
+            return (seen, End::Broken);
+        }
+        if !head.asked.keeps {
+            return (seen, if is_closed_for_both { End::Both } else { End::Clean });
+        }
+    }
+}
+
+/// The same as hyper reads them.
+fn as_hyper_reads(bytes: &[u8], cuts: &[usize]) -> Seen {
+    let requests = Rc::new(RefCell::new(Vec::new()));
+    let noted = Rc::clone(&requests);
+    let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+        let noted = Rc::clone(&noted);
+        async move {
+            let (head, body) = request.into_parts();
+            let line = (head.method, head.uri, head.version);
+            let content = content(body).await;
+            let names_connection = head.headers.contains_key(CONNECTION);
+            let fields = end_to_end(&head.headers);
+            noted.borrow_mut().push(RequestSeen { line, fields, content, names_connection });
+            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+        }
+    });
+    let answers = run(async {
+        let (client, server) = pair();
+        let (mut receiving, sending) = tokio::io::split(client);
+        let serving = hyper::server::conn::http1::Builder::new()
+            .half_close(true)
+            .serve_connection(TokioIo::new(server), service);
+        let sending = tokio::task::spawn_local(send(sending, bytes.to_vec(), cuts.to_vec()));
+        let receiving = tokio::task::spawn_local(async move {
+            let mut answers = Vec::new();
+            let _ = receiving.read_to_end(&mut answers).await;
+            answers
+        });
+        let _ = serving.await;
+        sending.abort();
+        receiving.await.unwrap()
+    });
+    let rejected = [&b"HTTP/1.1 4"[..], b"HTTP/1.0 4"]
+        .iter()
+        .any(|start| answers.windows(10).any(|line| line == *start));
+    Seen { requests: requests.take(), rejected }
+}
+
+fn connections() -> impl Strategy<Value = Vec<u8>> {
+    let lines = vec![
+        "GET / HTTP/1.1",
+        "GET / HTTP/1.1",
+        "POST /a?b=c HTTP/1.1",
+        "POST /p HTTP/1.1",
+        "PUT http://a.test:80/x HTTP/1.0",
+        "OPTIONS * HTTP/1.1",
+        "HEAD /h HTTP/1.1",
+        "brew /%zz HTTP/1.1",
+        "GET a HTTP/1.1",
+        "GET  / HTTP/1.1",
+        "GET / HTTP/2.0",
+        "\nGET / HTTP/1.1",
+        "\r\n\r\nGET / HTTP/1.0",
+        "GET /\u{e9} HTTP/1.1",
+        "GET / HTTP/1.1 ",
+    ];
+    messages::bytes(vec(messages::message(lines), 1..4))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200_000))]
+
+    #[test]
+    fn a_connection_has_the_requests_that_hyper_reads(bytes in connections(), cuts in vec(any::<usize>(), 0..5)) {
+        let mut pieces = Pieces::new(&bytes, &cuts);
+        let (mut ours, end) = as_we_read(&mut pieces);
+        let mut theirs = as_hyper_reads(&bytes, &cuts);
+        match end {
+            // RFC 9112 section 6.1: a server that takes the coding must close the connection afterwards. hyper goes on.
+            End::Both => {
+                theirs.requests.truncate(ours.requests.len());
+                theirs.rejected = false;
+            }
+            // A length beyond 63 bits is negative to some. hyper takes it, and waits for a body that cannot come.
+            End::Rejected(Malformed::Length)
+                if theirs.requests.last().is_some_and(|last| last.content == Content::Broken) =>
+            {
+                theirs.requests.pop();
+                theirs.rejected = true;
+            }
+            // As long as a head is not whole, either may find out later that it is none.
+            _ if !may_end(&pieces.rest(), 0) => (ours.rejected, theirs.rejected) = (false, false),
+            _ => {}
+        }
+        let is_broken = |seen: &Seen| seen.requests.iter().any(|request| request.content == Content::Broken);
+        if has_bare_trailers(&bytes) && (is_broken(&ours) || is_broken(&theirs)) {
+            return Ok(());
+        }
+        // Connection is a list of bytes, of which one beyond ASCII must not hide another (RFC 9110 section 5.6.1). To hyper it is
+        // then none, so that either may want another request and the other not.
+        let ends = |seen: &Seen| (seen.requests.len(), seen.rejected);
+        if !bytes.is_ascii() && ends(&ours) != ends(&theirs) {
+            let shorter = ours.requests.len().min(theirs.requests.len());
+            ours = Seen { requests: ours.requests.drain(..shorter).collect(), rejected: false };
+            theirs = Seen { requests: theirs.requests.drain(..shorter).collect(), rejected: false };
+            prop_assert!(ours.requests.last().is_some_and(|last| last.names_connection));
+        }
+        prop_assert_eq!(ours, theirs, "{}", bytes.escape_ascii());
+    }
+}
