@@ -65,7 +65,11 @@ impl Change<'_> {
         if on_change == OnChange::Proportional && from.counts_like(to) {
             history.scale(from.capacity(), to.capacity());
         }
-        from.counts_like(to) && on_change != OnChange::Reset
+        let carries = from.counts_like(to) && on_change != OnChange::Reset;
+        if carries {
+            history.pass_to(from, to);
+        }
+        carries
     }
 }
 
