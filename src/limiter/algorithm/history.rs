@@ -30,8 +30,8 @@ const WORTH_SHRINKING: usize = 16;
 pub struct History {
     /// Running total before the first entry; totals wrap, their differences do not.
     before: u32,
-    /// A lowered limit has left more in use than the count, which is no debt. As in a lump, a debt beside it is none either
-    /// where the history is said in short.
+    /// A lowered limit has left more in use than the count, or entries closer together than the count allows. None of it
+    /// is a debt where the history is said in short, as in a lump.
     lapses: bool,
     entries: VecDeque<Entry>,
 }
@@ -314,8 +314,8 @@ impl History {
         let tick = self.tick(sight, now);
         let units = units.min(u32::MAX - self.total().wrapping_sub(self.before));
         let full = self.sum(sight, now).full;
-        let owed = self.total().wrapping_sub(self.total_before(self.first_after(now)));
-        self.lapses &= full.saturating_sub(owed) > room.count;
+        // Units dated by a larger count may lie ahead as well.
+        self.lapses &= full > room.count;
         // As long as those that count fully are no more than the count nobody has to fade before.
         let paid = units.min(room.count.saturating_sub(full));
         self.push(paid, tick, room);
