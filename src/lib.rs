@@ -10,6 +10,7 @@ pub mod drain;
 pub mod engine;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub mod headers;
 pub mod http1;
 pub mod identify;
 pub mod import;

@@ -19,7 +19,6 @@ mod grpc;
 mod headers;
 mod limits;
 mod policies;
-mod reply;
 mod retry;
 mod service;
 mod settle;

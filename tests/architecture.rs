@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 28] = [
+const TABLE: [(&str, &[&str]); 29] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -76,6 +76,7 @@ const TABLE: [(&str, &[&str]); 28] = [
         "proxy",
         &[
             "http1",
+            "headers",
             "remote",
             "engine",
             "identify",
@@ -116,11 +117,11 @@ const TABLE: [(&str, &[&str]); 28] = [
             "watch",
         ],
     ),
-    ("remote", &["limiter", "tls", "telemetry", "clock"]),
+    ("remote", &["headers", "limiter", "tls", "telemetry", "clock"]),
     ("worker", &["listener", "drain"]),
     ("listener", &["tls", "telemetry", "drain"]),
-    ("upstream", &["http1", "tls", "telemetry"]),
-    ("http1", &[]),
+    ("upstream", &["http1", "headers", "tls", "telemetry"]),
+    ("http1", &["headers"]),
     ("snapshot", &["limiter"]),
     ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
     // How long it waits.
@@ -131,12 +132,14 @@ const TABLE: [(&str, &[&str]); 28] = [
     ("drain", &[]),
     ("overload", &[]),
     ("engine", &["response", "rules", "identify", "limiter"]),
-    ("response", &["throttle", "limiter"]),
+    ("response", &["headers", "throttle", "limiter"]),
     ("throttle", &["limiter"]),
-    ("rules", &["identify", "limiter"]),
+    ("rules", &["headers", "identify", "limiter"]),
     // When a request came: the type of a timestamp.
     ("identify", &["limiter"]),
     ("limiter", &[]),
+    // Fields of a response, raw or in a map.
+    ("headers", &[]),
 ];
 
 /// What puts the parts together may know them all, but not how it was called.
@@ -166,7 +169,7 @@ const EVERYTHING: &[&str] = &[
 ];
 
 /// Pure: takes the time as an argument and knows nothing of the network, the runtime or who counts.
-const CORE: [&str; 6] = ["identify", "rules", "limiter", "throttle", "response", "engine"];
+const CORE: [&str; 7] = ["identify", "rules", "limiter", "throttle", "response", "engine", "headers"];
 
 /// Words that have no business in the core.
 const IMPURE: [&str; 8] =

@@ -33,6 +33,7 @@ use super::settle::Settlement;
 use super::timeouts::RequestTimer;
 use super::tunnel::{self, Switched};
 use crate::engine::Policy;
+use crate::headers::Headers;
 use crate::http1::interim::Interims;
 use crate::identify::Attributes;
 use crate::identify::client_ip;
@@ -146,12 +147,6 @@ impl Exchange {
     /// Whether the client called a procedure by gRPC, and looks for the outcome in `grpc-status`.
     pub(super) fn is_grpc(&self) -> bool {
         self.grpc
-    }
-
-    /// Whether somebody reads the fields of the answer.
-    pub(super) fn reads_answer(&self) -> bool {
-        let is_counted = self.settlement.as_ref().is_some_and(|settlement| settlement.reads_fields());
-        is_counted || self.capture.is_some() || self.upgrade.is_some()
     }
 
     /// Whether somebody reads the request's fields as they go out.
@@ -376,8 +371,8 @@ impl Exchange {
     }
 
     /// The head of the upstream's answer as it is passed on.
-    pub(super) fn note_answer(&mut self, status: StatusCode, headers: &HeaderMap) {
-        self.capture.take_if(|capture| !capture.head(status, headers));
+    pub(super) fn note_answer(&mut self, status: StatusCode, headers: &mut Headers) {
+        self.capture.take_if(|capture| !capture.head(status, headers.map_mut()));
     }
 
     /// A part of the answer's body has been handed over; `None` for its trailers.

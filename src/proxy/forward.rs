@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::header::{CONNECTION, UPGRADE};
-use http::{Response, StatusCode, request};
+use http::{StatusCode, request};
 use smallvec::SmallVec;
 
 use super::View;
@@ -17,6 +17,7 @@ use super::exchange::Exchange;
 use super::headers::envoy::{self, Controls};
 use super::retry::{self, Plan};
 use super::timeouts::{RequestTimer, SetBy, Timeout, TimeoutKind};
+use crate::headers::Response;
 use crate::limiter::timestamp::saturating_millis;
 use crate::telemetry::metrics::UpstreamOutcome;
 use crate::upstream::Upstream;
@@ -70,7 +71,7 @@ pub(super) async fn forward(
     }
     let plan = Plan::of(upstream.settings(), controls);
     let timeout = response_timeout(Some(upstream), controls);
-    request.ours.number(&envoy::EXPECTED_TIMEOUT, saturating_millis(timeout.time));
+    request.ours.push_number(&envoy::EXPECTED_TIMEOUT, saturating_millis(timeout.time));
     let answered = if plan.repeats(&request.head.method) {
         Box::pin(retry::forward(upstream, exchange, (request, body), &plan)).await
     } else {
@@ -80,7 +81,7 @@ pub(super) async fn forward(
     if let Ok(response) = &answered
         && view.policy.rules.is_elastic()
     {
-        exchange.load().answered(exchange.upstream_took(), response.status(), response.headers());
+        exchange.load().answered(exchange.upstream_took(), response.status, &response.headers);
     }
     answered
 }
@@ -171,10 +172,10 @@ async fn mind_offer(exchange: &Exchange, head: &mut request::Parts, line: &Line)
 /// Whether an answer means to the client what it means to us. A 101 ends HTTP on the connection of a client that may not
 /// have asked for anything else, or not for that; and for one that insists any success would.
 fn is_followed(response: &Response<Answer<RequestBody>>, exchange: &Exchange) -> bool {
-    match response.status() {
+    match response.status {
         StatusCode::SWITCHING_PROTOCOLS => {
-            let wanted = exchange.wanted().zip(response.headers().get(UPGRADE));
-            wanted.is_some_and(|(wanted, got)| wanted.as_bytes().eq_ignore_ascii_case(got.as_bytes()))
+            let wanted = exchange.wanted().zip(response.headers.get(&UPGRADE));
+            wanted.is_some_and(|(wanted, got)| wanted.as_bytes().eq_ignore_ascii_case(got))
         }
         status => !(exchange.insists() && status.is_success()),
     }
@@ -290,7 +291,7 @@ impl Attempt {
 
 fn outcome(answered: &Answered) -> UpstreamOutcome {
     match answered {
-        Ok(response) => UpstreamOutcome::Answered(response.status()),
+        Ok(response) => UpstreamOutcome::Answered(response.status),
         Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
             UpstreamOutcome::ConnectFailed
         }

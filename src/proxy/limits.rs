@@ -7,8 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use super::View;
-use super::reply::Reply;
-use crate::http1::lines::Lines;
+use crate::headers::{Headers, RawHeaders};
 use crate::limiter::algorithm::Usage;
 use crate::limiter::decision::{Decision, Enforcement, Verdict};
 use crate::limiter::reservation::{Reservation, Settled};
@@ -16,8 +15,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
 use crate::response::ietf::{self, Policy, ServiceLimit};
 use crate::response::rate_limit_headers::{
-    self, Fields, Notation, Standing, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
-    X_WEIR_OVER_LIMIT,
+    self, Notation, Standing, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, X_WEIR_OVER_LIMIT,
 };
 use crate::response::refusal::{Prepared, X_ENVOY_RATELIMITED, limited_headers};
 use crate::response::{Settings, Visibility};
@@ -207,19 +205,22 @@ impl Limits {
     }
 
     /// The headers of the refusal by the check at `position`.
-    pub(super) fn refusal_headers(&self, view: &View, position: usize, retry_after: Duration) -> HeaderMap {
+    pub(super) fn refusal_headers(&self, view: &View, position: usize, retry_after: Duration) -> Headers {
         match self.prepared(view, position) {
-            Some((prepared, usage)) => prepared.fill(retry_after, &usage),
+            Some((prepared, usage)) => prepared.fill(retry_after, &usage).into(),
             None => self.told_headers(view, &view.refusal(self.rule(position)).headers, retry_after),
         }
     }
 
     /// The same as HTTP/1.1 writes them, where they can be had ready.
-    pub(super) fn refusal_lines(&self, view: &View, position: usize, retry_after: Duration) -> Option<Lines> {
+    pub(super) fn raw_refusal_headers(
+        &self,
+        view: &View,
+        position: usize,
+        retry_after: Duration,
+    ) -> Option<RawHeaders> {
         let (prepared, usage) = self.prepared(view, position)?;
-        let mut lines = Lines::default();
-        lines.written(|out| prepared.write(retry_after, &usage, out));
-        Some(lines)
+        Some(prepared.raw(retry_after, &usage))
     }
 
     fn prepared<'a>(&self, view: &'a View, position: usize) -> Option<(&'a Prepared, Usage)> {
@@ -229,52 +230,40 @@ impl Limits {
     }
 
     /// The headers of a rejection with those `configured`, and with what other services have said.
-    pub(super) fn told_headers(
-        &self,
-        view: &View,
-        configured: &HeaderMap,
-        retry_after: Duration,
-    ) -> HeaderMap {
-        let mut headers = limited_headers(configured, retry_after);
+    pub(super) fn told_headers(&self, view: &View, configured: &HeaderMap, retry_after: Duration) -> Headers {
+        let mut headers = Headers::from(limited_headers(configured, retry_after));
         self.write_headers(&mut headers, view, Some(retry_after));
         self.write_told(&mut headers);
         headers
     }
 
     /// Says of what type the body is that another service has for a refusal, if that says so.
-    pub(super) fn write_type(&self, headers: &mut HeaderMap) {
+    pub(super) fn write_type(&self, headers: &mut Headers) {
         let told = self.told.as_ref().and_then(|told| told.headers.get(CONTENT_TYPE));
         if let Some(told) = told {
-            headers.insert(CONTENT_TYPE, told.clone());
+            headers.set(CONTENT_TYPE, told);
         }
     }
 
-    /// Says which rules' limits the request is over; nothing for one that is within all.
-    pub(super) fn write_marks(&self, headers: &mut HeaderMap, view: &View) {
-        for rule in self.marking() {
-            // Names are visible ASCII (the configuration sees to it), so the value is valid.
-            if let Ok(name) = HeaderValue::from_str(view.rule_name(rule)) {
-                headers.append(X_WEIR_OVER_LIMIT, name);
-            }
-        }
+    /// The names of the rules over whose limits the request is; none for one that is within all.
+    pub(super) fn marks(&self, view: &View) -> impl Iterator<Item = HeaderValue> {
+        // Names are visible ASCII (the configuration sees to it), so the value is valid.
+        self.marking().filter_map(|rule| HeaderValue::from_str(view.rule_name(rule)).ok())
     }
 
     /// All that the client is told with the upstream's answer.
-    pub(super) fn write_all(&self, reply: &mut Reply, view: &View) {
-        if self.told.is_some() {
-            self.write_headers(reply.response.headers_mut(), view, None);
-        } else {
-            let is_such = |name: &str| name.starts_with("x-ratelimit-") || name.starts_with("ratelimit");
-            self.write_headers(reply.fields(is_such), view, None);
+    pub(super) fn write_all(&self, headers: &mut Headers, view: &View) {
+        self.write_headers(headers, view, None);
+        for mark in self.marks(view) {
+            headers.append(X_WEIR_OVER_LIMIT, &mark);
         }
-        let headers = reply.response.headers_mut();
-        self.write_marks(headers, view);
         self.write_told(headers);
     }
 
     /// What other services have the client told, but for what we have said ourselves.
-    fn write_told(&self, headers: &mut HeaderMap) {
+    fn write_told(&self, headers: &mut Headers) {
         let Some(told) = &self.told else { return };
+        let headers = headers.map_mut();
         let is_said: Vec<_> = SAID_ONCE.into_iter().filter(|name| headers.contains_key(name)).collect();
         for (name, value) in told.headers.iter().filter(|(name, _)| !is_said.contains(name)) {
             headers.append(name, value.clone());
@@ -283,7 +272,7 @@ impl Limits {
 
     /// Tells the client how it stands, as far as the configuration wants it told; one that is rejected, beside when to
     /// come again.
-    pub(super) fn write_headers(&self, fields: &mut dyn Fields, view: &View, retry_after: Option<Duration>) {
+    pub(super) fn write_headers(&self, headers: &mut Headers, view: &View, retry_after: Option<Duration>) {
         let Settings { ratelimit_headers, ietf_headers } = view.policy.response;
         if self.selected.is_empty() && self.told.is_none() {
             return;
@@ -294,10 +283,10 @@ impl Limits {
             Visibility::Off => false,
         };
         if visible {
-            self.write_envoy(fields, view);
+            self.write_envoy(headers, view);
         }
         if ietf_headers {
-            self.write_ietf(fields, view, retry_after);
+            self.write_ietf(headers, view, retry_after);
         }
     }
 
@@ -310,7 +299,7 @@ impl Limits {
         shown.map(|(_, checked)| checked)
     }
 
-    fn write_envoy(&self, fields: &mut dyn Fields, view: &View) {
+    fn write_envoy(&self, headers: &mut Headers, view: &View) {
         let told = self.told.iter().flat_map(|told| &told.standings);
         let told = told.map(|(notation, _, usage)| Standing { notation, grown: None, usage: *usage });
         let standings: SmallVec<[Standing<'_>; 4]> = self
@@ -321,12 +310,12 @@ impl Limits {
             })
             .chain(told)
             .collect();
-        rate_limit_headers::write_envoy(fields, &standings);
+        rate_limit_headers::write_envoy(headers, &standings);
     }
 
     /// `retry-after` must not be earlier than a `t` beside it (the draft, "Server Behavior"): that of a limit that
     /// rejects is at most as long, as with a queue, and that of another is left out where it is longer.
-    fn write_ietf(&self, fields: &mut dyn Fields, view: &View, retry_after: Option<Duration>) {
+    fn write_ietf(&self, headers: &mut Headers, view: &View, retry_after: Option<Duration>) {
         let fitting = |more: Option<Duration>, rejects: bool| match retry_after {
             Some(most) if rejects => more.map(|more| more.min(most)),
             Some(most) => more.filter(|more| *more <= most),
@@ -352,7 +341,7 @@ impl Limits {
             })
             .chain(told)
             .collect();
-        ietf::write(fields, &limits);
+        ietf::write(headers, &limits);
     }
 }
 

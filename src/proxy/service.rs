@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::{HeaderMap, request};
 
 use super::View;
-use super::answers::{self, Unread};
+use super::answers::{self, Reply, Unread};
 use super::asking::{self, Recalled, Refusal};
 use super::body::{Incoming, RequestBody};
 use super::connection::Connection;
@@ -20,15 +20,15 @@ use super::grpc;
 use super::headers::envoy::Controls;
 use super::headers::{self, Expectation, Given, Hop, Unacceptable};
 use super::limits::Limits;
-use super::reply::Reply;
-use crate::http1::lines::Lines;
+use crate::headers::FieldLines;
 use crate::identify::{self, identify};
 use crate::response::fallback::Kept;
+use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::rules::selection::Selection;
 use crate::telemetry::metrics::DecisionOutcome;
 use crate::throttle::{self, Action};
 use crate::upstream::Upstream;
-use crate::upstream::outgoing::{LetsThrough, Outgoing};
+use crate::upstream::outgoing::Outgoing;
 
 /// Answers one request: identifies it, asks the rules and the limiter, and refuses or forwards it.
 ///
@@ -109,7 +109,7 @@ pub(super) fn handle(
         let body = RequestBody::new(body, &mut exchange, response_timeout(upstream, controls.as_deref()));
         let answer = forward(&view, upstream, &mut exchange, (&mut request, body), controls.as_deref()).await;
         let mut reply = answers::upstream(exchange, upstream, &mut limits, answer);
-        limits.write_all(&mut reply, &view);
+        limits.write_all(&mut reply.headers, &view);
         reply
     }))
 }
@@ -165,15 +165,17 @@ fn outgoing(
     limits: &Limits,
     (view, upstream): (&View, Option<&Upstream>),
 ) -> (Outgoing, Option<Box<Controls>>) {
-    let mut ours = Lines::default();
+    let mut ours = FieldLines::default();
     let apart = writes_apart(exchange, limits, upstream).then_some(&mut ours);
     let wishes = headers::prepare_request(&mut head, given, hop, upgrades(upstream), apart);
     let controls = exchange.note_wishes(wishes);
-    limits.write_marks(&mut head.headers, view);
+    for mark in limits.marks(view) {
+        head.headers.append(X_WEIR_OVER_LIMIT, mark);
+    }
     exchange.note_headers(&mut head.headers);
-    let is_read = exchange.reads_answer() || limits.is_asking() || view.policy.rules.is_elastic();
-    let lets_through = (exchange.is_alone() && !is_read).then_some(headers::goes_through as LetsThrough);
-    (Outgoing { head, ours, lets_through }, controls)
+    // HTTP/2 has no raw headers.
+    let wants_map = !exchange.is_alone();
+    (Outgoing { head, ours, wants_map }, controls)
 }
 
 /// Whether what the request gets from us may be written at once as it goes out: nobody else is to read it.
@@ -187,8 +189,8 @@ fn upgrades(upstream: Option<&Upstream>) -> &[Box<str>] {
     upstream.map_or(&[], |upstream| &*upstream.settings().upgrades)
 }
 
-fn answered<F>(reply: impl Into<Reply>) -> Handling<F> {
-    Handling::Answered(Some(reply.into()))
+fn answered<F>(reply: Reply) -> Handling<F> {
+    Handling::Answered(Some(reply))
 }
 
 /// A request being answered.

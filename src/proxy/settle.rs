@@ -8,13 +8,14 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use smallvec::SmallVec;
 
 use super::forward::Failure;
 use super::limits::Limits;
 use super::timeouts::SetBy;
 use crate::engine::Policy;
+use crate::headers::Headers;
 use crate::limiter::Limiter;
 use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
@@ -73,12 +74,6 @@ impl Settlement {
         let permits: SmallVec<[Reservation; 1]> = limits.permits().collect();
         let any = !open.is_empty() || !permits.is_empty();
         any.then(|| Box::new(Self { policy: Arc::clone(policy), open, permits, ended: false }))
-    }
-
-    /// Whether it depends on more of the response than its status.
-    pub(super) fn reads_fields(&self) -> bool {
-        let reads = |open: &Open| tariff_of(&self.policy, open.rule).is_some_and(Tariff::reads_fields);
-        self.open.iter().any(reads)
     }
 
     /// The end of the request is known, its bodies' octets and what is awaited of a gRPC `call` apart; tells `note` what
@@ -204,7 +199,7 @@ pub(super) fn ending_of(failure: &Failure, status: StatusCode) -> Ending<'static
 }
 
 /// How a request ended that the upstream answered.
-pub(super) fn ending_by(status: StatusCode, headers: &HeaderMap) -> Ending<'_> {
+pub(super) fn ending_by(status: StatusCode, headers: &Headers) -> Ending<'_> {
     Ending::Answered { status, headers }
 }
 

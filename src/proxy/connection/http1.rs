@@ -24,13 +24,13 @@ use self::head::{Asked, Head, Reader};
 pub(in crate::proxy) use self::wire::Arriving;
 use self::wire::{Broken, Wire, Writing};
 use super::{Connection, rejected};
+use crate::headers::Response;
 use crate::http1::malformed::Malformed;
 use crate::http1::outbox::Outbox;
 use crate::http1::sending::{Failure, Sending};
-use crate::proxy::answers;
+use crate::proxy::answers::{self, Reply};
 use crate::proxy::body::{Incoming, ResponseBody};
 use crate::proxy::exchange::Flag;
-use crate::proxy::reply::Reply;
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
 use crate::proxy::timeouts::TimeoutKind;
@@ -205,7 +205,7 @@ async fn replace(
 ) -> Result<(Sending<ResponseBody>, bool), Broken> {
     let Some((body, buffer)) = sending.into_unsent() else { return Err(broken) };
     let Some(exchange) = body.into_broken() else { return Err(broken) };
-    let reply = Reply::from(answers::broken_off(exchange));
+    let reply = answers::broken_off(exchange);
     let (mut sending, _, keeps) = begin(connection, wire, asked, reply, buffer);
     send(wire, &mut sending).await?;
     Ok((sending, keeps))
@@ -216,10 +216,9 @@ fn begin(
     connection: &Connection,
     wire: &RefCell<Wire>,
     mut asked: Asked,
-    Reply { response, ours, .. }: Reply,
+    Response { status, mut headers, mut body }: Reply,
     buffer: Vec<u8>,
 ) -> (Sending<ResponseBody>, HeaderMap, bool) {
-    let (parts, mut body) = response.into_parts();
     let mut outbox = Outbox::new(buffer);
     let mut wire = wire.borrow_mut();
     pass_interims(connection, &mut wire);
@@ -227,7 +226,7 @@ fn begin(
     asked.keeps &= !wire.is_closing();
     drop(wire);
     let Course { coding, has_body, keeps } =
-        answer::head(asked, (&parts, &ours), &body, &connection.worker.date, outbox.end());
+        answer::head(asked, (status, &mut headers), &body, &connection.worker.date, outbox.end());
     if !has_body {
         body.leave_out();
     }
@@ -235,11 +234,10 @@ fn begin(
     if !has_body {
         sending.without_body();
     }
-    let mut spare = parts.headers;
+    let mut spare = headers.into_spare();
     if spare.capacity() > MOST_KEPT_FIELDS {
         spare = HeaderMap::new();
     }
-    spare.clear();
     (sending, spare, keeps)
 }
 

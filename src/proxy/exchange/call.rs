@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
 use super::Exchange;
 use crate::proxy::timeouts::Timeout;
-use crate::rules::grpc::GrpcStatus;
+use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
 
 impl Exchange {
     /// The client waits so long for the head of the response, and no longer.
@@ -27,7 +27,7 @@ impl Exchange {
 
     /// The response has ended with these trailers.
     pub(in crate::proxy) fn note_trailers(&mut self, trailers: &HeaderMap) {
-        if let Some(status) = GrpcStatus::of_fields(trailers) {
+        if let Some(status) = GrpcStatus::of_field(trailers.get(GRPC_STATUS).map(HeaderValue::as_bytes)) {
             self.settle_call(status);
         }
     }
