@@ -77,6 +77,7 @@ const TABLE: [(&str, &[&str]); 29] = [
         &[
             "http1",
             "headers",
+            "limits",
             "remote",
             "engine",
             "identify",
@@ -94,6 +95,7 @@ const TABLE: [(&str, &[&str]); 29] = [
             "tls",
         ],
     ),
+    ("limits", &["headers", "remote", "engine", "rules", "limiter", "throttle", "response", "telemetry", "clock"]),
     // Text in, text out: what it imports has readers there.
     ("import", &["rls"]),
     // Its documents and decisions need no more than the core: see `what_decides_for_envoy_is_pure_but_for_its_doors`.
@@ -147,6 +149,7 @@ const EVERYTHING: &[&str] = &[
     "side_door",
     "watch",
     "remote",
+    "limits",
     "admin",
     "config",
     "proxy",
@@ -347,11 +350,23 @@ fn what_decides_for_envoy_is_pure_but_for_its_doors() {
         // Names what the shell is set up by.
         "src/rls/options",
     ];
+    pure_but_for("rls", &SHELL, 15);
+}
+
+#[test]
+fn limits_are_pure_but_for_other_services() {
+    // The view has the connections to them.
+    pure_but_for("limits", &["src/limits/remote", "src/limits/view"], 4);
+}
+
+/// `module` is pure, apart from the files whose paths begin with those of `shell`; at least so many files are.
+#[track_caller]
+fn pure_but_for(module: &str, shell: &[&str], least: usize) {
     let program = program();
-    let is_shell = |source: &&Source| SHELL.iter().any(|shell| source.path.starts_with(shell));
+    let is_shell = |source: &&Source| shell.iter().any(|shell| source.path.starts_with(shell));
     let pure: Vec<_> =
-        program.iter().filter(|source| source.owner() == "rls").filter(|source| !is_shell(source)).collect();
-    assert!(pure.len() >= 15, "only {} files found", pure.len());
+        program.iter().filter(|source| source.owner() == module).filter(|source| !is_shell(source)).collect();
+    assert!(pure.len() >= least, "only {} files found", pure.len());
     none("impure", &pure.into_iter().flat_map(impurities).collect::<Vec<_>>());
 }
 
