@@ -10,10 +10,12 @@ pub mod drain;
 pub mod engine;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub mod headers;
 pub mod http1;
 pub mod identify;
 pub mod import;
 pub mod limiter;
+pub mod limits;
 pub mod listener;
 pub mod overload;
 pub mod proxy;

@@ -1,6 +1,6 @@
 //! The reverse proxy: HTTP between clients and upstreams, with the limiter in between.
 //!
-//! `service` is the request path; the other files are its steps. Everything here belongs to one worker thread, except
+//! `pipeline` is the request path; the other files are its stages. Everything here belongs to one worker thread, except
 //! what [`Shared`] holds.
 
 pub mod elastic;
@@ -9,20 +9,20 @@ pub mod fallback;
 pub(crate) mod fuzzing;
 
 mod answers;
-mod asking;
 mod body;
 mod connection;
 mod date;
-mod exchange;
+mod decide;
+mod failure;
+mod finish;
 mod forward;
 mod grpc;
 mod headers;
-mod limits;
-mod policies;
-mod reply;
+mod local_reply;
+mod pipeline;
+mod request_context;
 mod retry;
 mod service;
-mod settle;
 mod stream;
 mod timeouts;
 mod tunnel;

@@ -276,7 +276,8 @@ impl HeaderPattern {
         self.matches_any(values.map(str::as_bytes))
     }
 
-    fn matches_any<'v>(&self, mut values: impl Iterator<Item = &'v [u8]>) -> bool {
+    /// The same for octets.
+    pub fn matches_any<'v>(&self, mut values: impl Iterator<Item = &'v [u8]>) -> bool {
         match self {
             Self::Present => values.next().is_some(),
             Self::Absent => values.next().is_none(),

@@ -11,14 +11,11 @@ use super::endpoint::UnderWay;
 use super::http1::streaming::Streaming;
 use super::http2;
 use super::tunnel::{Tunnel, Way};
-use crate::http1::lines::Lines;
 
 /// A streamed answer.
 #[derive(Debug)]
 pub struct Answer<B> {
     source: Source<B>,
-    /// The head's fields, where they are not in its map.
-    fields: Lines,
     /// The request is under way until this is gone.
     held: Option<UnderWay>,
 }
@@ -75,17 +72,7 @@ impl<B> Answer<B> {
 
 impl<B> Answer<B> {
     fn of(source: Source<B>) -> Self {
-        Self { source, fields: Lines::default(), held: None }
-    }
-
-    /// These are the head's fields.
-    pub(super) fn come_with(&mut self, fields: Lines) {
-        self.fields = fields;
-    }
-
-    /// The head's fields as they came, where they are not in its map (see `Outgoing::lets_through`).
-    pub fn take_fields(&mut self) -> Lines {
-        std::mem::take(&mut self.fields)
+        Self { source, held: None }
     }
 
     /// Keeps `held` until all of the answer has come from the upstream, however long its client takes to read it, and all of

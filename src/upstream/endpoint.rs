@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::Scheme;
-use http::{Method, Response, StatusCode};
+use http::{Method, StatusCode};
 use hyper::body::Body;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
@@ -35,6 +35,7 @@ use super::pool::{Pool, Room};
 use super::secured;
 use super::settings::{Balance, Settings};
 use super::transport::Transport;
+use crate::headers::Response;
 use crate::http1::interim::Interims;
 use crate::http1::length::Length;
 use crate::telemetry::metrics::{EndpointMetrics, Overflow};
@@ -228,7 +229,7 @@ impl Endpoint {
             // Its future is large: it does not burden the requests of HTTP/1.1.
             Kind::Http2(taken) => Box::pin(self.send_by_http2(taken, request, body, interims)).await?,
         };
-        response.body_mut().hold(under_way);
+        response.body.hold(under_way);
         Ok(response)
     }
 
@@ -261,7 +262,7 @@ impl Endpoint {
     {
         let mut upload = Upload::new(request, body, std::mem::take(&mut connection.buffer));
         let to_head = request.head.method == Method::HEAD;
-        let mut waiting = Waiting::new(to_head, request.lets_through, interims);
+        let mut waiting = Waiting::new(to_head, request.wants_map, interims);
         // What cannot be sent twice must not go out on a connection that has just ended, though we have not been told.
         let is_gone = is_kept && !upload.is_repeatable() && !connection.is_quiet_by_now();
         let sent = match is_gone {
@@ -291,8 +292,8 @@ impl Endpoint {
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let Head { status, headers, lines, length, keeps } = head;
-        let mut answer = match length {
+        let Head { status, headers, length, keeps } = head;
+        let body = match length {
             _ if status == StatusCode::SWITCHING_PROTOCOLS => Answer::switched(connection.into()),
             Length::Octets(octets) if connection.has_read(octets) && upload.is_over() => {
                 let content = connection.take(octets);
@@ -304,11 +305,7 @@ impl Endpoint {
             }
             length => Answer::streaming(Streaming::new(connection, upload, (length, keeps), &self.pool)),
         };
-        answer.come_with(lines);
-        let mut response = Response::new(answer);
-        *response.status_mut() = status;
-        *response.headers_mut() = headers;
-        response
+        Response { status, headers, body }
     }
 
     /// A request begins: it has a place, if places are counted.

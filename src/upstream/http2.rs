@@ -21,7 +21,7 @@ use std::task::Poll;
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -34,6 +34,7 @@ use self::upload::Upload;
 use super::answer::Answer;
 use super::error::{Error, Malformed, Unanswered};
 use super::transport::Transport;
+use crate::headers::{Headers, Response};
 use crate::http1;
 use crate::http1::interim::Interims;
 
@@ -97,7 +98,7 @@ where
 
 /// A stream whose answer has begun.
 struct Asked {
-    response: Response<RecvStream>,
+    response: http::Response<RecvStream>,
     /// What it was to become, and our way of it.
     switch: Option<(Switch, SendStream<Bytes>)>,
 }
@@ -142,7 +143,7 @@ where
 }
 
 /// Leaves an interim response to whoever writes to the client.
-fn leave(interim: Response<()>, interims: &Interims) {
+fn leave(interim: http::Response<()>, interims: &Interims) {
     let (head, ()) = interim.into_parts();
     let octets = head.headers.iter().map(|(name, value)| name.as_str().len().saturating_add(value.len()));
     let octets = octets.fold(0, usize::saturating_add);
@@ -172,7 +173,7 @@ impl Asked {
         if let Some((switch, mut sending)) = self.switch {
             if switch.answered(&mut head) {
                 let answer = Answer::switched(Stream::new(stream, sending, line).into());
-                return Response::from_parts(head, answer);
+                return of_parts(head, answer);
             }
             let _ = sending.send_data(Bytes::new(), true);
         }
@@ -180,8 +181,12 @@ impl Asked {
             true => Answer::whole(Bytes::new()),
             false => Answer::http2(Streaming::new(&head, stream, upload, line)),
         };
-        Response::from_parts(head, answer)
+        of_parts(head, answer)
     }
+}
+
+fn of_parts<B>(head: http::response::Parts, body: B) -> Response<B> {
+    Response { status: head.status, headers: Headers::from(head.headers), body }
 }
 
 impl Failure {

@@ -24,14 +24,14 @@ use self::head::{Asked, Head, Reader};
 pub(in crate::proxy) use self::wire::Arriving;
 use self::wire::{Broken, Wire, Writing};
 use super::{Connection, rejected};
+use crate::headers::Response;
 use crate::http1::malformed::Malformed;
 use crate::http1::outbox::Outbox;
 use crate::http1::sending::{Failure, Sending};
-use crate::proxy::answers;
 use crate::proxy::body::{Incoming, ResponseBody};
-use crate::proxy::exchange::Flag;
-use crate::proxy::reply::Reply;
-use crate::proxy::service;
+use crate::proxy::local_reply::{self, Reply};
+use crate::proxy::pipeline;
+use crate::proxy::request_context::ResponseFlag;
 use crate::proxy::stream::Downstream;
 use crate::proxy::timeouts::TimeoutKind;
 use crate::proxy::tunnel;
@@ -47,12 +47,12 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: Downstream) {
     let wire = Line(Rc::new(RefCell::new(Wire::new(stream))));
     let ended = see_through(&connection, &wire.0).await;
     // Taken in any case: it knows the connection that holds it.
-    let switched = connection.switched.take();
+    let upgraded = connection.upgraded.take();
     match ended {
         Ended::Served(Ok(())) => {
-            if let (Some(switched), Some((stream, read))) = (switched, wire.cut()) {
+            if let (Some(upgraded), Some((stream, read))) = (upgraded, wire.cut()) {
                 // A tunnel is rare and its future large.
-                Box::pin(tunnel::take_over(switched, stream, read)).await;
+                Box::pin(tunnel::take_over(upgraded, stream, read)).await;
             }
         }
         Ended::Stalled => {}
@@ -87,7 +87,7 @@ impl Drop for Line {
 pub(super) fn time_out(connection: &Connection, stream: &mut Downstream, read: &[u8]) {
     stream.say(TIMED_OUT);
     let read = if read.is_empty() { stream.opening() } else { read };
-    rejected::note(connection, StatusCode::REQUEST_TIMEOUT, Flag::IdleTimeout, read);
+    rejected::note(connection, StatusCode::REQUEST_TIMEOUT, ResponseFlag::IdleTimeout, read);
 }
 
 enum Ended {
@@ -133,7 +133,7 @@ async fn converse(connection: &Rc<Connection>, wire: &Rc<RefCell<Wire>>) -> Resu
             Incoming::Http1(Arriving::new(wire))
         };
         connection.interims.begin(asked.is_1_1);
-        let mut handling = service::handle(connection, (parts, body));
+        let mut handling = pipeline::handle(connection, parts, body);
         let reply = poll_fn(|cx| match Pin::new(&mut handling).poll(cx) {
             Poll::Ready(reply) => Poll::Ready(Ok(reply)),
             Poll::Pending => wait(connection, wire, cx).map(Err),
@@ -148,7 +148,7 @@ async fn converse(connection: &Rc<Connection>, wire: &Rc<RefCell<Wire>>) -> Resu
             (sending, keeps) = Box::pin(replace(connection, wire, asked, (sending, broken))).await?;
         }
         buffer = sending.into_buffer();
-        if connection.has_switched() {
+        if connection.is_upgraded() {
             return Ok(());
         }
         let is_whole = poll_fn(|cx| wire.borrow_mut().poll_rest(cx)).await;
@@ -204,8 +204,8 @@ async fn replace(
     (sending, broken): (Sending<ResponseBody>, Broken),
 ) -> Result<(Sending<ResponseBody>, bool), Broken> {
     let Some((body, buffer)) = sending.into_unsent() else { return Err(broken) };
-    let Some(exchange) = body.into_broken() else { return Err(broken) };
-    let reply = Reply::from(answers::broken_off(exchange));
+    let Some(context) = body.into_broken() else { return Err(broken) };
+    let reply = local_reply::broken_off(context);
     let (mut sending, _, keeps) = begin(connection, wire, asked, reply, buffer);
     send(wire, &mut sending).await?;
     Ok((sending, keeps))
@@ -216,10 +216,9 @@ fn begin(
     connection: &Connection,
     wire: &RefCell<Wire>,
     mut asked: Asked,
-    Reply { response, ours, .. }: Reply,
+    Response { status, mut headers, mut body }: Reply,
     buffer: Vec<u8>,
 ) -> (Sending<ResponseBody>, HeaderMap, bool) {
-    let (parts, mut body) = response.into_parts();
     let mut outbox = Outbox::new(buffer);
     let mut wire = wire.borrow_mut();
     pass_interims(connection, &mut wire);
@@ -227,7 +226,7 @@ fn begin(
     asked.keeps &= !wire.is_closing();
     drop(wire);
     let Course { coding, has_body, keeps } =
-        answer::head(asked, (&parts, &ours), &body, &connection.worker.date, outbox.end());
+        answer::head(asked, (status, &mut headers), &body, &connection.worker.date, outbox.end());
     if !has_body {
         body.leave_out();
     }
@@ -235,18 +234,17 @@ fn begin(
     if !has_body {
         sending.without_body();
     }
-    let mut spare = parts.headers;
+    let mut spare = headers.into_spare();
     if spare.capacity() > MOST_KEPT_FIELDS {
         spare = HeaderMap::new();
     }
-    spare.clear();
     (sending, spare, keeps)
 }
 
 /// Answers what is no request, and closes.
 async fn refuse(connection: &Connection, wire: &RefCell<Wire>, malformed: Malformed) -> Result<(), Broken> {
     let status = answer::status_of(malformed);
-    rejected::note(connection, status, Flag::DownstreamProtocol, wire.borrow().unread());
+    rejected::note(connection, status, ResponseFlag::DownstreamProtocol, wire.borrow().unread());
     let mut outbox = Outbox::default();
     answer::malformed(status, &connection.worker.date, outbox.end());
     poll_fn(|cx| outbox.poll_write(&mut Writing(wire), cx)).await?;

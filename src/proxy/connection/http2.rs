@@ -11,16 +11,16 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Method, Request};
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
 use super::{Connection, rejected};
-use crate::proxy::answers;
-use crate::proxy::body::{Incoming, ResponseBody};
-use crate::proxy::service;
+use crate::proxy::body::Incoming;
+use crate::proxy::local_reply::{self, Reply};
+use crate::proxy::pipeline;
 use crate::proxy::stream::Downstream;
 use crate::proxy::timeouts::{RequestTimer, STREAMS_IN_WINDOW, TimeoutKind};
 
@@ -42,13 +42,13 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
     let handler = service_fn(move |request| {
         let (head, body) = Request::into_parts(request);
         let by_head = head.method == Method::HEAD;
-        let handling = service::handle(&asked, (head, Incoming::Http2(body)));
+        let handling = pipeline::handle(&asked, head, Incoming::Http2(body));
         async move {
-            let mut response = mended(handling.await.into_response()).await;
+            let mut reply = mended(handling.await).await;
             if by_head {
-                withhold_content(&mut response);
+                withhold_content(&mut reply);
             }
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(reply.into_http())
         }
     });
     let mut serving = http2::Builder::new(Streams(Rc::clone(&connection)))
@@ -83,15 +83,15 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
 }
 
 /// The response, or 502 where it has broken off already: once its head is sent, all that is left is to reset the stream.
-async fn mended(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
-    let broken = poll_fn(|cx| Poll::Ready(response.body_mut().look_ahead(cx))).await;
-    broken.map_or(response, answers::broken_off)
+async fn mended(mut reply: Reply) -> Reply {
+    let broken = poll_fn(|cx| Poll::Ready(reply.body.look_ahead(cx))).await;
+    broken.map_or(reply, local_reply::broken_off)
 }
 
 /// A response to HEAD has no content (RFC 9110 section 9.3.2), which hyper leaves to us.
-fn withhold_content(response: &mut Response<ResponseBody>) {
-    if let Some(length) = response.body_mut().withhold() {
-        response.headers_mut().entry(CONTENT_LENGTH).or_insert(HeaderValue::from(length));
+fn withhold_content(reply: &mut Reply) {
+    if let Some(length) = reply.body.withhold() {
+        reply.headers.map_mut().entry(CONTENT_LENGTH).or_insert(HeaderValue::from(length));
     }
 }
 

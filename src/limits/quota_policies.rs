@@ -14,7 +14,7 @@ use crate::rules::tariff::Cost;
 
 /// Beside the rules.
 #[derive(Debug)]
-pub(super) struct Policies {
+pub(super) struct QuotaPolicies {
     rules: Box<[OfRule]>,
     /// Names partitions without saying what they are.
     hasher: KeyHasher,
@@ -29,8 +29,8 @@ struct OfRule {
     partitioned: Option<Box<str>>,
 }
 
-impl Policies {
-    pub(super) fn of(rules: &[Rule], hasher: KeyHasher) -> Self {
+impl QuotaPolicies {
+    pub(super) fn new(rules: &[Rule], hasher: KeyHasher) -> Self {
         // The name of a counter is its own, whatever other names are derived.
         let taken = rules.iter().map(|rule| rule.counter().to_owned()).collect();
         let mut counters = Counters { taken, limits: HashMap::new(), permits: HashMap::new() };
@@ -137,7 +137,7 @@ mod tests {
             rule("a/s", &[Unit::Minute], None),
             rule("b", &[], Some(3)),
         ];
-        let all = Policies::of(&rules, KeyHasher::new([1, 2]));
+        let all = QuotaPolicies::new(&rules, KeyHasher::new([1, 2]));
         let policies = all.rules.iter().flat_map(|of_rule| of_rule.limits.iter().chain(&of_rule.permits));
         let names: Vec<_> = policies.map(Policy::name).collect();
         assert_eq!(names, ["a/s.2", "a/d", "a/d.2", "a/in_flight", "a/s", "b"]);
@@ -152,7 +152,7 @@ mod tests {
             rule
         };
         let rules = [sharing("a", None), sharing("b", Some(3)), sharing("c", Some(3))];
-        let all = Policies::of(&rules, KeyHasher::new([1, 2]));
+        let all = QuotaPolicies::new(&rules, KeyHasher::new([1, 2]));
         let names = |of_rule: &OfRule| -> Vec<String> {
             of_rule.limits.iter().chain(&of_rule.permits).map(|policy| policy.name().to_owned()).collect()
         };

@@ -12,9 +12,9 @@ use super::selection::Selected;
 use crate::identify::lookup::Ambiguity;
 use crate::identify::{Attributes, client_ip};
 
-/// Where a rule's limit is kept.
+/// A rule's limit in another service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remote {
+pub struct RemoteLimit {
     /// Position of the service among those of the configuration.
     pub service: usize,
     /// Where that is, for people.
@@ -60,19 +60,19 @@ pub enum OnError {
     Local,
 }
 
-/// A question for the service of a rule about one request.
+/// What the service of a rule is asked about one request.
 #[derive(Clone, Debug)]
-pub struct Ask {
-    /// Whose it is.
+pub struct RemoteQuery {
+    /// The rule.
     pub rule: RuleIndex,
-    /// Else the rule only looks on.
+    /// Else the rule is in shadow mode for the request.
     pub is_enforced: bool,
     /// Keys and values, in order.
     pub entries: Vec<(String, String)>,
     /// What the request costs.
     pub hits: u32,
-    /// What decides if there is no answer, with [`OnError::Local`].
-    pub otherwise: SmallVec<[Selected; 2]>,
+    /// What decides without a response, with [`OnError::Local`].
+    pub local_fallback: SmallVec<[Selected; 2]>,
 }
 
 impl OnError {
@@ -86,7 +86,7 @@ impl OnError {
     }
 }
 
-impl Remote {
+impl RemoteLimit {
     /// The descriptor of a request that matched by `route`; a part of `key` that is missing has an empty value.
     ///
     /// # Errors

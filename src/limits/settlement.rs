@@ -1,19 +1,15 @@
 //! What a request is charged once it is known how it ended.
 //!
-//! A [`Settlement`] travels with the exchange of a request that has something to settle, and every way an exchange
-//! can end comes by here: the head of an answer, a failure that we answer for, and the drop of the exchange,
-//! which is the last byte, a client that left, a body that broke off, or a panic. Nothing exists for requests
-//! whose rules know their price on arrival.
+//! A [`Settlement`] travels with a request that has something to settle, and every way a request can end comes by
+//! here: the head of a response, a failure in its place, and the end of both, which is the last byte, a client that
+//! left, a body that broke off, or a panic. Nothing exists for requests whose rules know their price on arrival.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 
-use super::forward::Failure;
-use super::limits::Limits;
-use super::timeouts::SetBy;
+use super::Limits;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
 use crate::limiter::reservation::{Reservation, Settled};
@@ -21,12 +17,11 @@ use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::grpc::{CallStatus, GrpcStatus};
 use crate::rules::rule::Action;
-use crate::rules::tariff::{self, Due, Ending, Tariff};
-use crate::upstream::error::Error as UpstreamError;
+use crate::rules::tariff::{Due, Ending, Tariff};
 
 /// The open reservations of one request.
 #[derive(Debug)]
-pub(super) struct Settlement {
+pub struct Settlement {
     policy: Arc<Policy>,
     open: SmallVec<[Open; 2]>,
     /// Held to the end.
@@ -54,7 +49,7 @@ struct Open {
 
 impl Settlement {
     /// What the request that `limits` let pass has to settle; `None` if nothing.
-    pub(super) fn of(limits: &Limits, policy: &Arc<Policy>) -> Option<Box<Self>> {
+    pub(super) fn new(limits: &Limits, policy: &Arc<Policy>) -> Option<Box<Self>> {
         let open: SmallVec<[Open; 2]> = limits
             .reservations()
             .map(|(position, selected, reservation)| Open {
@@ -75,15 +70,9 @@ impl Settlement {
         any.then(|| Box::new(Self { policy: Arc::clone(policy), open, permits, ended: false }))
     }
 
-    /// Whether it depends on more of the response than its status.
-    pub(super) fn reads_fields(&self) -> bool {
-        let reads = |open: &Open| tariff_of(&self.policy, open.rule).is_some_and(Tariff::reads_fields);
-        self.open.iter().any(reads)
-    }
-
     /// The end of the request is known, its bodies' octets and what is awaited of a gRPC `call` apart; tells `note` what
     /// became of which check.
-    pub(super) fn settle(
+    pub fn settle(
         &mut self,
         (ending, call): (&Ending<'_>, CallStatus),
         (limiter, now): (&Limiter, Timestamp),
@@ -111,7 +100,7 @@ impl Settlement {
     }
 
     /// The call that was awaited has ended with this status, or without any that we could see.
-    pub(super) fn settle_call(&mut self, status: Option<GrpcStatus>, (limiter, now): (&Limiter, Timestamp)) {
+    pub fn settle_call(&mut self, status: Option<GrpcStatus>, (limiter, now): (&Limiter, Timestamp)) {
         for open in &mut self.open {
             let Some(awaited) = open.awaited.take() else { continue };
             let Some(tariff) = tariff_of(&self.policy, open.rule) else { continue };
@@ -127,12 +116,12 @@ impl Settlement {
     }
 
     /// Whether a call is awaited.
-    pub(super) fn awaits_call(&self) -> bool {
+    pub fn awaits_call(&self) -> bool {
         self.open.iter().any(|open| open.awaited.is_some())
     }
 
     /// The exchange is over: so many octets were received and sent, and nothing more can become known.
-    pub(super) fn end(&mut self, received: u64, sent: u64, (limiter, now): (&Limiter, Timestamp)) {
+    pub fn end(&mut self, received: u64, sent: u64, (limiter, now): (&Limiter, Timestamp)) {
         if !self.ended {
             // There was no answer; who leaves early is not better off than who waits.
             self.settle((&Ending::Abandoned, CallStatus::None), (limiter, now), |_, _| {});
@@ -144,7 +133,7 @@ impl Settlement {
 
     /// At least so many octets have been received and sent; what they cost beyond what is charged already is
     /// charged.
-    pub(super) fn octets(
+    pub fn octets(
         &mut self,
         received: u64,
         sent: u64,
@@ -178,34 +167,6 @@ impl Open {
         self.free = units == 0;
         limiter.settle(&mut self.reservation, units, now)
     }
-}
-
-/// How a request ended that the upstream did not answer, and that was answered `status` in its place.
-pub(super) fn ending_of(failure: &Failure, status: StatusCode) -> Ending<'static> {
-    let failure = match failure {
-        // The client's doing: the upstream may be at work all the same.
-        Failure::Stalled
-        | Failure::BrokenRequest
-        | Failure::Late(SetBy::Client)
-        | Failure::TryLate(SetBy::Client) => return Ending::Abandoned,
-        Failure::NoRoute
-        | Failure::NoProtocol
-        | Failure::NoEndpoint
-        | Failure::Upstream(
-            UpstreamError::Connect(_) | UpstreamError::ConnectTimeout | UpstreamError::Overflow,
-        ) => tariff::Failure::Connect,
-        Failure::Upstream(UpstreamError::Reset(_)) | Failure::BrokenOff => tariff::Failure::Reset,
-        Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable => tariff::Failure::Malformed,
-        Failure::Late(SetBy::Configuration) | Failure::TryLate(SetBy::Configuration) => {
-            tariff::Failure::Timeout
-        }
-    };
-    Ending::Failed { status, failure }
-}
-
-/// How a request ended that the upstream answered.
-pub(super) fn ending_by(status: StatusCode, headers: &HeaderMap) -> Ending<'_> {
-    Ending::Answered { status, headers }
 }
 
 fn tariff_of(policy: &Policy, rule: RuleIndex) -> Option<&Tariff> {
