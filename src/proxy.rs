@@ -8,7 +8,6 @@ pub mod fallback;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 
-mod answers;
 mod body;
 mod connection;
 mod date;
@@ -21,8 +20,6 @@ mod headers;
 mod local_reply;
 mod pipeline;
 mod request_context;
-mod retry;
-mod service;
 mod stream;
 mod timeouts;
 mod tunnel;
@@ -36,7 +33,6 @@ use arc_swap::ArcSwap;
 
 use self::elastic::Elastic;
 use self::fallback::Fallbacks;
-use self::view::View;
 use self::worker::Worker;
 pub use self::worker::run;
 use crate::clock::Clock;

@@ -16,7 +16,7 @@ use circles::largest_circles;
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 29] = [
+const TABLE: [(&str, &[&str]); 30] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -102,7 +102,10 @@ const TABLE: [(&str, &[&str]); 29] = [
             "tls",
         ],
     ),
-    ("limits", &["headers", "remote", "engine", "rules", "limiter", "throttle", "response", "telemetry", "clock"]),
+    (
+        "limits",
+        &["headers", "remote", "engine", "rules", "limiter", "throttle", "response", "telemetry", "clock"],
+    ),
     // Text in, text out: what it imports has readers there.
     ("import", &["rls"]),
     // Its documents and decisions need no more than the core: see `what_decides_for_envoy_is_pure_but_for_its_doors`.

@@ -3,7 +3,7 @@
 mod incoming;
 mod replay;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::mem;

@@ -20,7 +20,7 @@ pub(super) use self::handshakes::Handshakes;
 use self::opening::Opening;
 use super::Worker;
 use super::headers::{self, Hop, PeerTls};
-use super::request_context::Upgraded;
+use super::request_context::UpgradedRequest;
 use super::stream::Downstream;
 use super::timeouts::{ConnectionTimer, RequestTimer};
 use crate::http1::interim::Interims;
@@ -63,7 +63,7 @@ pub(super) struct Connection {
     /// Interim responses to the request under way, where the connection has one at a time.
     pub(super) interims: Interims,
     /// What the connection is to become when its last answer is out.
-    upgraded: RefCell<Option<Upgraded>>,
+    upgraded: RefCell<Option<UpgradedRequest>>,
     /// The stream that left HTTP last, until its task for what goes to the client is known.
     leaving: RefCell<Option<Sending>>,
 }
@@ -142,7 +142,7 @@ impl Connection {
 
 impl Connection {
     /// The response being sent is the last of HTTP.
-    pub(super) fn upgrade(&self, upgraded: Upgraded) {
+    pub(super) fn upgrade(&self, upgraded: UpgradedRequest) {
         self.upgraded.replace(Some(upgraded));
     }
 

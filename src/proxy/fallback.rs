@@ -162,9 +162,7 @@ impl IncomingRequest<'_> {
     /// Over HTTP/2 a body needs no length.
     fn has_body(&self) -> bool {
         let headers = &self.head.headers;
-        headers.contains_key(CONTENT_LENGTH)
-            || headers.contains_key(TRANSFER_ENCODING)
-            || self.has_body
+        headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING) || self.has_body
     }
 
     fn key(&self, headers: &Headers) -> CacheKey {
@@ -182,8 +180,7 @@ impl IncomingRequest<'_> {
             client: client.ip,
             peer_is_trusted: client.peer_is_trusted,
             chain_is_trusted: client_ip::is_vouched_for(client, &self.head.headers, trusted),
-            certificate: certified
-                .map(|tls| tls.forwarded.as_ref().map_or(&[][..], |told| told.as_bytes())),
+            certificate: certified.map(|tls| tls.forwarded.as_ref().map_or(&[][..], |told| told.as_bytes())),
         };
         CacheKey::new(&request, headers)
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use self::attempt::attempt;
 pub(super) use self::attempt::AttemptResult;
+use self::attempt::attempt;
 use self::plan::RetryPlan;
 use super::body::RequestBody;
 use super::failure::Failure;

@@ -1,8 +1,8 @@
 //! What is taken off and put on as messages pass: hop-by-hop fields, forwarding fields, the request's identity.
 
 pub(super) mod connect;
-pub(super) mod overrides;
 pub(super) mod identity;
+pub(super) mod overrides;
 
 mod flags;
 
@@ -11,9 +11,9 @@ use std::net::IpAddr;
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
-use self::overrides::RequestOverrides;
 use self::flags::Once;
 pub(super) use self::flags::{RequestHeaderFlags, validate};
+use self::overrides::RequestOverrides;
 use crate::headers::{FieldLines, Headers, remove_hop_by_hop};
 use crate::http1::content_length;
 use crate::http1::head::lists;
@@ -202,7 +202,11 @@ pub(super) fn settle_length(head: &mut request::Parts) -> Result<(), Unacceptabl
 
 /// Takes off what a request says of a client's certificate, unless its peer is `believed`. Before rules look at it, since
 /// they may count by any header.
-pub(super) fn sanitize_certificate(headers: &mut HeaderMap, flags: RequestHeaderFlags, believed: impl FnOnce() -> bool) {
+pub(super) fn sanitize_certificate(
+    headers: &mut HeaderMap,
+    flags: RequestHeaderFlags,
+    believed: impl FnOnce() -> bool,
+) {
     if flags.client_cert && !believed() {
         headers.remove(X_FORWARDED_CLIENT_CERT);
     }
@@ -259,7 +263,8 @@ pub(super) fn prepare_request(
     if flags.imitations {
         identity::remove_imitations(headers);
     }
-    let overrides = if flags.overrides { overrides::take_overrides(headers, hop.client.is_internal) } else { None };
+    let overrides =
+        if flags.overrides { overrides::take_overrides(headers, hop.client.is_internal) } else { None };
     forward(headers, flags, hop, apart);
     if let Some(upgrade) = &upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
@@ -271,7 +276,12 @@ pub(super) fn prepare_request(
 }
 
 /// Says on whose behalf a request comes.
-fn forward(headers: &mut HeaderMap, flags: RequestHeaderFlags, hop: &Hop<'_>, mut apart: Option<&mut FieldLines>) {
+fn forward(
+    headers: &mut HeaderMap,
+    flags: RequestHeaderFlags,
+    hop: &Hop<'_>,
+    mut apart: Option<&mut FieldLines>,
+) {
     let mut set = |headers: &mut HeaderMap, is_given: bool, name: HeaderName, value: &[u8]| match &mut apart {
         Some(raw) if !is_given => raw.push(name.as_str().as_bytes(), value),
         _ => {

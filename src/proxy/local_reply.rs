@@ -97,7 +97,8 @@ pub(super) fn denied(
             send(context, LocalReply { status, flag, headers: headers.clone().into(), body }, pending)
         }
         Denial::Ambiguous(ambiguity) => {
-            let (status, body) = (StatusCode::BAD_REQUEST, &Bytes::from_static(ambiguous(ambiguity).as_bytes()));
+            let (status, body) =
+                (StatusCode::BAD_REQUEST, &Bytes::from_static(ambiguous(ambiguity).as_bytes()));
             send(context, LocalReply { status, flag, headers: plain_text(), body }, pending)
         }
     }

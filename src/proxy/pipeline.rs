@@ -10,12 +10,11 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode, request};
 use hyper::body::Body as _;
 
-use super::View;
 use super::body::{Incoming, RequestBody, ResponseBody};
 use super::connection::Connection;
 use super::decide::{self, CachedFallbacks};
-use super::fallback::IncomingRequest;
 use super::failure::Failure;
+use super::fallback::IncomingRequest;
 use super::finish;
 use super::forward::{AttemptResult, forward, response_timeout};
 use super::grpc;
@@ -25,6 +24,7 @@ use super::local_reply::{self, PendingBody, Reply, closing_if, is_last};
 use super::request_context::{LogRecord, RequestContext, ResponseFlag};
 use super::timeouts::Timeout;
 use super::tunnel;
+use super::view::View;
 use crate::engine::Policy;
 use crate::headers::{FieldLines, Response};
 use crate::identify::{self, Attributes, client_ip};
@@ -108,33 +108,8 @@ pub(super) fn handle(
     context.settlement = pending.settlement(&view.limits);
     let prepared = prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
     let expectation = flags.expectation();
-    ResponseFuture::Forwarding(Box::pin(async move {
-        let Prepared { mut request, overrides } = prepared;
-        let request::Parts { method, headers, .. } = &mut request.head;
-        let limits = match decide::resolve(&view.limits, &mut context, &mut pending, delay, headers).await {
-            Ok(limits) => limits,
-            Err(rejected) => {
-                let unread = PendingBody::new(expectation, body);
-                let cached = cached.take(rejected.rule);
-                return local_reply::rejected_remotely(
-                    context,
-                    &view.limits,
-                    &rejected,
-                    cached,
-                    method,
-                    unread,
-                );
-            }
-        };
-        apply_client_deadline(&mut context, headers);
-        let (upstream, overrides) = (upstream.as_deref(), overrides.as_deref());
-        let body = RequestBody::new(body, &mut context, response_timeout(upstream, overrides));
-        let result = forward(upstream, &mut context, &mut request, body, overrides).await;
-        record_load(&context, &view.policy, &result);
-        let mut reply = respond(context, upstream, limits, result);
-        limits.write(&mut reply.headers, &view.limits);
-        reply
-    }))
+    let passed = Passed { view, context, pending, delay, cached, upstream, prepared, body, expectation };
+    ResponseFuture::Forwarding(Box::pin(passed.forward()))
 }
 
 /// Admits a request, unless it is shed: its timer starts, and it is counted from now on. One for a stream that is to leave
@@ -200,11 +175,7 @@ fn set_client(context: &mut RequestContext, ip: IpAddr, ipv6_prefix: u8) {
 }
 
 /// Has the selected limits decide, and counts what rules without limits have decided.
-fn check(
-    view: &limits::View,
-    selection: Selection,
-    now: Timestamp,
-) -> Result<Pending, (RuleIndex, Denial)> {
+fn check(view: &limits::View, selection: Selection, now: Timestamp) -> Result<Pending, (RuleIndex, Denial)> {
     match selection {
         Selection::Exempt(rule) => {
             view.record(rule, DecisionOutcome::Exempt);
@@ -289,6 +260,54 @@ fn prepare(
 fn can_serialize_directly(context: &RequestContext, pending: &Pending, upstream: Option<&Upstream>) -> bool {
     let by_http1 = upstream.is_some_and(|upstream| !upstream.settings().http2 && !context.is_grpc);
     by_http1 && context.log.is_none() && !pending.is_remote()
+}
+
+/// A request that the limits counted here let pass.
+struct Passed {
+    view: Rc<View>,
+    context: Box<RequestContext>,
+    pending: Pending,
+    delay: Option<Duration>,
+    /// Its responses should another service reject it.
+    cached: CachedFallbacks,
+    upstream: Option<Rc<Upstream>>,
+    prepared: Prepared,
+    body: Incoming,
+    expectation: Expectation,
+}
+
+impl Passed {
+    /// Waits until all limits let the request pass, and forwards it.
+    async fn forward(self) -> Reply {
+        let Self { view, mut context, mut pending, delay, cached, upstream, prepared, body, expectation } =
+            self;
+        let Prepared { mut request, overrides } = prepared;
+        let request::Parts { method, headers, .. } = &mut request.head;
+        let view = &view;
+        let limits = match decide::resolve(&view.limits, &mut context, &mut pending, delay, headers).await {
+            Ok(limits) => limits,
+            Err(rejected) => {
+                let unread = PendingBody::new(expectation, body);
+                let cached = cached.take(rejected.rule);
+                return local_reply::rejected_remotely(
+                    context,
+                    &view.limits,
+                    &rejected,
+                    cached,
+                    method,
+                    unread,
+                );
+            }
+        };
+        apply_client_deadline(&mut context, headers);
+        let (upstream, overrides) = (upstream.as_deref(), overrides.as_deref());
+        let body = RequestBody::new(body, &mut context, response_timeout(upstream, overrides));
+        let result = forward(upstream, &mut context, &mut request, body, overrides).await;
+        record_load(&context, &view.policy, &result);
+        let mut reply = respond(context, upstream, limits, result);
+        limits.write(&mut reply.headers, &view.limits);
+        reply
+    }
 }
 
 /// A gRPC call waits for its response no longer than its client does. Of other requests the deadline only matters for what

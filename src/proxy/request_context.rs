@@ -84,7 +84,7 @@ pub(super) struct UploadProgress {
 
 /// A tunnel that begins when the client has its response.
 #[derive(Debug)]
-pub(super) struct Upgraded {
+pub(super) struct UpgradedRequest {
     /// The far end.
     pub(super) upstream: Tunnel,
     /// The request that asked for it.

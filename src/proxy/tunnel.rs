@@ -4,7 +4,7 @@
 
 mod counted;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use self::counted::Account;
 use super::connection::Connection;
 use super::finish;
-use super::request_context::{RequestContext, Upgraded};
+use super::request_context::{RequestContext, UpgradedRequest};
 use super::stream::Downstream;
 use super::timeouts::{RequestTimer, TimeoutKind};
 use crate::upstream::tunnel::Tunnel;
@@ -29,19 +29,19 @@ use crate::upstream::tunnel::Tunnel;
 pub(super) fn start(mut context: Box<RequestContext>, upstream: Tunnel) {
     let connection = Rc::clone(&context.connection);
     match context.upgrade.stream.take() {
-        Some(stream) => begin(&connection, stream, Upgraded { upstream, context }),
-        None => connection.upgrade(Upgraded { upstream, context }),
+        Some(stream) => begin(&connection, stream, UpgradedRequest { upstream, context }),
+        None => connection.upgrade(UpgradedRequest { upstream, context }),
     }
 }
 
 /// Carries bytes both ways over a client's connection, of which `read` has been read already.
-pub(super) async fn take_over(upgraded: Upgraded, mut downstream: Downstream, read: Bytes) {
+pub(super) async fn take_over(upgraded: UpgradedRequest, mut downstream: Downstream, read: Bytes) {
     downstream.unread(&read);
     carry(upgraded, downstream, None).await;
 }
 
 /// Carries bytes both ways over a stream of HTTP/2, as soon as its answer is out.
-fn begin(connection: &Connection, stream: OnUpgrade, upgraded: Upgraded) {
+fn begin(connection: &Connection, stream: OnUpgrade, upgraded: UpgradedRequest) {
     let timer = Rc::clone(&upgraded.context.timer);
     let sending = connection.leave_http();
     drop(tokio::task::spawn_local(async move {
@@ -59,11 +59,11 @@ fn begin(connection: &Connection, stream: OnUpgrade, upgraded: Upgraded) {
 /// Carries bytes both ways until both sides have ended, either breaks off, or nothing has moved for the upstream's
 /// idle timeout.
 async fn carry(
-    upgraded: Upgraded,
+    upgraded: UpgradedRequest,
     downstream: impl AsyncRead + AsyncWrite + Unpin,
     mut reply: Option<Reply>,
 ) {
-    let Upgraded { mut upstream, context } = upgraded;
+    let UpgradedRequest { mut upstream, context } = upgraded;
     let timer = Rc::clone(&context.timer);
     let (mut account, mut downstream) = Account::open(context, downstream);
     let carried = {

@@ -13,7 +13,7 @@ use tokio::task::{JoinError, JoinSet};
 use super::connection::{self, Handshakes, ListenerSettings};
 use super::date::Date;
 use super::elastic::Load;
-use super::headers::{RequestHeaderFlags, Hop};
+use super::headers::{Hop, RequestHeaderFlags};
 use super::timeouts::{ConnectionTimeouts, SlowClock, TICK};
 use super::view::View;
 use super::{Generation, Shared};

@@ -102,7 +102,11 @@ pub(in crate::proxy) async fn attempt(
 
 /// A request may ask to leave HTTP only where the upstream allows it (over HTTP/2: SETTINGS_ENABLE_CONNECT_PROTOCOL). Else
 /// it fails for a client that requires it; for others it is sent without.
-async fn ensure_extended_connect(context: &RequestContext, head: &mut request::Parts, line: &Line) -> Result<(), Failure> {
+async fn ensure_extended_connect(
+    context: &RequestContext,
+    head: &mut request::Parts,
+    line: &Line,
+) -> Result<(), Failure> {
     if or_timeout(&context.timer, pin!(line.can_switch())).await? {
         return Ok(());
     }

@@ -6,7 +6,8 @@
 use http::{HeaderValue, Version, request};
 
 use super::{
-    Expectation, Unacceptable, overrides, has_good_target, identity, is_chunked, names_one_host, validate_fields,
+    Expectation, Unacceptable, has_good_target, identity, is_chunked, names_one_host, overrides,
+    validate_fields,
 };
 use crate::headers::is_hop_by_hop;
 use crate::identify::forwarded;
@@ -38,7 +39,10 @@ impl RequestHeaderFlags {
 ///
 /// # Errors
 /// Why the request cannot be passed on.
-pub(in crate::proxy) fn validate(head: &request::Parts, most_fields: u32) -> Result<RequestHeaderFlags, Unacceptable> {
+pub(in crate::proxy) fn validate(
+    head: &request::Parts,
+    most_fields: u32,
+) -> Result<RequestHeaderFlags, Unacceptable> {
     if head.version == Version::HTTP_2 {
         validate_fields(&head.headers, most_fields)?;
     }

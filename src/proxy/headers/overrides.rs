@@ -63,7 +63,10 @@ pub(in crate::proxy) fn is_override(name: &str) -> bool {
 }
 
 /// Takes all of these off; answers what they say, if the request is `internal`.
-pub(in crate::proxy) fn take_overrides(headers: &mut HeaderMap, internal: bool) -> Option<Box<RequestOverrides>> {
+pub(in crate::proxy) fn take_overrides(
+    headers: &mut HeaderMap,
+    internal: bool,
+) -> Option<Box<RequestOverrides>> {
     let overrides = internal.then(|| Box::new(read(headers)));
     for name in OVERRIDES {
         headers.remove(name);

@@ -12,8 +12,8 @@ use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::proxy::headers::X_REQUEST_ID;
 use crate::rules::RuleIndex;
 use crate::rules::matcher::Match;
-use crate::telemetry::spans::context::Context;
 use crate::telemetry::spans::Tracer;
+use crate::telemetry::spans::context::Context;
 
 #[derive(Debug, Default)]
 pub(in crate::proxy) struct LogRecord {
