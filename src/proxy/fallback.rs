@@ -113,7 +113,7 @@ impl Fallbacks {
     /// Prepares to store the response to a request that passed `limits`.
     pub(super) fn record(
         &self,
-        limits: &Pending,
+        pending: &Pending,
         request: IncomingRequest<'_>,
         now: Timestamp,
     ) -> Option<Box<Recorder>> {
@@ -122,10 +122,10 @@ impl Fallbacks {
             return None;
         }
         // A service may have another response for what is marked as over a limit.
-        if limits.so_far().marking().next().is_some() {
+        if pending.so_far().marking().next().is_some() {
             return None;
         }
-        let takings: Vec<_> = limits
+        let takings: Vec<_> = pending
             .rules()
             .filter_map(|rule| self.memory(rule))
             .filter_map(|memory| {
