@@ -28,6 +28,7 @@ pub mod snapshot;
 pub mod telemetry;
 pub mod throttle;
 pub mod tls;
+pub mod transport;
 pub mod upstream;
 pub mod watch;
 pub mod worker;

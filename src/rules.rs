@@ -5,6 +5,7 @@
 //! be read in two ways is refused where that would decide over a `deny` or a limit. Pure; a rule set is compiled
 //! once per configuration and never changes.
 
+pub mod attribute;
 pub mod enforce;
 pub mod grpc;
 pub mod key;
@@ -28,9 +29,10 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
+use self::attribute::Incomplete;
 use self::index::Index;
-use self::key::Incomplete;
-use self::matcher::{Match, Route};
+use self::matcher::Match;
+use self::pattern::Route;
 use self::plan::Planned;
 pub use self::plan::meter_specs;
 use self::remote_limit::RemoteQuery;

@@ -90,10 +90,16 @@ fn changes_of_rule(old: &Rule, new: &Rule, keeps: bool, parts: &mut Vec<String>)
     }
     match (&old.action, &new.action) {
         (Action::Limit(old), Action::Limit(new)) => changes_of_limits(old, new, keeps, parts),
-        (Action::Limit(_), _) => parts.push(format!("limit → {}; {DROPPED}", summary(new))),
-        (_, Action::Limit(_)) => parts.push(format!("{} → {}", action(&old.action), summary(new))),
-        (old, new) if action(old) != action(new) => parts.push(format!("{} → {}", action(old), action(new))),
-        _ => {}
+        (Action::Limit(_), Action::Allow | Action::Deny) => {
+            parts.push(format!("limit → {}; {DROPPED}", summary(new)));
+        }
+        (Action::Allow | Action::Deny, Action::Limit(_)) => {
+            parts.push(format!("{} → {}", action(&old.action), summary(new)));
+        }
+        (Action::Allow, Action::Allow) | (Action::Deny, Action::Deny) => {}
+        (Action::Allow, Action::Deny) | (Action::Deny, Action::Allow) => {
+            parts.push(format!("{} → {}", action(&old.action), action(&new.action)));
+        }
     }
 }
 

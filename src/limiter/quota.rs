@@ -180,8 +180,7 @@ pub(super) struct Span {
 pub struct Quota {
     interval: u64,
     tolerance: u64,
-    /// Windows need no exact spacing: here a fixed one keeps the number of its zone, a sliding one how finely it
-    /// looks.
+    /// Windows need no exact spacing, and keep their [`Params`] here.
     interval_part: u32,
     tolerance_part: u32,
     count: NonZeroU32,
@@ -191,6 +190,17 @@ pub struct Quota {
     shares: NonZeroU16,
     unit: Unit,
     algorithm: Algorithm,
+}
+
+/// What an algorithm goes by beside a limit and a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Params {
+    /// Nothing.
+    None,
+    /// The calendar of this time zone.
+    Calendar(Zone),
+    /// So many sub-windows of its window: 1 unless it is precise.
+    SubWindows(u8),
 }
 
 /// How long a key that was refused is refused everything.
@@ -260,7 +270,7 @@ impl Quota {
                     unit: limit.period.unit,
                     algorithm,
                 };
-                Ok(quota.detailed(0))
+                Ok(quota.with(Params::None))
             }
             _ => Err(QuotaError::TooSlow),
         }
@@ -300,27 +310,51 @@ impl Quota {
             false => None,
         };
         let raised = Self::new(self.algorithm, Limit::new(margin.raise(count)?, period), burst).ok()?;
-        Some(raised.detailed(self.interval_part))
+        Some(raised.with(self.params()))
     }
 
     /// The same with its windows at the marks of `zone`; nothing for what is no fixed window.
     pub fn in_zone(self, zone: Zone) -> Option<Self> {
-        (self.algorithm == Algorithm::FixedWindow).then(|| self.detailed(zone.number().into()))
+        matches!(self.params(), Params::Calendar(_)).then(|| self.with(Params::Calendar(zone)))
     }
 
     /// The same looked at in so many sub-windows; nothing for what is no sliding window, or not among
     /// [`PRECISIONS`].
     pub fn with_precision(self, windows: u8) -> Option<Self> {
-        let can = self.algorithm == Algorithm::SlidingWindow && PRECISIONS.contains(&windows);
-        can.then(|| self.detailed(windows.into()))
+        let can = matches!(self.params(), Params::SubWindows(_)) && PRECISIONS.contains(&windows);
+        can.then(|| self.with(Params::SubWindows(windows)))
     }
 
-    /// What a window keeps where spaced requests have their remainders; for others nothing.
-    fn detailed(self, detail: u32) -> Self {
+    /// The same with `params`, which are of its algorithm's kind.
+    fn with(self, params: Params) -> Self {
+        let packed = match params {
+            Params::None => 0,
+            Params::Calendar(zone) => zone.number().into(),
+            Params::SubWindows(windows) => u32::from(windows).saturating_sub(1),
+        };
         if self.algorithm.has_burst() {
             self
         } else {
-            Self { interval_part: detail, tolerance_part: 0, ..self }
+            Self { interval_part: packed, tolerance_part: 0, ..self }
+        }
+    }
+
+    /// What it goes by beside a limit and a burst.
+    pub fn params(&self) -> Params {
+        match self.algorithm {
+            Algorithm::FixedWindow => {
+                Params::Calendar(Zone::of_number(u16::try_from(self.interval_part).unwrap_or(0)))
+            }
+            Algorithm::SlidingWindow => {
+                Params::SubWindows(u8::try_from(self.interval_part).unwrap_or(0).saturating_add(1))
+            }
+            Algorithm::Gcra
+            | Algorithm::TokenBucket
+            | Algorithm::RefillBucket
+            | Algorithm::LeakyBucket
+            | Algorithm::SlidingLog
+            | Algorithm::InFlight
+            | Algorithm::Ban => Params::None,
         }
     }
 
@@ -349,7 +383,7 @@ impl Quota {
             shares: prices.full(),
             ..self
         };
-        Ok((stretched.detailed(self.interval_part), prices))
+        Ok((stretched.with(self.params()), prices))
     }
 
     /// How it is counted.
@@ -388,26 +422,32 @@ impl Quota {
 
     /// By whose calendar a fixed window goes.
     pub fn zone(&self) -> Zone {
-        match self.algorithm {
-            Algorithm::FixedWindow => Zone::of_number(u16::try_from(self.interval_part).unwrap_or(0)),
-            _ => Zone::UTC,
+        match self.params() {
+            Params::Calendar(zone) => zone,
+            Params::None | Params::SubWindows(_) => Zone::UTC,
         }
     }
 
     /// In how many sub-windows a sliding window looks: 1 unless it is precise.
     pub fn precision(&self) -> u8 {
-        match self.algorithm {
-            Algorithm::SlidingWindow => u8::try_from(self.interval_part).unwrap_or(1).max(1),
-            _ => 1,
+        match self.params() {
+            Params::SubWindows(windows) => windows,
+            Params::None | Params::Calendar(_) => 1,
         }
     }
 
     /// Whether it counts by what happened when, and its counters want a history.
     pub const fn looks_back(&self) -> bool {
         match self.algorithm {
-            Algorithm::SlidingWindow => self.interval_part > 1,
+            Algorithm::SlidingWindow => self.interval_part > 0,
             Algorithm::SlidingLog => true,
-            _ => false,
+            Algorithm::Gcra
+            | Algorithm::TokenBucket
+            | Algorithm::RefillBucket
+            | Algorithm::LeakyBucket
+            | Algorithm::FixedWindow
+            | Algorithm::InFlight
+            | Algorithm::Ban => false,
         }
     }
 

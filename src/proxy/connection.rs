@@ -1,7 +1,6 @@
 //! One client's connection, whatever it speaks: HTTP/1.1 or HTTP/2, until either side has had enough.
 
 mod arrival;
-mod handshakes;
 pub(super) mod http1;
 mod http2;
 mod opening;
@@ -16,7 +15,6 @@ use http::{HeaderValue, Version};
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 
-pub(super) use self::handshakes::Handshakes;
 use self::opening::Opening;
 use super::Worker;
 use super::headers::{self, Hop, PeerTls};

@@ -110,6 +110,7 @@ const fn ambiguous(ambiguity: Ambiguity) -> &'static str {
         Ambiguity::Repeated => {
             "bad request: a header, cookie or query parameter that may be given once has several values\n"
         }
+        Ambiguity::Spaced => "bad request: a cookie's value has a space and another cookie behind it\n",
         Ambiguity::Quoted => "bad request: a cookie opens a quote and does not close it\n",
         Ambiguity::Unreadable => "bad request: the token cannot be read\n",
     }

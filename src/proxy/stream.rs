@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::timeouts::{ConnectionTimer, TimeoutKind};
 use crate::http1::inbox::Source;
-use crate::listener::transport::Transport;
+use crate::transport::Transport;
 use crate::upstream::stream::poll_write_together;
 
 /// How much of an unread request is thrown away so that the connection can be used again.

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
 use tokio::task::{JoinError, JoinSet};
 
-use super::connection::{self, Handshakes, ListenerSettings};
+use super::connection::{self, ListenerSettings};
 use super::date::Date;
 use super::elastic::Load;
 use super::headers::{Hop, RequestHeaderFlags};
@@ -21,6 +21,7 @@ use crate::drain::Phase;
 use crate::listener::socket::Socket;
 use crate::listener::{self, Accepted};
 use crate::telemetry::metrics::WorkerMetrics;
+use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::worker::Unfinished;
 
 /// Slow-clock ticks in a second.
@@ -38,7 +39,7 @@ pub(super) struct Worker {
     pub(super) random: RefCell<fastrand::Rng>,
     pub(super) load: Arc<Load>,
     /// The TLS handshakes in progress, by listener.
-    pub(super) handshakes: Box<[Handshakes]>,
+    pub(super) handshakes: Box<[HandshakeLimiter]>,
 }
 
 /// Serves `sockets` (beside their settings) on this thread until the drain is over.
@@ -113,7 +114,7 @@ async fn keep_time(worker: Rc<Worker>) {
         interval.tick().await;
         worker.slow_clock.tick();
         worker.date.renew(worker.shared.clock.civil_now());
-        worker.handshakes.iter().for_each(Handshakes::tick);
+        worker.handshakes.iter().for_each(HandshakeLimiter::tick);
         worker.view().upstreams.iter().for_each(|upstream| upstream.tick());
         if tick % TICKS_PER_SECOND == 0 {
             worker.view().upstreams.iter().for_each(|upstream| upstream.age());
@@ -135,7 +136,7 @@ impl Worker {
             view: RefCell::new(Rc::new(view)),
             random: RefCell::new(fastrand::Rng::new()),
             load: shared.elastic.worker(),
-            handshakes: shared.generation.load().tls.iter().map(|_| Handshakes::default()).collect(),
+            handshakes: shared.generation.load().tls.iter().map(|_| HandshakeLimiter::default()).collect(),
             shared,
         }
     }

@@ -7,7 +7,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use super::key::{KeyPart, encoded_octets};
+use super::attribute::{Attribute, Incomplete};
+use super::pattern::Route;
 use crate::identify::lookup::Ambiguity;
 use crate::identify::{Attributes, cookie};
 use crate::limiter::key::{KeyHash, KeyHasher};
@@ -22,7 +23,7 @@ const DEFAULT: u16 = u16::MAX;
 #[derive(Debug)]
 pub struct Plans {
     /// What is looked up: a part whose value is a text.
-    pub of: KeyPart,
+    pub of: Attribute,
     /// Who is on which plan.
     pub members: Arc<Members>,
     /// The plan of everybody else.
@@ -77,14 +78,16 @@ impl Plans {
 
     fn number(&self, request: &Attributes<'_>) -> Result<Option<u16>, Ambiguity> {
         let default = self.default.as_ref().map(|_| DEFAULT);
-        let encoded = match &self.of {
-            // Members are written as the service has them.
-            KeyPart::Cookie(name) => {
-                cookie::decoded(request.headers, name)?.map(|value| encoded_octets(&value))
-            }
-            of => of.encoded(request)?,
-        };
-        Ok(encoded.and_then(|encoded| self.members.number(&encoded)).or(default))
+        // Members are written as the service has them.
+        if let Attribute::Cookie(name) = &self.of {
+            let value = cookie::decoded(request.headers, name)?;
+            return Ok(value.and_then(|value| self.members.number(&value)).or(default));
+        }
+        match self.of.read(request, Route(""), |value| self.members.number(value)) {
+            Ok(number) => Ok(number.or(default)),
+            Err(Incomplete::Missing) => Ok(default),
+            Err(Incomplete::Ambiguous(ambiguity)) => Err(ambiguity),
+        }
     }
 }
 
@@ -113,8 +116,8 @@ impl Members {
         self.names.iter().map(|name| &**name).zip(counts)
     }
 
-    fn number(&self, encoded: &[u8]) -> Option<u16> {
-        let at = self.hashes.binary_search(&self.hasher.hash(encoded)).ok()?;
+    fn number(&self, member: &[u8]) -> Option<u16> {
+        let at = self.hashes.binary_search(&self.hasher.hash(member)).ok()?;
         self.plans.get(at).copied()
     }
 }
@@ -149,7 +152,7 @@ impl Roll {
         };
         let order = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         let number = u16::try_from(number).unwrap_or(DEFAULT - 1);
-        self.members.push((self.hasher.hash(&encoded_octets(member.as_bytes())), order, number));
+        self.members.push((self.hasher.hash(member.as_bytes()), order, number));
         Ok(())
     }
 

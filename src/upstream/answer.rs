@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
-use super::endpoint::UnderWay;
 use super::http1::streaming::Streaming;
-use super::http2;
+use super::http2::streaming::Streaming as Http2Streaming;
+use super::in_flight::InFlight;
 use super::tunnel::{Tunnel, Way};
 
 /// A streamed answer.
@@ -17,7 +17,7 @@ use super::tunnel::{Tunnel, Way};
 pub struct Answer<B> {
     source: Source<B>,
     /// The request is under way until this is gone.
-    held: Option<UnderWay>,
+    held: Option<InFlight>,
 }
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ enum Source<B> {
     /// The connection, or the stream, is no longer one of HTTP.
     Switched(Way),
     /// Dropped before the answer has ended, it resets its stream.
-    Http2(Box<http2::streaming::Streaming>),
+    Http2(Box<Http2Streaming>),
     Echo(Box<Echo<B>>),
 }
 
@@ -61,7 +61,7 @@ impl<B> Answer<B> {
         }
     }
 
-    pub(super) fn http2(streaming: http2::streaming::Streaming) -> Self {
+    pub(super) fn http2(streaming: Http2Streaming) -> Self {
         Self::of(Source::Http2(Box::new(streaming)))
     }
 
@@ -77,7 +77,7 @@ impl<B> Answer<B> {
 
     /// Keeps `held` until all of the answer has come from the upstream, however long its client takes to read it, and all of
     /// the request has been sent.
-    pub(super) fn hold(&mut self, held: Option<UnderWay>) {
+    pub(super) fn hold(&mut self, held: Option<InFlight>) {
         let held = match &self.source {
             Source::Streaming(streaming) => held.and_then(|held| streaming.hold(held)),
             _ => held,

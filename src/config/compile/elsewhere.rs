@@ -10,7 +10,8 @@ use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw::List as _;
 use crate::config::{defaults, raw};
 use crate::remote::service::Settings;
-use crate::rules::key::{KeyPart, KeyTemplate};
+use crate::rules::attribute::Attribute;
+use crate::rules::key::KeyTemplate;
 use crate::rules::remote_limit::{Entry, OnError, RemoteLimit};
 use crate::rules::rule::Throttle;
 
@@ -67,7 +68,7 @@ fn usual(rule: &str, key: &KeyTemplate) -> Vec<Entry> {
     if key.0.is_empty() {
         return vec![Entry::Fixed { key: "generic_key".into(), value: rule.into() }];
     }
-    let part = |(part, of): (usize, &KeyPart)| Entry::Part { key: of.entry_key().into(), part };
+    let part = |(part, of): (usize, &Attribute)| Entry::Part { key: of.entry_key().into(), part };
     key.0.iter().enumerate().map(part).collect()
 }
 

@@ -173,7 +173,7 @@ fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Repo
 
 /// Right only if it is meant: the other rules never get their turn.
 fn note_on_everybody(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<'_>) {
-    if !matching::holds_for_all(matcher) || raw.except.is_some() {
+    if !matcher.holds_for_all() || raw.except.is_some() {
         return;
     }
     match raw.action.unwrap_or_default() {

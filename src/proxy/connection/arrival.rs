@@ -10,16 +10,16 @@ use std::task::Poll;
 use http::HeaderValue;
 use tokio_rustls::server::TlsStream;
 
-use super::handshakes::Lost;
 use super::{Connection, ListenerSettings};
 use crate::identify::certificate::Certificate;
 use crate::listener::preamble;
-use crate::listener::transport::Transport;
 use crate::listener::{Accepted, ProxyProtocol};
 use crate::proxy::headers::{self, PeerTls};
 use crate::telemetry::metrics::{Handshake, Preamble};
+use crate::tls::handshake_limiter::Aborted;
 use crate::tls::identity::Identity;
 use crate::tls::server::{Failure, Server, Session};
+use crate::transport::Transport;
 
 /// Gets a connection ready for HTTP, and notes what that has told of the client; `None` if it is to be closed.
 pub(super) async fn arrive(
@@ -79,10 +79,10 @@ async fn secured(
     connection.worker.metrics.handshake(settings.listener, handshake);
     let (stream, session) = shaken.ok()?;
     connection.tls = Some(Box::new(session.identity.map_or_else(PeerTls::default, of_client)));
-    Some(Transport::Tls(Box::new(stream)))
+    Some(stream.into())
 }
 
-/// A handshake, once the client has begun it and there is a place for it.
+/// A handshake, once the client has begun it and there is a permit for it.
 async fn shake(
     connection: &Connection,
     settings: ListenerSettings,
@@ -90,18 +90,18 @@ async fn shake(
     stream: Transport,
 ) -> Result<(TlsStream<Transport>, Session), Failure> {
     let worker = &connection.worker;
-    let all = worker.handshakes.get(settings.listener).ok_or(Failure::Other)?;
+    let limiter = worker.handshakes.get(settings.listener).ok_or(Failure::Other)?;
     in_time(connection, poll_fn(|cx| stream.poll_begun(cx))).await.ok_or(Failure::TimedOut)?;
-    let place = {
+    let permit = {
         let _waiting = worker.metrics.handshake_waits(settings.listener);
-        let taking = Box::pin(all.take(server.settings().handshakes));
-        in_time(connection, taking).await.ok_or(Failure::Crowded)?
+        let acquiring = Box::pin(limiter.acquire(server.settings().handshakes));
+        in_time(connection, acquiring).await.ok_or(Failure::Crowded)?
     };
-    let _under_way = worker.metrics.handshake_begins(settings.listener);
-    let shaking = Box::pin(place.keep(Box::pin(server.accept(stream))));
-    match in_time(connection, shaking).await {
+    let _in_flight = worker.metrics.handshake_begins(settings.listener);
+    let handshake = Box::pin(permit.run(Box::pin(server.accept(stream))));
+    match in_time(connection, handshake).await {
         Some(Ok(shaken)) => shaken,
-        Some(Err(Lost)) => Err(Failure::Crowded),
+        Some(Err(Aborted)) => Err(Failure::Crowded),
         None => Err(Failure::TimedOut),
     }
 }

@@ -14,7 +14,7 @@ fn members(all: &[(&str, &str)]) -> Result<Members, Vec<Twice>> {
 
 fn plans(all: &[(&str, &str)], default: Option<&str>) -> Plans {
     let members = Arc::new(members(all).unwrap());
-    Plans { of: KeyPart::Header(KEY), members, default: default.map(Into::into) }
+    Plans { of: Attribute::Header(KEY), members, default: default.map(Into::into) }
 }
 
 /// The plan of a request with these lines of the header.

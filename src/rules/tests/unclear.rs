@@ -6,8 +6,9 @@ use super::*;
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::percent::Percent;
 use crate::rules::enforce::Enforce;
-use crate::rules::matcher::OnPlan;
+use crate::rules::matcher::Condition;
 use crate::rules::membership::{Plans, Roll};
+use crate::rules::pattern::HeaderPattern;
 use crate::rules::rule::Throttle;
 
 /// What became of a request by the rule at 0.
@@ -35,7 +36,7 @@ fn became(bound: &Bound, keys: &[&'static str]) -> Became {
 
 fn by_key(change: impl FnOnce(&mut Limiting)) -> Bound {
     let mut limiting = Limiting {
-        key: KeyTemplate([KeyPart::Header(API_KEY)].into()),
+        key: KeyTemplate([Attribute::Header(API_KEY)].into()),
         limits: [RuleLimit::from(quota())].into(),
         ..Limiting::default()
     };
@@ -79,9 +80,10 @@ fn for_plan(wanted: &str, excepted: bool, action: Action) -> Bound {
     let mut roll = Roll::new([3, 5]);
     [("a", "slow"), ("b", "fast")].iter().for_each(|(key, plan)| roll.add(key, plan).unwrap());
     let members = Arc::new(roll.close().unwrap());
-    let plans = Arc::new(Plans { of: KeyPart::Header(API_KEY), members, default: None });
-    let plan = Some(Box::new(OnPlan { plans, any: [wanted.into()].into() }));
-    let matcher = Matcher { plan, ..Matcher::default() };
+    let plans = Arc::new(Plans { of: Attribute::Header(API_KEY), members, default: None });
+    let any = [HeaderPattern::Exact(wanted.into())].into();
+    let conditions = [Condition { attribute: Attribute::Plan(plans), any }].into();
+    let matcher = Matcher { conditions, ..Matcher::default() };
     let (matcher, except) =
         if excepted { (Matcher::default(), [matcher].into()) } else { (matcher, Box::default()) };
     bound(vec![Rule { name: "a".into(), matcher, except, action, domain: None }])

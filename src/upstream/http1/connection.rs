@@ -16,8 +16,8 @@ use crate::http1::length::{self, Piece};
 use crate::http1::malformed::Malformed;
 use crate::http1::sending::Failure;
 use crate::telemetry::metrics::EndpointMetrics;
+use crate::transport::Transport;
 use crate::upstream::error::Error;
-use crate::upstream::transport::Transport;
 
 /// An open connection. Dropped, it is closed. It is handed on with every request, so it lives in a box.
 #[derive(Debug)]

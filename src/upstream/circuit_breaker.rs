@@ -1,7 +1,7 @@
-//! How much of an upstream may be under way at once, all workers together.
+//! The circuit breaker of an upstream: how many connections, requests and retries may be in flight, all workers together.
 //!
-//! Whoever takes a place takes it at once or not at all: there is no moment between looking and taking, so no number
-//! is ever above its limit. Requests over HTTP/1 each have a connection of their own, so where no fewer requests
+//! A permit is acquired at once or not at all: there is no moment between looking and taking, so no number is ever above
+//! its limit. Requests over HTTP/1 each have a connection of their own, so where no fewer requests
 //! than connections are allowed nobody counts them.
 
 mod shares;
@@ -15,9 +15,9 @@ use tokio::sync::Semaphore;
 use self::shares::Shares;
 use super::settings::Limits;
 
-/// The places of one upstream.
+/// The limits of one upstream, and how much of each is in use.
 #[derive(Debug)]
-pub(super) struct Breaker {
+pub(super) struct CircuitBreaker {
     /// A permit goes with each open connection.
     pub(super) connections: Arc<Semaphore>,
     pending: Gauge,
@@ -34,7 +34,7 @@ pub(super) struct Breaker {
 
 /// What can be full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Resource {
     /// Waiting for a connection.
     Pending,
     /// Being under way.
@@ -59,22 +59,22 @@ pub(super) enum Full {
 #[repr(align(128))]
 struct Gauge {
     used: AtomicU32,
-    most: u32,
+    max: u32,
 }
 
-/// A place that is taken, until this is dropped.
+/// One unit of a resource, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Taken {
-    breaker: Arc<Breaker>,
-    place: Place,
+pub(super) struct Permit {
+    breaker: Arc<CircuitBreaker>,
+    resource: Resource,
     /// Where the client's requests are counted, if they are.
     client: Option<usize>,
 }
 
-impl Breaker {
+impl CircuitBreaker {
     /// Nothing under way yet. With `shares_connections`, requests do not need a connection each.
     pub(super) fn new(limits: Limits, counts_requests: bool, shares_connections: bool) -> Arc<Self> {
-        let gauge = |most| Gauge { used: AtomicU32::new(0), most };
+        let gauge = |max| Gauge { used: AtomicU32::new(0), max };
         let counts_requests = counts_requests || limits.requests < limits.connections;
         let capacity =
             if shares_connections { limits.requests } else { limits.requests.min(limits.connections) };
@@ -105,67 +105,71 @@ impl Breaker {
 
     /// Whether more than half of what can be served at once is in flight.
     pub(super) fn is_scarce(&self) -> bool {
-        self.used(Place::Request) > self.capacity / 2
+        self.used(Resource::Request) > self.capacity / 2
     }
 
-    /// Takes a place for a request of `client`; `is_bounded` says whether `requests` counts for it.
+    /// Acquires a permit for a request of `client`; `is_bounded` says whether `requests` counts for it.
     ///
-    /// The client's count is raised first and the decision taken together with the place. So neither bound is ever
+    /// The client's count is raised first and the decision taken together with the permit. So neither bound is ever
     /// exceeded, and a request that does not fit takes nothing away from other clients meanwhile.
-    pub(super) fn take_request(self: &Arc<Self>, client: IpAddr, is_bounded: bool) -> Result<Taken, Full> {
-        let most = if is_bounded { self.requests.most } else { u32::MAX };
+    pub(super) fn acquire_request(
+        self: &Arc<Self>,
+        client: IpAddr,
+        is_bounded: bool,
+    ) -> Result<Permit, Full> {
+        let max = if is_bounded { self.requests.max } else { u32::MAX };
         let counted = self.shares.as_ref().map(|shares| (shares, shares.add(client)));
         let fits = |used: u32| counted.is_none_or(|(shares, (_, own))| shares.allows(own, used));
-        let more = |used: u32| (used < most && fits(used)).then(|| used.saturating_add(1));
+        let more = |used: u32| (used < max && fits(used)).then(|| used.saturating_add(1));
         match self.requests.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(_) => {
                 let client = counted.map(|(_, (slot, _))| slot);
-                Ok(Taken { breaker: Arc::clone(self), place: Place::Request, client })
+                Ok(Permit { breaker: Arc::clone(self), resource: Resource::Request, client })
             }
             Err(used) => {
                 counted.inspect(|(shares, (slot, _))| shares.remove(*slot));
-                Err(if used < most { Full::Share } else { Full::Requests })
+                Err(if used < max { Full::Share } else { Full::Requests })
             }
         }
     }
 
-    /// Takes a place; `None` if there is none.
-    pub(super) fn take(self: &Arc<Self>, place: Place) -> Option<Taken> {
-        self.take_one_of(place, self.gauge(place).most)
+    /// Acquires a permit; `None` if there is none.
+    pub(super) fn acquire(self: &Arc<Self>, resource: Resource) -> Option<Permit> {
+        self.acquire_one_of(resource, self.gauge(resource).max)
     }
 
-    /// Takes a place where a retry may be one of so many.
-    pub(super) fn take_retry(self: &Arc<Self>, share: u32) -> Option<Taken> {
-        self.take_one_of(Place::Retry, self.retries.most.max(share))
+    /// Acquires a permit for a retry, which may be one of `share` where that is more than the limit.
+    pub(super) fn acquire_retry(self: &Arc<Self>, share: u32) -> Option<Permit> {
+        self.acquire_one_of(Resource::Retry, self.retries.max.max(share))
     }
 
-    /// How many places are taken.
-    pub(super) fn used(&self, place: Place) -> u32 {
-        self.gauge(place).used.load(Ordering::Relaxed)
+    /// How many permits are in use.
+    pub(super) fn used(&self, resource: Resource) -> u32 {
+        self.gauge(resource).used.load(Ordering::Relaxed)
     }
 
-    fn take_one_of(self: &Arc<Self>, place: Place, most: u32) -> Option<Taken> {
-        let more = |used: u32| (used < most).then(|| used.saturating_add(1));
-        self.gauge(place).used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Taken { breaker: Arc::clone(self), place, client: None })
+    fn acquire_one_of(self: &Arc<Self>, resource: Resource, max: u32) -> Option<Permit> {
+        let more = |used: u32| (used < max).then(|| used.saturating_add(1));
+        self.gauge(resource).used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Permit { breaker: Arc::clone(self), resource, client: None })
     }
 
-    const fn gauge(&self, place: Place) -> &Gauge {
-        match place {
-            Place::Pending => &self.pending,
-            Place::Request => &self.requests,
-            Place::Retry => &self.retries,
-            Place::OverShare => &self.over_share,
+    const fn gauge(&self, resource: Resource) -> &Gauge {
+        match resource {
+            Resource::Pending => &self.pending,
+            Resource::Request => &self.requests,
+            Resource::Retry => &self.retries,
+            Resource::OverShare => &self.over_share,
         }
     }
 }
 
-impl Drop for Taken {
+impl Drop for Permit {
     fn drop(&mut self) {
         if let (Some(shares), Some(slot)) = (&self.breaker.shares, self.client) {
             shares.remove(slot);
         }
-        self.breaker.gauge(self.place).used.fetch_sub(1, Ordering::Relaxed);
+        self.breaker.gauge(self.resource).used.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

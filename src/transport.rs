@@ -1,16 +1,24 @@
-//! What bytes of a client come through.
+//! What the bytes of a connection come through, a client's or an endpoint's.
 //!
 //! A closed set, so that the plain case costs a comparison and no more.
 
+mod rewound;
+mod tls;
+
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::server::TlsStream;
+use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
+use tokio_rustls::{client, server};
+
+use self::rewound::Rewound;
+use self::tls::Tls;
 
 /// A connection, whatever carries it.
 #[derive(Debug)]
@@ -20,20 +28,30 @@ pub enum Transport {
     /// From a process of this machine.
     Unix(UnixStream),
     /// Encrypted, over another.
-    Tls(Box<TlsStream<Self>>),
+    Tls(Box<Tls>),
     /// Another of which more was read than belonged to its preamble.
     Rewound(Box<Rewound>),
 }
 
-/// Bytes to be read again, and what follows them.
-#[derive(Debug)]
-pub struct Rewound {
-    again: Vec<u8>,
-    read: usize,
-    rest: Transport,
-}
-
 impl Transport {
+    /// A connection over the network, on which small writes do not wait for acknowledgements of earlier ones.
+    ///
+    /// # Errors
+    /// Whatever the system says about it.
+    pub async fn connect_tcp(address: impl ToSocketAddrs) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self::Tcp(stream))
+    }
+
+    /// A connection to a socket in the file system.
+    ///
+    /// # Errors
+    /// Whatever the system says about it.
+    pub async fn connect_unix(path: &Path) -> io::Result<Self> {
+        UnixStream::connect(path).await.map(Self::Unix)
+    }
+
     /// `rest`, with `again` before it.
     pub fn rewound(again: Vec<u8>, rest: Self) -> Self {
         if again.is_empty() { rest } else { Self::Rewound(Box::new(Rewound { again, read: 0, rest })) }
@@ -58,6 +76,30 @@ impl Transport {
         }
     }
 
+    /// Whether nothing has come, not even the end, as far as we have been told. Asks the system only if there is
+    /// something to be read.
+    pub fn is_quiet(&mut self) -> bool {
+        let read = match self {
+            Self::Tcp(stream) => stream.try_read(&mut [0]),
+            Self::Unix(stream) => stream.try_read(&mut [0]),
+            Self::Tls(stream) => return stream.is_quiet(),
+            Self::Rewound(stream) => return stream.again.is_empty() && stream.rest.is_quiet(),
+        };
+        read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// The same as far as the system knows, which we may not have been told yet.
+    pub fn is_quiet_by_now(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit()];
+        let peeked = match self {
+            Self::Tcp(stream) => SockRef::from(stream).peek(&mut byte),
+            Self::Unix(stream) => SockRef::from(stream).peek(&mut byte),
+            Self::Tls(stream) => return stream.inner().is_quiet_by_now(),
+            Self::Rewound(stream) => return stream.again.is_empty() && stream.rest.is_quiet_by_now(),
+        };
+        peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// Has small answers not wait for the client's acknowledgement of earlier ones.
     pub fn set_nodelay(&self) {
         if let Self::Tcp(stream) = self {
@@ -77,19 +119,15 @@ impl Transport {
     }
 }
 
-impl Rewound {
-    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let again = self.again.get(self.read..).unwrap_or_default();
-        if again.is_empty() {
-            return Pin::new(&mut self.rest).poll_read(cx, buffer);
-        }
-        let length = again.len().min(buffer.remaining());
-        buffer.put_slice(&again[..length]);
-        self.read += length;
-        if self.read == self.again.len() {
-            (self.again, self.read) = (Vec::new(), 0);
-        }
-        Poll::Ready(Ok(()))
+impl From<server::TlsStream<Self>> for Transport {
+    fn from(stream: server::TlsStream<Self>) -> Self {
+        Self::Tls(Box::new(Tls(stream.into())))
+    }
+}
+
+impl From<client::TlsStream<Self>> for Transport {
+    fn from(stream: client::TlsStream<Self>) -> Self {
+        Self::Tls(Box::new(Tls(stream.into())))
     }
 }
 
@@ -102,7 +140,7 @@ impl AsyncRead for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buffer),
+            Self::Tls(stream) => Pin::new(&mut stream.0).poll_read(cx, buffer),
             Self::Rewound(stream) => stream.poll_read(cx, buffer),
         }
     }
@@ -113,7 +151,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(&mut stream.0).poll_write(cx, bytes),
             Self::Rewound(stream) => Pin::new(&mut stream.rest).poll_write(cx, bytes),
         }
     }
@@ -126,7 +164,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(cx, parts),
+            Self::Tls(stream) => Pin::new(&mut stream.0).poll_write_vectored(cx, parts),
             Self::Rewound(stream) => Pin::new(&mut stream.rest).poll_write_vectored(cx, parts),
         }
     }
@@ -135,7 +173,7 @@ impl AsyncWrite for Transport {
         match self {
             Self::Tcp(stream) => stream.is_write_vectored(),
             Self::Unix(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.0.is_write_vectored(),
             Self::Rewound(stream) => stream.rest.is_write_vectored(),
         }
     }
@@ -144,7 +182,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(&mut stream.0).poll_flush(cx),
             Self::Rewound(stream) => Pin::new(&mut stream.rest).poll_flush(cx),
         }
     }
@@ -153,7 +191,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(&mut stream.0).poll_shutdown(cx),
             Self::Rewound(stream) => Pin::new(&mut stream.rest).poll_shutdown(cx),
         }
     }

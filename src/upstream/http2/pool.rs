@@ -11,17 +11,17 @@ use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::offer::Offer;
+use super::peer_settings::PeerSettings;
 use crate::telemetry::metrics::EndpointMetrics;
+use crate::transport::Transport;
 use crate::upstream::error::Error;
-use crate::upstream::transport::Transport;
 
 /// Connections per worker and endpoint; beyond that, requests wait for a stream to end.
-const MOST_LINES: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 /// Requests on a connection even where the endpoint would take more: one connection is one core there.
-const MOST_STREAMS: usize = 1000;
+const MAX_STREAMS: usize = 1000;
 /// Requests without an answer in a row that make a connection one that is not used for others.
-const MOST_SILENT: u32 = 5;
+const MAX_UNANSWERED: u32 = 5;
 /// What the endpoint may send of one answer, and of all on a connection, before we have passed it on. The second
 /// is large, since what one slow client leaves must not hold up the others.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -29,12 +29,12 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 /// What is kept of a request that the endpoint does not take.
 const SEND_BUFFER: usize = 256 * 1024;
 /// The fields of an answer may take this much.
-const LARGEST_HEAD: u32 = 64 * 1024;
+const MAX_HEADER_LIST: u32 = 64 * 1024;
 
 /// The connections of one worker to one endpoint.
 #[derive(Debug)]
-pub(in crate::upstream) struct Lines {
-    lines: RefCell<Vec<Rc<Line>>>,
+pub(in crate::upstream) struct Pool {
+    connections: RefCell<Vec<Rc<Connection>>>,
     connecting: tokio::sync::Mutex<()>,
     /// Attempts to connect that failed, and how the last one did.
     failed: Cell<u64>,
@@ -45,11 +45,11 @@ pub(in crate::upstream) struct Lines {
 
 /// One connection.
 #[derive(Debug)]
-struct Line {
+struct Connection {
     sender: SendRequest<Bytes>,
     /// Whether streams may leave HTTP.
-    offer: Offer,
-    under_way: Cell<usize>,
+    settings: PeerSettings,
+    in_flight: Cell<usize>,
     /// Requests given up without an answer since the last answer.
     silent: Cell<u32>,
     gone: Cell<bool>,
@@ -57,19 +57,19 @@ struct Line {
     unused: Cell<u64>,
 }
 
-/// A place on a connection, for one request.
+/// Room for one stream on a connection, until this is dropped.
 #[derive(Debug)]
-pub(in crate::upstream) struct Taken {
-    line: Rc<Line>,
+pub(in crate::upstream) struct StreamPermit {
+    connection: Rc<Connection>,
     asked: Cell<bool>,
     answered: Cell<bool>,
 }
 
-impl Lines {
+impl Pool {
     /// None yet; unused ones are kept for `keep_for` seconds.
     pub(in crate::upstream) fn new(keep_for: u64, metrics: &Rc<EndpointMetrics>) -> Self {
         Self {
-            lines: RefCell::default(),
+            connections: RefCell::default(),
             connecting: tokio::sync::Mutex::default(),
             failed: Cell::new(0),
             last_failure: Cell::new(io::ErrorKind::Other),
@@ -78,25 +78,25 @@ impl Lines {
         }
     }
 
-    /// A place on a connection with room, on a new one that `connect` makes, or where there are enough, on the one
+    /// A place on a connection with room, on a new one that `open` makes, or where there are enough, on the one
     /// with the fewest requests.
-    pub(in crate::upstream) async fn take(
+    pub(in crate::upstream) async fn acquire(
         &self,
-        connect: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
-    ) -> Result<Taken, Error> {
-        if let Some(taken) = self.free() {
-            return Ok(taken);
+        open: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
+    ) -> Result<StreamPermit, Error> {
+        if let Some(permit) = self.try_acquire() {
+            return Ok(permit);
         }
         let failed = self.failed.get();
         let _turn = self.connecting.lock().await;
-        if let Some(taken) = self.free() {
-            return Ok(taken);
+        if let Some(permit) = self.try_acquire() {
+            return Ok(permit);
         }
         if self.failed.get() != failed {
             return Err(Error::Connect(self.last_failure.get().into()));
         }
-        match self.open(connect).await {
-            Ok(line) => Ok(Taken::of(&line)),
+        match self.open_connection(open).await {
+            Ok(connection) => Ok(StreamPermit::of(&connection)),
             // Ours to say, and for each request anew.
             Err(Error::Overflow) => Err(Error::Overflow),
             Err(error) => {
@@ -113,111 +113,112 @@ impl Lines {
 
     /// Lets go of all that have no request.
     pub(in crate::upstream) fn close_unused(&self) {
-        self.lines.borrow_mut().retain(|line| line.under_way.get() > 0);
+        self.connections.borrow_mut().retain(|connection| connection.in_flight.get() > 0);
     }
 
     /// A second has passed: connections that were unused for too long are closed.
     pub(in crate::upstream) fn age(&self) {
-        self.lines.borrow_mut().retain(|line| {
-            let unused = if line.under_way.get() > 0 { 0 } else { line.unused.get().saturating_add(1) };
-            line.unused.set(unused);
-            !line.gone.get() && unused <= self.keep_for
+        self.connections.borrow_mut().retain(|connection| {
+            let unused =
+                if connection.in_flight.get() > 0 { 0 } else { connection.unused.get().saturating_add(1) };
+            connection.unused.set(unused);
+            !connection.gone.get() && unused <= self.keep_for
         });
     }
 
     /// A place on a connection that there is.
-    pub(in crate::upstream) fn free(&self) -> Option<Taken> {
-        let mut lines = self.lines.borrow_mut();
-        lines.retain(|line| !line.gone.get());
-        let with_room = lines.iter().find(|line| line.has_room());
-        let chosen = with_room.or_else(|| match lines.len() {
-            MOST_LINES.. => lines.iter().min_by_key(|line| line.under_way.get()),
+    pub(in crate::upstream) fn try_acquire(&self) -> Option<StreamPermit> {
+        let mut connections = self.connections.borrow_mut();
+        connections.retain(|connection| !connection.gone.get());
+        let with_room = connections.iter().find(|connection| connection.has_room());
+        let chosen = with_room.or_else(|| match connections.len() {
+            MAX_CONNECTIONS.. => connections.iter().min_by_key(|connection| connection.in_flight.get()),
             _ => None,
         });
-        chosen.map(Taken::of)
+        chosen.map(StreamPermit::of)
     }
 
-    async fn open(
+    async fn open_connection(
         &self,
-        connect: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
-    ) -> Result<Rc<Line>, Error> {
-        let (transport, permit) = connect().await?;
-        let (sender, mut connection) = Builder::new()
+        open: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
+    ) -> Result<Rc<Connection>, Error> {
+        let (transport, permit) = open().await?;
+        let (sender, mut driver) = Builder::new()
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buffer_size(SEND_BUFFER)
-            .max_header_list_size(LARGEST_HEAD)
+            .max_header_list_size(MAX_HEADER_LIST)
             .handshake(transport)
             .await
             .map_err(|error| Error::Reset(super::into_io(error)))?;
-        let line = Rc::new(Line {
+        let connection = Rc::new(Connection {
             sender,
-            offer: Offer::new(connection.ping_pong()),
-            under_way: Cell::new(0),
+            settings: PeerSettings::new(driver.ping_pong()),
+            in_flight: Cell::new(0),
             silent: Cell::new(0),
             gone: Cell::new(false),
             unused: Cell::new(0),
         });
-        let (open, watched) = (Open::new(&self.metrics, permit), Rc::downgrade(&line));
+        let (open, watched) = (Open::new(&self.metrics, permit), Rc::downgrade(&connection));
         drop(tokio::task::spawn_local(async move {
             let _open = open;
-            if let Err(error) = connection.await {
+            if let Err(error) = driver.await {
                 tracing::debug!(%error, "upstream connection ended");
             }
-            watched.upgrade().inspect(|line| line.gone.set(true));
+            watched.upgrade().inspect(|connection| connection.gone.set(true));
         }));
-        self.lines.borrow_mut().push(Rc::clone(&line));
-        Ok(line)
+        self.connections.borrow_mut().push(Rc::clone(&connection));
+        Ok(connection)
     }
 }
 
-impl Line {
+impl Connection {
     fn has_room(&self) -> bool {
-        self.under_way.get() < self.sender.current_max_send_streams().clamp(1, MOST_STREAMS)
+        self.in_flight.get() < self.sender.current_max_send_streams().clamp(1, MAX_STREAMS)
     }
 }
 
-impl Taken {
-    fn of(line: &Rc<Line>) -> Self {
-        line.under_way.set(line.under_way.get().saturating_add(1));
-        line.unused.set(0);
-        Self { line: Rc::clone(line), asked: Cell::new(false), answered: Cell::new(false) }
+impl StreamPermit {
+    fn of(connection: &Rc<Connection>) -> Self {
+        connection.in_flight.set(connection.in_flight.get().saturating_add(1));
+        connection.unused.set(0);
+        Self { connection: Rc::clone(connection), asked: Cell::new(false), answered: Cell::new(false) }
     }
 
     /// The connection's way to open a stream.
     pub(super) fn sender(&self) -> SendRequest<Bytes> {
         self.asked.set(true);
-        self.line.sender.clone()
+        self.connection.sender.clone()
     }
 
     /// Whether the other side lets streams leave HTTP; where its connection is gone, that will be seen when it is used.
-    pub(in crate::upstream) async fn offers_switches(&self) -> bool {
-        self.line.offer.stands(&self.line.sender).await.unwrap_or(true)
+    pub(in crate::upstream) async fn allows_extended_connect(&self) -> bool {
+        self.connection.settings.allow_extended_connect(&self.connection.sender).await.unwrap_or(true)
     }
 
     /// An answer has come: the connection is alive.
     pub(super) fn answered(&self) {
-        self.line.offer.is_known();
+        self.connection.settings.note_received();
         self.answered.set(true);
-        self.line.silent.set(0);
+        self.connection.silent.set(0);
     }
 
     /// The connection takes no more requests.
     pub(super) fn retire(&self) {
-        self.line.gone.set(true);
+        self.connection.gone.set(true);
     }
 }
 
-impl Drop for Taken {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
-        let line = &self.line;
-        line.under_way.set(line.under_way.get().saturating_sub(1));
+        let connection = &self.connection;
+        connection.in_flight.set(connection.in_flight.get().saturating_sub(1));
         if self.asked.get() && !self.answered.get() {
-            line.silent.set(line.silent.get().saturating_add(1));
-            if line.silent.get() >= MOST_SILENT {
+            connection.silent.set(connection.silent.get().saturating_add(1));
+            if connection.silent.get() >= MAX_UNANSWERED {
                 // What is under way may still be answered; others are better off elsewhere.
-                line.gone.set(true);
+                connection.gone.set(true);
             }
         }
     }

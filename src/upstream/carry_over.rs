@@ -6,31 +6,12 @@
 
 use std::sync::Arc;
 
-use super::cluster::{Cluster, Hosts};
-use super::host::{FAILED_CHECK, Host, Target};
-use super::outliers::Ejections;
+use super::host::{FAILED_CHECK, Host, Hosts, Target};
 use super::settings::Settings;
 
-/// How an upstream begins.
-#[derive(Debug)]
-pub(super) struct Heritage {
-    pub(super) hosts: Hosts,
-    pub(super) ejections: Ejections,
-}
-
-/// How one with these settings begins, after `before` if there is one.
-pub(super) fn of(settings: &Settings, before: Option<&Cluster>) -> Heritage {
-    let Some(before) = before else {
-        return Heritage { hosts: hosts(settings, &[], false), ejections: Ejections::default() };
-    };
-    // Held while flags are read: who is let in now, or left out, is so in both places.
-    let ejections = before.ejections.lock();
-    let hosts = hosts(settings, &before.hosts(), before.settings().health_check.is_some());
-    let ejections = ejections.of_those(&hosts, settings.outliers.as_ref());
-    Heritage { hosts, ejections }
-}
-
-fn hosts(settings: &Settings, before: &[Arc<Host>], were_checked: bool) -> Hosts {
+/// The hosts that an upstream with these settings begins with, after one that had those of `before`; `were_checked` says
+/// whether it checked them.
+pub(super) fn hosts(settings: &Settings, before: &[Arc<Host>], were_checked: bool) -> Hosts {
     let again = |host: &Arc<Host>| {
         let host = host.again(were_checked);
         if settings.health_check.is_none() {

@@ -13,13 +13,13 @@ const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// What a request asked for that became an extended CONNECT.
 #[derive(Debug)]
-pub(in crate::upstream) struct Switch {
+pub(in crate::upstream) struct ExtendedConnect {
     protocol: HeaderValue,
     /// The client's, to be answered in HTTP/1.1; HTTP/2 has none (RFC 8441 section 5).
     key: Option<HeaderValue>,
 }
 
-impl Switch {
+impl ExtendedConnect {
     /// Turns a request with `upgrade` into an extended CONNECT; `None` for one without.
     pub(super) fn take<B>(request: &mut Request<B>) -> Option<Self> {
         let protocol = request.headers_mut().remove(UPGRADE)?;
@@ -57,14 +57,14 @@ mod tests {
 
     use super::*;
 
-    fn asked(key: &str) -> (Request<()>, Switch) {
+    fn asked(key: &str) -> (Request<()>, ExtendedConnect) {
         let request = Request::get("http://a.test/chat").header("upgrade", "websocket");
         let mut request = request.header("sec-websocket-key", key).body(()).unwrap();
-        let switch = Switch::take(&mut request).unwrap();
+        let switch = ExtendedConnect::take(&mut request).unwrap();
         (request, switch)
     }
 
-    fn answered(switch: Switch, status: u16) -> (bool, response::Parts) {
+    fn answered(switch: ExtendedConnect, status: u16) -> (bool, response::Parts) {
         let answer = Response::builder().status(status).header("content-length", "0").body(()).unwrap();
         let mut head = answer.into_parts().0;
         (switch.answered(&mut head), head)
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(request.method(), Method::CONNECT);
         assert_eq!(request.extensions().get::<Protocol>().unwrap().as_str(), "websocket");
         assert!(request.headers().is_empty());
-        assert!(Switch::take(&mut Request::new(())).is_none());
+        assert!(ExtendedConnect::take(&mut Request::new(())).is_none());
     }
 
     #[test]

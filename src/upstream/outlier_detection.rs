@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::cluster::{Cluster, TICK};
 use super::host::{EJECTED, Host};
 use super::settings::Outliers;
+
+/// How often ejected endpoints are looked at.
+pub(super) const TICK: Duration = Duration::from_millis(100);
 
 /// The endpoints that have been ejected lately, by address.
 #[derive(Debug, Default)]
@@ -27,13 +29,13 @@ struct Ejection {
 
 impl Ejections {
     /// Those of `hosts`, as far as `outliers` leaves so many out at once; the others are let in.
-    pub(super) fn of_those(&self, hosts: &[Arc<Host>], outliers: Option<&Outliers>) -> Self {
-        let most = outliers.map_or(0, |outliers| most(outliers, hosts.len()));
+    pub(super) fn carried_over(&self, hosts: &[Arc<Host>], outliers: Option<&Outliers>) -> Self {
+        let max = outliers.map_or(0, |outliers| max_ejected(outliers, hosts.len()));
         let mut ejected: usize = 0;
         let one = |host: &Arc<Host>| {
             let ejection = self.0.get(&host.name).filter(|_| outliers.is_some());
             if host.is(EJECTED) {
-                if ejection.is_some() && ejected < most {
+                if ejection.is_some() && ejected < max {
                     ejected = ejected.saturating_add(1);
                 } else {
                     host.lower(EJECTED);
@@ -43,60 +45,31 @@ impl Ejections {
         };
         Self(hosts.iter().filter_map(one).collect())
     }
-}
 
-impl Cluster {
-    /// A request to `host` went well or did not.
-    pub(super) fn note_outcome(&self, host: &Arc<Host>, is_good: bool) {
-        let Some(outliers) = &self.settings().outliers else { return };
-        if is_good {
-            // Read first: hosts that do well share nothing that is written.
-            if host.failures.load(Ordering::Relaxed) != 0 {
-                host.failures.store(0, Ordering::Relaxed);
-            }
-            return;
-        }
-        let failures = host.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        if failures >= outliers.failures && !host.is(EJECTED) {
-            self.eject(host);
-        }
-    }
-
-    fn eject(&self, host: &Arc<Host>) {
-        let Some(outliers) = &self.settings().outliers else { return };
-        // One at a time: the share is exact.
-        let mut ejections = self.ejections.lock();
-        let hosts = self.hosts();
+    /// Leaves `host` out, one of `hosts`, and says for how long; `None` where as many are left out as may be, or it is
+    /// already.
+    pub(super) fn eject(
+        &mut self,
+        host: &Host,
+        hosts: &[Arc<Host>],
+        outliers: &Outliers,
+    ) -> Option<Duration> {
         let ejected = hosts.iter().filter(|host| host.is(EJECTED)).count();
-        if ejected >= most(outliers, hosts.len()) || !host.raise(EJECTED) {
-            return;
+        if ejected >= max_ejected(outliers, hosts.len()) || !host.raise(EJECTED) {
+            return None;
         }
         host.failures.store(0, Ordering::Relaxed);
-        let ejection = ejections.0.entry(host.name.clone()).or_insert(Ejection { times: 0, left: 0 });
+        let ejection = self.0.entry(host.name.clone()).or_insert(Ejection { times: 0, left: 0 });
         ejection.times = ejection.times.saturating_add(1);
         let time = outliers.ejection.saturating_mul(ejection.times).min(outliers.ejection_max);
         ejection.left = ticks(time);
-        drop(ejections);
-        self.has_changed();
-        self.metrics.ejected();
-        tracing::warn!(
-            upstream = %self.settings().name,
-            endpoint = %host.name,
-            seconds = time.as_secs_f64(),
-            "endpoint fails requests and is left out"
-        );
+        Some(time)
     }
 
-    /// A tick has passed.
-    pub(super) fn tick_ejections(&self) {
-        let Some(outliers) = &self.settings().outliers else { return };
-        let mut ejections = self.ejections.lock();
-        if ejections.0.is_empty() {
-            return;
-        }
-        let hosts = self.hosts();
-        let mut has_changed = false;
-        ejections.0.retain(|name, ejection| {
+    /// A tick has passed: those of `hosts` that are let in again.
+    pub(super) fn tick(&mut self, hosts: &[Arc<Host>], outliers: &Outliers) -> Vec<Arc<Host>> {
+        let mut readmitted = Vec::new();
+        self.0.retain(|name, ejection| {
             // A host that is gone is forgotten.
             let Some(host) = hosts.iter().find(|host| host.name == *name) else { return false };
             ejection.left = ejection.left.saturating_sub(1);
@@ -105,23 +78,37 @@ impl Cluster {
             }
             if host.lower(EJECTED) {
                 host.failures.store(0, Ordering::Relaxed);
-                has_changed = true;
-                tracing::info!(upstream = %self.settings().name, endpoint = %host.name, "endpoint is let in again");
+                readmitted.push(Arc::clone(host));
             } else {
                 ejection.times = ejection.times.saturating_sub(1);
             }
             ejection.left = ticks(outliers.ejection);
             ejection.times > 0
         });
-        drop(ejections);
-        if has_changed {
-            self.has_changed();
-        }
+        readmitted
+    }
+
+    /// Whether none has been ejected lately.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
+/// Counts a request to `host` that went well or failed; whether it has failed too often.
+pub(super) fn is_outlier(host: &Host, is_good: bool, outliers: &Outliers) -> bool {
+    if is_good {
+        // Read first: hosts that do well share nothing that is written.
+        if host.failures.load(Ordering::Relaxed) != 0 {
+            host.failures.store(0, Ordering::Relaxed);
+        }
+        return false;
+    }
+    let failures = host.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+    failures >= outliers.failures && !host.is(EJECTED)
+}
+
 /// How many of so many hosts may be left out.
-fn most(outliers: &Outliers, hosts: usize) -> usize {
+fn max_ejected(outliers: &Outliers, hosts: usize) -> usize {
     let share = usize::from(outliers.max_ejected).saturating_mul(hosts) / 100;
     share.max(1).min(hosts.saturating_sub(1))
 }
