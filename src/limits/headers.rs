@@ -67,19 +67,19 @@ impl Rejected<'_> {
 }
 
 impl Limits {
-    /// All that the upstream's response says about the limits.
-    pub fn write(&self, headers: &mut Headers, view: &View) {
+    /// The names of the rules over whose limits the request is; none for one that is within all.
+    pub fn marks(&self, view: &View) -> impl Iterator<Item = HeaderValue> {
+        // Names are visible ASCII (the configuration sees to it), so the value is valid.
+        self.marking().filter_map(|rule| HeaderValue::from_str(view.rule_name(rule)).ok())
+    }
+
+    /// All that the client is told with the upstream's response.
+    pub fn write_all(&self, headers: &mut Headers, view: &View) {
         self.write_standing(headers, view, None);
         for mark in self.marks(view) {
             headers.append(X_WEIR_OVER_LIMIT, &mark);
         }
         self.write_remote(headers);
-    }
-
-    /// The names of the rules over whose limits the request is; none for one that is within all.
-    pub fn marks(&self, view: &View) -> impl Iterator<Item = HeaderValue> {
-        // Names are visible ASCII (the configuration sees to it), so the value is valid.
-        self.marking().filter_map(|rule| HeaderValue::from_str(view.rule_name(rule)).ok())
     }
 
     /// What other services have the client told, but for what we have said ourselves.

@@ -305,7 +305,7 @@ impl Passed {
         let result = forward(upstream, &mut context, &mut request, body, overrides).await;
         record_load(&context, &view.policy, &result);
         let mut reply = respond(context, upstream, limits, result);
-        limits.write(&mut reply.headers, &view.limits);
+        limits.write_all(&mut reply.headers, &view.limits);
         reply
     }
 }
