@@ -15,6 +15,7 @@ pub mod http1;
 pub mod identify;
 pub mod import;
 pub mod limiter;
+pub mod limits;
 pub mod listener;
 pub mod overload;
 pub mod proxy;

@@ -14,24 +14,24 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 
 use super::View;
-use super::asking::{self, Recalled};
 use super::body::{Incoming, RequestBody, ResponseBody};
+use super::decide::CachedFallbacks;
+use super::ending;
 use super::exchange::{Exchange, Flag};
 use super::forward::Failure;
 use super::grpc;
 use super::headers::envoy::SERVICE_TIME;
 use super::headers::{self, Expectation, Unacceptable};
-use super::limits::Limits;
-use super::settle;
 use super::stream::MOST_DISCARDED;
 use super::timeouts::UploadTimer;
 use crate::headers::{Headers, Response};
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::timestamp::saturating_millis;
+use crate::limits::{Limits, Reason, Rejected};
 use crate::overload::LoadShed;
 use crate::response::fallback::Kept;
-use crate::rules::RuleIndex;
 use crate::rules::selection::Denial;
+use crate::rules::tariff::Ending;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
@@ -94,28 +94,26 @@ pub(super) fn denied(mut exchange: Box<Exchange>, view: &View, denial: Denial, u
     }
 }
 
-/// A request that the limit at position `by` rejects. Its response is what is `kept` of an earlier one, the rule's degraded
+/// A request that a limit rejects. Its response is what is `kept` of an earlier one, the rule's degraded
 /// response or its rejection. The memory of its `head` is used again.
 pub(super) fn limited(
     exchange: Box<Exchange>,
     view: &View,
-    (limits, by, retry_after): (&Limits, usize, Duration),
+    rejected: &Rejected<'_>,
     (kept, head): (Option<Arc<Kept>>, request::Parts),
     unread: Unread,
 ) -> Reply {
-    let rule = limits.rule(by);
-    let refusal = view.refusal(rule);
+    let refusal = view.limits.rejection(rejected.rule);
     if kept.is_some() || refusal.degraded.is_some() {
-        let stand_in = (limits, rule, retry_after);
-        return stand_in_for(exchange, view, stand_in, (kept, &head.method), unread);
+        return stand_in_for(exchange, view, rejected, (kept, &head.method), unread);
     }
     if exchange.is_alone()
-        && let Some(raw) = limits.raw_refusal_headers(view, by, retry_after)
+        && let Some(raw) = rejected.raw_headers(&view.limits)
     {
         let headers = Headers::raw_with_spare(raw, head.headers);
         return limited_with(exchange, (refusal.status, &refusal.body), headers, unread);
     }
-    let headers = limits.refusal_headers(view, by, retry_after);
+    let headers = rejected.headers(&view.limits);
     limited_with(exchange, (refusal.status, &refusal.body), headers, unread)
 }
 
@@ -123,45 +121,47 @@ pub(super) fn limited(
 fn stand_in_for(
     exchange: Box<Exchange>,
     view: &View,
-    (limits, rule, retry_after): (&Limits, RuleIndex, Duration),
+    rejected: &Rejected<'_>,
     (kept, method): (Option<Arc<Kept>>, &Method),
     unread: Unread,
 ) -> Reply {
-    let refusal = view.refusal(rule);
+    let refusal = view.limits.rejection(rejected.rule);
     if let Some(kept) = kept {
-        let mut headers = limits.told_headers(view, &refusal.headers, retry_after);
-        kept.extend(headers.map_mut(), limits.at());
+        let mut headers = rejected.headers_with(&view.limits, &refusal.headers);
+        kept.extend(headers.map_mut(), rejected.limits.at());
         return limited_with(exchange, (StatusCode::OK, kept.body()), headers, unread);
     }
     let (status, body, headers) = match refusal.degraded(method) {
         Some(degraded) => (degraded.status, &degraded.body, &degraded.headers),
         None => (refusal.status, &refusal.body, &refusal.headers),
     };
-    let headers = limits.told_headers(view, headers, retry_after);
+    let headers = rejected.headers_with(&view.limits, headers);
     limited_with(exchange, (status, body), headers, unread)
 }
 
-/// A request that does not go on for what another rate limit service says, or does not say.
-pub(super) fn refused_elsewhere(
+/// A request that does not go on for what another rate limit service says, or for want of a response.
+pub(super) fn rejected_remotely(
     exchange: Box<Exchange>,
     view: &View,
-    (limits, refusal): (&Limits, asking::Refusal),
-    (recalled, method): (Recalled, &Method),
+    rejected: &Rejected<'_>,
+    (fallbacks, method): (CachedFallbacks, &Method),
     unread: Unread,
 ) -> Reply {
-    let (rule, retry_after, body) = match refusal {
-        asking::Refusal::Otherwise { by, retry_after } => (limits.rule(by), retry_after, Bytes::new()),
-        asking::Refusal::Told { by, retry_after, body } => (by, retry_after, body),
-        asking::Refusal::Undecided { .. } => return undecided(exchange, unread),
+    let body = match &rejected.reason {
+        Reason::Limit => None,
+        Reason::Remote(body) => Some(body).filter(|body| !body.is_empty()),
+        Reason::Unanswered => return undecided(exchange, unread),
     };
-    let kept = recalled.take(rule);
-    let refusal = view.refusal(rule);
-    if body.is_empty() || kept.is_some() || refusal.degraded(method).is_some() {
-        return stand_in_for(exchange, view, (limits, rule, retry_after), (kept, method), unread);
+    let kept = fallbacks.take(rejected.rule);
+    let refusal = view.limits.rejection(rejected.rule);
+    match body.filter(|_| kept.is_none() && refusal.degraded(method).is_none()) {
+        None => stand_in_for(exchange, view, rejected, (kept, method), unread),
+        Some(body) => {
+            let mut headers = rejected.headers_with(&view.limits, &refusal.headers);
+            rejected.write_content_type(&mut headers);
+            limited_with(exchange, (refusal.status, body), headers, unread)
+        }
     }
-    let mut headers = limits.told_headers(view, &refusal.headers, retry_after);
-    limits.write_type(&mut headers);
-    limited_with(exchange, (refusal.status, &body), headers, unread)
 }
 
 fn limited_with(
@@ -194,7 +194,7 @@ pub(super) fn upstream(
             switching(exchange, limits, response)
         }
         Ok(Response { status, mut headers, body }) => {
-            exchange.settle(&settle::ending_by(status, &headers), limits);
+            exchange.settle(&Ending::Answered { status, headers: &headers }, limits);
             headers::prepare_response(&mut headers);
             exchange.note_answer(status, &mut headers);
             upstream.inspect(|upstream| upstream.note_success());
@@ -218,7 +218,7 @@ fn switching(
     limits: &mut Limits,
     Response { mut status, mut headers, body }: Response<Answer<RequestBody>>,
 ) -> Reply {
-    exchange.settle(&settle::ending_by(status, &headers), limits);
+    exchange.settle(&Ending::Answered { status, headers: &headers }, limits);
     if exchange.insists() {
         status = StatusCode::OK;
         headers::connect::prepare_answer(&mut headers);
@@ -272,7 +272,7 @@ fn failed(
         Failure::Stalled => (StatusCode::REQUEST_TIMEOUT, Flag::IdleTimeout, "request timed out\n"),
         Failure::BrokenRequest => (StatusCode::BAD_REQUEST, Flag::DownstreamProtocol, "bad request\n"),
     };
-    exchange.settle(&settle::ending_of(failure, status), limits);
+    exchange.settle(&ending::of_failure(failure, status), limits);
     exchange.answers(status, flag);
     exchange.timer().response_started();
     let whole = exchange.request_is_whole();

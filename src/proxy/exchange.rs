@@ -10,7 +10,6 @@ mod record;
 
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,7 +19,6 @@ use hyper::upgrade::OnUpgrade;
 pub(super) use self::flag::Flag;
 use self::held::{Held, Waiting};
 use self::record::Record;
-use super::Shared;
 use super::body::Progress;
 use super::connection::Connection;
 use super::elastic::Load;
@@ -28,8 +26,6 @@ use super::fallback::Capture;
 use super::grpc;
 use super::headers::envoy::Controls;
 use super::headers::{self, Given, Hop, Wishes};
-use super::limits::Limits;
-use super::settle::Settlement;
 use super::timeouts::RequestTimer;
 use super::tunnel::{self, Switched};
 use crate::engine::Policy;
@@ -38,6 +34,7 @@ use crate::http1::interim::Interims;
 use crate::identify::Attributes;
 use crate::identify::client_ip;
 use crate::limiter::timestamp::Timestamp;
+use crate::limits::{Limits, Settlement};
 use crate::overload::{InFlightPermit, LoadShed};
 use crate::rules::RuleIndex;
 use crate::rules::grpc::GrpcStatus;
@@ -311,11 +308,6 @@ impl Exchange {
         &self.connection.worker.load
     }
 
-    /// What all workers share.
-    pub(super) fn shared(&self) -> Arc<Shared> {
-        Arc::clone(&self.connection.worker.shared)
-    }
-
     /// The upstream that takes the request: its bodies may stand still as long as it says, and go as slowly as its
     /// requests are not scarce. The messages of a gRPC call come when they come.
     pub(super) fn goes_to(&self, upstream: &Upstream) {
@@ -333,8 +325,8 @@ impl Exchange {
     }
 
     /// The request has passed its limits: what they reserved is settled when the end is known.
-    pub(super) fn reserve(&mut self, limits: &Limits, policy: &Arc<Policy>) {
-        self.settlement = Settlement::of(limits, policy);
+    pub(super) fn reserve(&mut self, settlement: Option<Box<Settlement>>) {
+        self.settlement = settlement;
     }
 
     /// Settles what the request reserved, and notes in `limits` how the client stands now.

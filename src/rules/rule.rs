@@ -5,11 +5,11 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::attribute::Attribute;
-use super::elsewhere::Remote;
 use super::enforce::Enforce;
 use super::key::{self, KeyTemplate};
 use super::matcher::{Match, Matcher};
 use super::pattern::Route;
+use super::remote_limit::RemoteLimit;
 use super::tariff::Tariff;
 use crate::identify::Attributes;
 use crate::limiter::algorithm::conversion::OnChange;
@@ -71,8 +71,8 @@ pub struct Limiting {
     pub on_denied: OnDenied,
     /// What a reload does to its counters when it changes a limit.
     pub on_change: OnChange,
-    /// Who keeps its limit, if it is another service. Its own limits then hold where that does not answer.
-    pub remote: Option<Box<Remote>>,
+    /// Where its limit is counted.
+    pub source: LimitSource,
 }
 
 impl Limiting {
@@ -87,6 +87,16 @@ impl Limiting {
             None => self.enforce.includes(key::SHARED),
         }
     }
+}
+
+/// Where a limit is counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LimitSource {
+    /// In this process.
+    #[default]
+    Local,
+    /// In another rate limit service. The rule's own limits are for when that does not respond.
+    Remote(Box<RemoteLimit>),
 }
 
 impl Default for Limiting {
@@ -104,7 +114,7 @@ impl Default for Limiting {
             ban: None,
             on_denied: OnDenied::default(),
             on_change: OnChange::default(),
-            remote: None,
+            source: LimitSource::Local,
         }
     }
 }

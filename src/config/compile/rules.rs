@@ -15,7 +15,7 @@ use crate::limiter::terms::OnDenied;
 use crate::response::refusal::Refusal;
 use crate::rules::key::KeyTemplate;
 use crate::rules::matcher::Matcher;
-use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
+use crate::rules::rule::{Action, LimitSource, Limiting, OnMissing, Rule};
 
 /// All rules in file order, each with what it answers when it refuses.
 pub(super) fn compile(
@@ -142,7 +142,7 @@ fn limiting(
             Some(raw::OnChange::Proportional) => OnChange::Proportional,
             Some(raw::OnChange::Reset) => OnChange::Reset,
         },
-        remote: remote.map(Box::new),
+        source: remote.map_or(LimitSource::Local, |remote| LimitSource::Remote(Box::new(remote))),
     }
 }
 

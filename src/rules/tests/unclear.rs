@@ -26,8 +26,10 @@ fn became(bound: &Bound, keys: &[&'static str]) -> Became {
         Selection::Exempt(RuleIndex(0)) => Became::Exempt,
         Selection::Denied(RuleIndex(0), Denial::Forbidden) => Became::Denied,
         Selection::Denied(RuleIndex(0), Denial::Ambiguous(Ambiguity::Repeated)) => Became::Ambiguous,
-        Selection::Limited(selected, aside) if aside.onlookers.is_empty() => Became::Limited(selected.len()),
-        Selection::Limited(_, aside) if aside.onlookers == [RuleIndex(0)] => Became::LookedOn,
+        Selection::Limited(selected, beside) if beside.shadow_rules.is_empty() => {
+            Became::Limited(selected.len())
+        }
+        Selection::Limited(_, beside) if beside.shadow_rules == [RuleIndex(0)] => Became::LookedOn,
         other => panic!("{other:?}"),
     }
 }
