@@ -29,7 +29,7 @@ const TABLE: [(&str, &[&str]); 31] = [
             "config",
             "proxy",
             "listener",
-            "upstream",
+            "http1",
             "snapshot",
             "telemetry",
             "tls",

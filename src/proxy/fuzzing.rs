@@ -4,14 +4,8 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::connection::http1;
 use super::headers::overrides;
 use super::{elastic, grpc, headers};
-
-/// The head of a request.
-pub(crate) fn request(data: &[u8]) {
-    http1::fuzzing::request(data);
-}
 
 /// Whether a Host field names one.
 pub(crate) fn is_host(host: &[u8]) -> bool {

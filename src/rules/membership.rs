@@ -42,7 +42,7 @@ pub struct Members {
 
 /// Members as they come, to be made [`Members`].
 #[derive(Debug)]
-pub struct Roll {
+pub struct MembersBuilder {
     hasher: KeyHasher,
     /// Hash, place in the order of coming, plan.
     members: Vec<(KeyHash, u32, u16)>,
@@ -52,11 +52,11 @@ pub struct Roll {
 /// There are more than [`MOST_PLANS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than 1000 plans")]
-pub struct TooMany;
+pub struct TooManyPlans;
 
 /// A member that came twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Twice {
+pub struct DuplicateMember {
     /// When it came again, from 0.
     pub again: usize,
     /// When it came first.
@@ -129,8 +129,8 @@ impl fmt::Debug for Members {
     }
 }
 
-impl Roll {
-    /// An empty roll; `secret` must come from a source of randomness.
+impl MembersBuilder {
+    /// An empty builder; `secret` must come from a source of randomness.
     pub const fn new(secret: [u64; 2]) -> Self {
         Self { hasher: KeyHasher::new(secret), members: Vec::new(), names: Vec::new() }
     }
@@ -138,13 +138,13 @@ impl Roll {
     /// Adds a member.
     ///
     /// # Errors
-    /// [`TooMany`] if its plan is one too many.
-    pub fn add(&mut self, member: &str, plan: &str) -> Result<(), TooMany> {
-        // A roll has few plans, and members of one plan often stand together.
+    /// [`TooManyPlans`] if its plan is one too many.
+    pub fn add(&mut self, member: &str, plan: &str) -> Result<(), TooManyPlans> {
+        // A builder has few plans, and members of one plan often stand together.
         let known = self.names.iter().rposition(|name| **name == *plan);
         let number = match known {
             Some(number) => number,
-            None if self.names.len() >= MOST_PLANS => return Err(TooMany),
+            None if self.names.len() >= MOST_PLANS => return Err(TooManyPlans),
             None => {
                 self.names.push(plan.into());
                 self.names.len() - 1
@@ -160,14 +160,15 @@ impl Roll {
     ///
     /// # Errors
     /// All that came again, in order.
-    pub fn close(mut self) -> Result<Members, Vec<Twice>> {
+    pub fn close(mut self) -> Result<Members, Vec<DuplicateMember>> {
         self.members.sort_unstable();
         let pairs = self.members.windows(2).filter(|pair| pair[0].0 == pair[1].0);
-        let mut twice: Vec<Twice> =
-            pairs.map(|pair| Twice { first: pair[0].1 as usize, again: pair[1].1 as usize }).collect();
-        if !twice.is_empty() {
-            twice.sort_unstable();
-            return Err(twice);
+        let mut duplicates: Vec<DuplicateMember> = pairs
+            .map(|pair| DuplicateMember { first: pair[0].1 as usize, again: pair[1].1 as usize })
+            .collect();
+        if !duplicates.is_empty() {
+            duplicates.sort_unstable();
+            return Err(duplicates);
         }
         Ok(Members {
             hasher: self.hasher,

@@ -12,7 +12,7 @@ use crate::config::problem::{Fault, Report, listed, quoted};
 use crate::config::raw;
 use crate::response::refusal::Refusal;
 use crate::rules::attribute::Attribute;
-use crate::rules::membership::{Members, Plans, Roll};
+use crate::rules::membership::{Members, MembersBuilder, Plans};
 use crate::rules::pattern::HeaderPattern;
 use crate::rules::rule::{Action, Rule, Throttle};
 
@@ -66,14 +66,14 @@ fn members(
         }
         return scope.files.load(file, &MEMBERS, at.key("file"), report);
     }
-    let mut roll = Roll::new(report.take(at, secret())?);
+    let mut builder = MembersBuilder::new(report.take(at, secret())?);
     for (member, plan) in &raw.written {
         let at = at.key(member);
         let Some(plan) = report.take(at, parse::plan(&plan.0)) else { continue };
-        report.take(at, roll.add(member, &plan).map_err(|error| error.to_string()));
+        report.take(at, builder.add(member, &plan).map_err(|error| error.to_string()));
     }
     // The keys of a map are there once.
-    roll.close().ok().map(Arc::new)
+    builder.close().ok().map(Arc::new)
 }
 
 /// The names of all plans that can be had.

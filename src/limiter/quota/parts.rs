@@ -102,10 +102,10 @@ impl Quota {
             interval_part: interval.part,
             tolerance_part: tolerance.part,
             count,
-            periods: period.count,
+            periods: period.count(),
             burst,
             shares,
-            unit: period.unit,
+            unit: period.unit(),
             algorithm,
         };
         is_valid.then(|| quota.with(Params::None))

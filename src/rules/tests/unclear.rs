@@ -7,7 +7,7 @@ use crate::identify::lookup::Ambiguity;
 use crate::limiter::percent::Percent;
 use crate::rules::enforce::Enforce;
 use crate::rules::matcher::Condition;
-use crate::rules::membership::{Plans, Roll};
+use crate::rules::membership::{MembersBuilder, Plans};
 use crate::rules::pattern::HeaderPattern;
 use crate::rules::rule::Throttle;
 
@@ -77,9 +77,9 @@ fn a_rule_that_only_looks_on_refuses_no_key() {
 
 /// A rule for one of two plans, that `x-api-key` decides over.
 fn for_plan(wanted: &str, excepted: bool, action: Action) -> Bound {
-    let mut roll = Roll::new([3, 5]);
-    [("a", "slow"), ("b", "fast")].iter().for_each(|(key, plan)| roll.add(key, plan).unwrap());
-    let members = Arc::new(roll.close().unwrap());
+    let mut builder = MembersBuilder::new([3, 5]);
+    [("a", "slow"), ("b", "fast")].iter().for_each(|(key, plan)| builder.add(key, plan).unwrap());
+    let members = Arc::new(builder.close().unwrap());
     let plans = Arc::new(Plans { of: Attribute::Header(API_KEY), members, default: None });
     let any = [HeaderPattern::Exact(wanted.into())].into();
     let conditions = [Condition { attribute: Attribute::Plan(plans), any }].into();

@@ -17,17 +17,20 @@ const MOST_ROOM: usize = 32 * 1024;
 /// A body that fills the room gets so much more, up to that.
 const GROWTH: usize = 4;
 
-/// Where an [`Inbox`] reads.
+/// Where an [`ReadBuf`] reads.
 pub trait Source: AsyncRead + Unpin {
     /// Ready when there may be something to be read, if only the end; whoever cannot tell is always ready. Where nothing has
     /// come, asking is cheaper than trying.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// The first bytes of a message are here.
+    fn message_started(&self) {}
 }
 
 /// A connection's read buffer. Decoded parts are split off it, not copied; its memory is used again once
 /// they are gone.
 #[derive(Debug)]
-pub struct Inbox {
+pub struct ReadBuf {
     /// What is there to be decoded.
     pub bytes: BytesMut,
     room: usize,
@@ -35,13 +38,13 @@ pub struct Inbox {
     drained: bool,
 }
 
-impl Default for Inbox {
+impl Default for ReadBuf {
     fn default() -> Self {
         Self { bytes: BytesMut::new(), room: ROOM, drained: false }
     }
 }
 
-impl Inbox {
+impl ReadBuf {
     /// Reads once; answers how much came, 0 at the end of the connection.
     pub fn poll_read(&mut self, stream: &mut impl Source, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.drained {

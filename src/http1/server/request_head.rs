@@ -11,42 +11,53 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, re
 
 use crate::http1::chunked::Chunked;
 use crate::http1::content_length;
+use crate::http1::decoder::Decoder;
 use crate::http1::head::{Place, Places, lists, may_end, place, range};
-use crate::http1::length::Length;
 use crate::http1::malformed::Malformed;
-use crate::listener::Limits;
 
 /// Room for so many fields needs no memory to be asked for.
 const USUAL_FIELDS: usize = 100;
 /// A target may take this much: what a `Uri` holds.
 const LONGEST_TARGET: usize = u16::MAX as usize - 1;
 
+/// How large a head may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of the whole head.
+    pub size: u32,
+    /// Header fields.
+    pub fields: u32,
+}
+
 /// The head of a request.
 #[derive(Debug)]
-pub(super) struct Head {
-    pub(super) parts: request::Parts,
+pub struct Head {
+    /// Method, target, version and fields.
+    pub parts: request::Parts,
     /// Where the body ends.
-    pub(super) length: Length,
+    pub length: Decoder,
     /// The client sends the body when it is told to.
-    pub(super) expects: bool,
-    pub(super) asked: Asked,
+    pub expects: bool,
+    /// What the response has to know.
+    pub asked: Asked,
 }
 
 /// What an answer has to know of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub struct Asked {
     /// The answer has no body, whatever its fields say.
-    pub(super) by_head: bool,
-    pub(super) is_1_1: bool,
+    pub by_head: bool,
+    /// The request is of HTTP/1.1, not 1.0.
+    pub is_1_1: bool,
     /// The client keeps the connection after the answer.
-    pub(super) keeps: bool,
+    pub keeps: bool,
     /// The client takes trailers.
-    pub(super) trailers: bool,
+    pub trailers: bool,
 }
 
 /// A reader of heads.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub struct Reader {
     limits: Limits,
     /// So much of what has been read holds no whole head.
     looked: usize,
@@ -66,17 +77,18 @@ struct Start {
 }
 
 impl Reader {
-    pub(super) fn new(limits: Limits) -> Self {
+    /// A reader of heads within these limits.
+    pub fn new(limits: Limits) -> Self {
         Self { limits, looked: 0, spare: None, head: None }
     }
 
     /// An empty map that is no longer needed.
-    pub(super) fn reuse(&mut self, spare: HeaderMap) {
+    pub fn reuse(&mut self, spare: HeaderMap) {
         self.spare = Some(spare);
     }
 
     /// The head that has been decoded.
-    pub(super) fn take(&mut self) -> Option<Head> {
+    pub fn take(&mut self) -> Option<Head> {
         self.head.take()
     }
 
@@ -85,8 +97,8 @@ impl Reader {
     ///
     /// # Errors
     /// For what is not a head, or one over the limits.
-    pub(super) fn decode(&mut self, read: &mut BytesMut) -> Result<bool, Malformed> {
-        let longest = self.limits.header_size as usize;
+    pub fn decode(&mut self, read: &mut BytesMut) -> Result<bool, Malformed> {
+        let longest = self.limits.size as usize;
         if self.looked == 0 || may_end(read, self.looked) {
             let mut places = Places::new();
             if let Some(start) = parse(read, self.limits, &mut places)? {
@@ -193,11 +205,11 @@ impl Meaning {
         Ok(true)
     }
 
-    fn length(&self) -> Result<Length, Malformed> {
+    fn length(&self) -> Result<Decoder, Malformed> {
         match (self.coded, self.octets) {
             (true, _) if !self.chunked => Err(Malformed::Coding),
-            (true, _) => Ok(Length::Chunked(Chunked::default())),
-            (false, octets) => Ok(Length::Octets(octets.unwrap_or(0))),
+            (true, _) => Ok(Decoder::Chunked(Chunked::default())),
+            (false, octets) => Ok(Decoder::Length(octets.unwrap_or(0))),
         }
     }
 
@@ -216,7 +228,7 @@ fn ends_in_chunks(value: &HeaderValue) -> bool {
 
 /// What a whole head begins with, and in `places` where its fields stand; `None` if it is not whole.
 fn parse(read: &[u8], limits: Limits, places: &mut Places) -> Result<Option<Start>, Malformed> {
-    let most = limits.headers as usize;
+    let most = limits.fields as usize;
     let mut usual = [const { MaybeUninit::uninit() }; USUAL_FIELDS];
     let mut more;
     let room = match usual.get_mut(..most) {
@@ -234,7 +246,7 @@ fn parse(read: &[u8], limits: Limits, places: &mut Places) -> Result<Option<Star
         error => Malformed::Head(error),
     });
     let httparse::Status::Complete(end) = parsed? else { return Ok(None) };
-    if end > limits.header_size as usize {
+    if end > limits.size as usize {
         return Err(Malformed::TooLong);
     }
     let target = request.path.unwrap_or_default();

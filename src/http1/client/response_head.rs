@@ -9,9 +9,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use crate::headers::{Headers, RawHeaders};
 use crate::http1::chunked::Chunked;
 use crate::http1::content_length;
+use crate::http1::decoder::Decoder;
 use crate::http1::head::{Place, Places, may_end};
 use crate::http1::interim::Interims;
-use crate::http1::length::Length;
 use crate::http1::malformed::Malformed;
 
 /// A head may take this much.
@@ -25,20 +25,20 @@ const ADDED: usize = 6;
 
 /// The head of an answer.
 #[derive(Debug, PartialEq)]
-pub(in crate::upstream) struct Head {
+pub struct Head {
     /// Its status.
-    pub(in crate::upstream) status: StatusCode,
+    pub status: StatusCode,
     /// Its fields, in order.
-    pub(in crate::upstream) headers: Headers,
+    pub headers: Headers,
     /// Where the body ends.
-    pub(in crate::upstream) length: Length,
+    pub length: Decoder,
     /// Whether the upstream keeps the connection after the answer.
-    pub(in crate::upstream) keeps: bool,
+    pub keeps: bool,
 }
 
 /// A reader of heads.
 #[derive(Debug)]
-pub(super) struct Reader<'a> {
+pub struct Reader<'a> {
     /// The answer to HEAD has no body, whatever its fields say.
     to_head: bool,
     /// Fields are parsed into a map at once; else they stay raw.
@@ -59,12 +59,12 @@ struct Start {
 
 impl<'a> Reader<'a> {
     /// Of the answer to HEAD or to another method, whose fields are parsed into a map or stay raw.
-    pub(super) fn new(to_head: bool, wants_map: bool) -> Self {
+    pub fn new(to_head: bool, wants_map: bool) -> Self {
         Self { to_head, wants_map, interims: None, looked: 0 }
     }
 
     /// The same, which leaves interim responses here.
-    pub(super) fn leaving(self, interims: &'a Interims) -> Self {
+    pub fn leaving(self, interims: &'a Interims) -> Self {
         Self { interims: Some(interims), ..self }
     }
 
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// For what is not a head, or one over the limits.
-    pub(super) fn decode(&mut self, read: &mut BytesMut) -> Result<Option<Head>, Malformed> {
+    pub fn decode(&mut self, read: &mut BytesMut) -> Result<Option<Head>, Malformed> {
         while self.looked == 0 || may_end(read, self.looked) {
             let mut places = Places::new();
             let Some(start) = parse(read, &mut places)? else { break };
@@ -111,8 +111,8 @@ impl<'a> Reader<'a> {
             && !framing.closes
             && !framing.is_ambiguous()
             && status != StatusCode::SWITCHING_PROTOCOLS
-            && (bodiless || length != Length::Close);
-        let length = if bodiless { Length::Octets(0) } else { length };
+            && (bodiless || length != Decoder::Close);
+        let length = if bodiless { Decoder::Length(0) } else { length };
         Ok(Head { status, headers, length, keeps })
     }
 }
@@ -127,9 +127,9 @@ fn mapped(head: &Bytes, places: &[Place], is_lengthless: bool) -> Result<(Header
         let (name, value) = place.field(head)?;
         let is_first = framing.octets.is_none();
         match framing.note(name.as_str().as_bytes(), value.as_bytes())? {
-            Concerns::Connection => continue,
-            Concerns::Length => is_written &= is_first && content_length::is_normal(value.as_bytes()),
-            Concerns::Everybody => {}
+            HeaderScope::HopByHop => continue,
+            HeaderScope::Framing => is_written &= is_first && content_length::is_normal(value.as_bytes()),
+            HeaderScope::EndToEnd => {}
         }
         headers.append(name, value);
     }
@@ -149,17 +149,17 @@ fn raw(head: &Bytes, places: &[Place], is_lengthless: bool) -> Result<(Headers, 
         let (name, value) = place.bytes(head);
         let is_first = framing.octets.is_none();
         match framing.note(name, value)? {
-            Concerns::Everybody if name.len() > MAX_NAME => {
+            HeaderScope::EndToEnd if name.len() > MAX_NAME => {
                 return Err(Malformed::Head(httparse::Error::HeaderName));
             }
-            Concerns::Everybody => headers.push(name, value),
-            Concerns::Length if !is_first => {}
-            Concerns::Length if content_length::is_normal(value) => headers.push_length(name, value),
-            Concerns::Length => {
+            HeaderScope::EndToEnd => headers.push(name, value),
+            HeaderScope::Framing if !is_first => {}
+            HeaderScope::Framing if content_length::is_normal(value) => headers.push_length(name, value),
+            HeaderScope::Framing => {
                 let octets = framing.octets.unwrap_or_default();
                 headers.push_length(name, itoa::Buffer::new().format(octets).as_bytes());
             }
-            Concerns::Connection => {}
+            HeaderScope::HopByHop => {}
         }
     }
     if is_lengthless || framing.is_ambiguous() {
@@ -182,13 +182,13 @@ fn interim(head: &Bytes, places: &[Place]) -> Result<HeaderMap, Malformed> {
 
 /// Whom a field is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Concerns {
+enum HeaderScope {
     /// Whoever reads the message.
-    Everybody,
+    EndToEnd,
     /// Whoever reads the body.
-    Length,
+    Framing,
     /// Only us, who have understood it: it speaks of this connection or of how the body comes by it.
-    Connection,
+    HopByHop,
 }
 
 /// What the fields say of the body's end and of the connection's.
@@ -201,7 +201,7 @@ struct Framing {
 
 impl Framing {
     /// What a field, its name in any case, says of that.
-    fn note(&mut self, name: &[u8], value: &[u8]) -> Result<Concerns, Malformed> {
+    fn note(&mut self, name: &[u8], value: &[u8]) -> Result<HeaderScope, Malformed> {
         let is = |known: &HeaderName| name.eq_ignore_ascii_case(known.as_str().as_bytes());
         match name.len() {
             14 if is(&CONTENT_LENGTH) => {
@@ -211,38 +211,38 @@ impl Framing {
                         return Err(Malformed::Length);
                     }
                 }
-                Ok(Concerns::Length)
+                Ok(HeaderScope::Framing)
             }
             17 if is(&TRANSFER_ENCODING) => {
                 if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
                     return Err(Malformed::Coding);
                 }
                 self.chunked = true;
-                Ok(Concerns::Connection)
+                Ok(HeaderScope::HopByHop)
             }
             10 if is(&CONNECTION) => {
-                let mut concerns = Concerns::Connection;
+                let mut concerns = HeaderScope::HopByHop;
                 for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                     if option.eq_ignore_ascii_case(b"close") {
                         self.closes = true;
                     } else if !option.eq_ignore_ascii_case(b"keep-alive") {
                         // It names fields that are to go no further, too.
-                        concerns = Concerns::Everybody;
+                        concerns = HeaderScope::EndToEnd;
                     }
                 }
                 Ok(concerns)
             }
-            10 if name.eq_ignore_ascii_case(b"keep-alive") => Ok(Concerns::Connection),
-            _ => Ok(Concerns::Everybody),
+            10 if name.eq_ignore_ascii_case(b"keep-alive") => Ok(HeaderScope::HopByHop),
+            _ => Ok(HeaderScope::EndToEnd),
         }
     }
 
-    fn length(&self, is_1_1: bool) -> Result<Length, Malformed> {
+    fn length(&self, is_1_1: bool) -> Result<Decoder, Malformed> {
         match (self.chunked, self.octets) {
             (true, _) if !is_1_1 => Err(Malformed::Coding),
-            (true, _) => Ok(Length::Chunked(Chunked::default())),
-            (false, Some(octets)) => Ok(Length::Octets(octets)),
-            (false, None) => Ok(Length::Close),
+            (true, _) => Ok(Decoder::Chunked(Chunked::default())),
+            (false, Some(octets)) => Ok(Decoder::Length(octets)),
+            (false, None) => Ok(Decoder::Close),
         }
     }
 

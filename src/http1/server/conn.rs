@@ -1,7 +1,8 @@
-//! A client's connection as HTTP/1.1 reads and writes it.
+//! A client's connection.
 //!
-//! Two have it in their hands at once: whoever serves the connection writes answers and reads heads, and a request's body,
-//! which may be asked for by another task, reads what is its own. Each leaves the other what is not its turn.
+//! Shared by the connection's task and the reader of a request's body, which may be another task of this thread. Exactly one
+//! of them reads at a time: the body's reader until the body has ended, then the connection's task. Only that task writes
+//! responses; the body's reader writes `100 Continue`.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,29 +14,28 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
 use tokio::io::AsyncWrite;
 
-use super::head::Reader;
-use crate::http1::inbox::Inbox;
-use crate::http1::length::{Length, Piece};
+use super::request_head::Reader;
+use crate::http1::decoder::{Decoder, Piece};
 use crate::http1::malformed::Malformed;
-use crate::proxy::stream::Downstream;
+use crate::http1::read_buf::{ReadBuf, Source};
 
 /// What lets a client send its body that waits for it (RFC 9110 section 15.2.1).
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// A connection, and what of the request under way is still to be read.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub struct Conn<S> {
     /// `None` once it has ended.
-    stream: Option<Downstream>,
-    inbox: Inbox,
-    length: Length,
+    stream: Option<S>,
+    read_buf: ReadBuf,
+    length: Decoder,
     /// The client waits for [`CONTINUE`], and nobody has asked for its body.
     expects: bool,
     /// What of interim responses is still to be written, and whether what was is on its way.
     interim: BytesMut,
-    interim_lies: bool,
+    interim_needs_flush: bool,
     /// Nobody asks for the rest of the body.
-    forsaken: bool,
+    body_discarded: bool,
     /// The body broke off: nothing that follows is a request.
     broken: bool,
     /// No further request is waited for.
@@ -48,7 +48,7 @@ pub(super) struct Wire {
 
 /// What ends a connection before its time.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
+pub enum Broken {
     /// By the client's fault.
     #[error(transparent)]
     Malformed(#[from] Malformed),
@@ -57,16 +57,17 @@ pub(super) enum Broken {
     Connection(#[from] io::Error),
 }
 
-impl Wire {
-    pub(super) fn new(stream: Downstream) -> Self {
+impl<S: Source + AsyncWrite> Conn<S> {
+    /// A connection on which nothing has been read.
+    pub fn new(stream: S) -> Self {
         Self {
             stream: Some(stream),
-            inbox: Inbox::default(),
-            length: Length::Octets(0),
+            read_buf: ReadBuf::default(),
+            length: Decoder::Length(0),
             expects: false,
             interim: BytesMut::new(),
-            interim_lies: false,
-            forsaken: false,
+            interim_needs_flush: false,
+            body_discarded: false,
             broken: false,
             closing: false,
             waiting: None,
@@ -75,46 +76,42 @@ impl Wire {
     }
 
     /// The connection, with what has been read of what comes next; for everybody else it has ended.
-    pub(super) fn cut(&mut self) -> Option<(Downstream, Bytes)> {
+    pub fn cut(&mut self) -> Option<(S, Bytes)> {
         let stream = self.stream.take()?;
         if let Some(reading) = self.reading.take() {
             reading.wake();
         }
-        Some((stream, self.inbox.bytes.split().freeze()))
+        Some((stream, self.read_buf.bytes.split().freeze()))
     }
 
     /// What has been read and not yet decoded.
-    pub(super) fn unread(&self) -> &[u8] {
-        &self.inbox.bytes
+    pub fn unread(&self) -> &[u8] {
+        &self.read_buf.bytes
     }
 
     /// No request is waited for from now on; one that is here already is the last.
-    pub(super) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.closing = true;
     }
 
     /// Whether no request follows.
-    pub(super) fn is_closing(&self) -> bool {
+    pub fn is_closing(&self) -> bool {
         self.closing || self.broken
     }
 
     /// Reads the next request's head with `reader`; whether there is one.
-    pub(super) fn poll_head(
-        &mut self,
-        reader: &mut Reader,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<bool, Broken>> {
+    pub fn poll_head(&mut self, reader: &mut Reader, cx: &mut Context<'_>) -> Poll<Result<bool, Broken>> {
         loop {
-            skip_empty_lines(&mut self.inbox.bytes);
-            let nothing = matches!(&*self.inbox.bytes, b"" | b"\r");
+            skip_empty_lines(&mut self.read_buf.bytes);
+            let nothing = matches!(&*self.read_buf.bytes, b"" | b"\r");
             let Some(stream) = &mut self.stream else { return Poll::Ready(Ok(false)) };
             if !nothing {
-                stream.begun();
-                if reader.decode(&mut self.inbox.bytes)? {
+                stream.message_started();
+                if reader.decode(&mut self.read_buf.bytes)? {
                     return Poll::Ready(Ok(true));
                 }
             }
-            match self.inbox.poll_read(stream, cx) {
+            match self.read_buf.poll_read(stream, cx) {
                 Poll::Ready(Ok(1..)) => {}
                 Poll::Ready(Ok(0)) if nothing => return Poll::Ready(Ok(false)),
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::Error::from(Malformed::CutOff).into())),
@@ -127,29 +124,29 @@ impl Wire {
     }
 
     /// A request's body is to be read next; its client may wait to be told so.
-    pub(super) fn expect(&mut self, length: Length, expects: bool) {
+    pub fn expect(&mut self, length: Decoder, expects: bool) {
         if let Some(octets) = length.left() {
-            self.inbox.expect(octets.saturating_sub(self.inbox.bytes.len() as u64));
+            self.read_buf.expect(octets.saturating_sub(self.read_buf.bytes.len() as u64));
         }
         self.length = length;
         self.expects = expects;
-        (self.forsaken, self.broken) = (false, false);
+        (self.body_discarded, self.broken) = (false, false);
     }
 
     /// An answer begins: nobody is told to continue any more.
-    pub(super) fn begin_answer(&mut self) {
+    pub fn begin_answer(&mut self) {
         self.expects = false;
     }
 
     /// Where interim responses are added, to be written before anything else.
-    pub(super) fn interim(&mut self) -> &mut BytesMut {
+    pub fn interim(&mut self) -> &mut BytesMut {
         &mut self.interim
     }
 
     /// Writes what is left of interim responses, before the final one is. That sees it off: the socket is woken for one
     /// writer only.
-    pub(super) fn poll_before_answer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.interim_lies = false;
+    pub fn poll_before_answer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.interim_needs_flush = false;
         if self.interim.is_empty() {
             return Poll::Ready(Ok(()));
         }
@@ -157,7 +154,7 @@ impl Wire {
     }
 
     /// Writes interim responses while the final one is waited for; what does not go out now does so later.
-    pub(super) fn send_interim(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+    pub fn send_interim(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self.poll_interim(cx) {
             Poll::Ready(written) => written,
             Poll::Pending => Ok(()),
@@ -165,19 +162,19 @@ impl Wire {
     }
 
     /// Ready when the client has gone. What it sends before its turn is kept, but no more is read then.
-    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Broken> {
+    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Broken> {
         if !self.length.is_over() {
             // Also where the body broke off: who has stopped sending may still read.
             self.wait(cx);
             return Poll::Pending;
         }
-        if !self.inbox.is_empty() {
+        if !self.read_buf.is_empty() {
             return Poll::Pending;
         }
         let Some(stream) = &mut self.stream else {
             return Poll::Ready(io::Error::from(Malformed::CutOff).into());
         };
-        match ready!(self.inbox.poll_read(stream, cx)) {
+        match ready!(self.read_buf.poll_read(stream, cx)) {
             Ok(1..) => Poll::Pending,
             Ok(0) => Poll::Ready(io::Error::from(Malformed::CutOff).into()),
             Err(error) => Poll::Ready(error.into()),
@@ -185,12 +182,12 @@ impl Wire {
     }
 
     /// After an answer, what is left of its request: ready when that is read, and whether it is.
-    pub(super) fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+    pub fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         if self.broken {
             return Poll::Ready(false);
         }
         if !self.length.is_over() {
-            if !self.forsaken {
+            if !self.body_discarded {
                 self.wait(cx);
                 return Poll::Pending;
             }
@@ -198,7 +195,7 @@ impl Wire {
                 return Poll::Ready(false);
             }
         }
-        self.inbox.settle();
+        self.read_buf.settle();
         Poll::Ready(true)
     }
 
@@ -213,7 +210,7 @@ impl Wire {
     fn skip(&mut self, cx: &mut Context<'_>) -> bool {
         for is_first in [true, false] {
             loop {
-                match self.length.decode(&mut self.inbox.bytes) {
+                match self.length.decode(&mut self.read_buf.bytes) {
                     Ok(Piece::Data(_)) => {}
                     Ok(Piece::More) => break,
                     Ok(Piece::End | Piece::Trailers(_)) => return true,
@@ -221,7 +218,7 @@ impl Wire {
                 }
             }
             let Some(stream) = self.stream.as_mut().filter(|_| is_first) else { return false };
-            if !matches!(self.inbox.poll_read(stream, cx), Poll::Ready(Ok(1..))) {
+            if !matches!(self.read_buf.poll_read(stream, cx), Poll::Ready(Ok(1..))) {
                 return false;
             }
         }
@@ -230,7 +227,7 @@ impl Wire {
 
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
         loop {
-            match self.length.decode(&mut self.inbox.bytes)? {
+            match self.length.decode(&mut self.read_buf.bytes)? {
                 Piece::Data(data) => return Poll::Ready(Ok(Some(Frame::data(data)))),
                 Piece::Trailers(fields) => return Poll::Ready(Ok(Some(Frame::trailers(fields)))),
                 Piece::End => return Poll::Ready(Ok(None)),
@@ -244,7 +241,7 @@ impl Wire {
                 written?;
             }
             let Some(stream) = &mut self.stream else { return Poll::Ready(Err(Malformed::CutOff.into())) };
-            let Poll::Ready(read) = self.inbox.poll_read(stream, cx) else {
+            let Poll::Ready(read) = self.read_buf.poll_read(stream, cx) else {
                 self.reading = Some(cx.waker().clone());
                 return Poll::Pending;
             };
@@ -256,9 +253,9 @@ impl Wire {
 
     fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_write_interim(cx))?;
-        if let Some(stream) = self.stream.as_mut().filter(|_| self.interim_lies) {
+        if let Some(stream) = self.stream.as_mut().filter(|_| self.interim_needs_flush) {
             ready!(Pin::new(stream).poll_flush(cx))?;
-            self.interim_lies = false;
+            self.interim_needs_flush = false;
         }
         Poll::Ready(Ok(()))
     }
@@ -271,14 +268,14 @@ impl Wire {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.interim.advance(written);
-            self.interim_lies = true;
+            self.interim_needs_flush = true;
         }
         Poll::Ready(Ok(()))
     }
 
     /// The body is read, or will not be.
-    fn let_go(&mut self) {
-        self.forsaken = true;
+    fn discard_body(&mut self) {
+        self.body_discarded = true;
         self.reading = None;
         if let Some(waiting) = self.waiting.take() {
             waiting.wake();
@@ -300,37 +297,34 @@ fn skip_empty_lines(read: &mut BytesMut) {
 /// A request's body, read as it is asked for. Dropped before its end, the rest is not read, and the connection closed after
 /// the answer.
 #[derive(Debug)]
-pub(in crate::proxy) struct Arriving(State);
+pub struct IncomingBody<S: Source + AsyncWrite>(State<S>);
 
 #[derive(Debug)]
-enum State {
-    Open(Rc<RefCell<Wire>>),
+enum State<S> {
+    Open(Rc<RefCell<Conn<S>>>),
     /// The connection may be on to the next request.
     Over,
     /// It broke off.
     Broken,
 }
 
-impl Arriving {
-    /// The body that is to be read from `wire` next.
-    pub(super) fn new(wire: &Rc<RefCell<Wire>>) -> Self {
-        Self(State::Open(Rc::clone(wire)))
+impl<S: Source + AsyncWrite> IncomingBody<S> {
+    /// The body that is to be read from `conn` next.
+    pub fn new(conn: &Rc<RefCell<Conn<S>>>) -> Self {
+        Self(State::Open(Rc::clone(conn)))
     }
 
     /// The next frame.
     ///
     /// # Errors
     /// If the connection fails or ends before the body, or the body's grammar is broken; and ever after.
-    pub(in crate::proxy) fn poll_frame(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let wire = match &self.0 {
-            State::Open(wire) => wire,
+    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let conn = match &self.0 {
+            State::Open(conn) => conn,
             State::Over => return Poll::Ready(None),
             State::Broken => return Poll::Ready(Some(Err(Malformed::CutOff.into()))),
         };
-        let mut borrowed = wire.borrow_mut();
+        let mut borrowed = conn.borrow_mut();
         let polled = ready!(borrowed.poll_body(cx));
         let is_over = borrowed.length.is_over() || matches!(polled, Ok(None));
         borrowed.broken |= polled.is_err();
@@ -344,28 +338,28 @@ impl Arriving {
     }
 
     /// Whether it has ended as it should.
-    pub(in crate::proxy) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         matches!(self.0, State::Over)
     }
 
     /// Octets still to come, as far as they are known.
-    pub(in crate::proxy) fn size_hint(&self) -> SizeHint {
+    pub fn size_hint(&self) -> SizeHint {
         let left = match &self.0 {
-            State::Open(wire) => wire.borrow().length.left(),
+            State::Open(conn) => conn.borrow().length.left(),
             State::Over => Some(0),
             State::Broken => None,
         };
         left.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 
-    fn end(&mut self, state: State) {
-        if let State::Open(wire) = std::mem::replace(&mut self.0, state) {
-            wire.borrow_mut().let_go();
+    fn end(&mut self, state: State<S>) {
+        if let State::Open(conn) = std::mem::replace(&mut self.0, state) {
+            conn.borrow_mut().discard_body();
         }
     }
 }
 
-impl Drop for Arriving {
+impl<S: Source + AsyncWrite> Drop for IncomingBody<S> {
     fn drop(&mut self) {
         self.end(State::Over);
     }
@@ -373,11 +367,11 @@ impl Drop for Arriving {
 
 /// The connection as an answer is written to it. Whatever gives the answer may read the request meanwhile.
 #[derive(Debug)]
-pub(super) struct Writing<'a>(pub(super) &'a RefCell<Wire>);
+pub struct ConnWriter<'a, S>(pub &'a RefCell<Conn<S>>);
 
-impl Writing<'_> {
+impl<S: Unpin> ConnWriter<'_, S> {
     /// Does something with the connection, unless it has ended.
-    fn with<T>(&self, act: impl FnOnce(Pin<&mut Downstream>) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn with<T>(&self, act: impl FnOnce(Pin<&mut S>) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match &mut self.0.borrow_mut().stream {
             Some(stream) => act(Pin::new(stream)),
             None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
@@ -385,7 +379,7 @@ impl Writing<'_> {
     }
 }
 
-impl AsyncWrite for Writing<'_> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ConnWriter<'_, S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.with(|stream| stream.poll_write(cx, bytes))
     }

@@ -10,9 +10,9 @@ pub(super) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// How the other side is told where a body ends.
 #[derive(Debug, PartialEq)]
-pub enum Coding {
+pub enum BodyFraming {
     /// By its length, or because there is none: so many octets are still to come.
-    Octets(u64),
+    Length(u64),
     /// By the last chunk, after which the fields of these names may come.
     Chunked(Box<[HeaderName]>),
     /// By the end of the connection.

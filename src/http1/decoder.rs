@@ -8,9 +8,9 @@ use super::malformed::Malformed;
 
 /// How the end of a body is told (RFC 9112 section 6.3), and how far it has come.
 #[derive(Debug, PartialEq)]
-pub enum Length {
+pub enum Decoder {
     /// So many octets are still to come.
-    Octets(u64),
+    Length(u64),
     /// By the last chunk.
     Chunked(Chunked),
     /// By the end of the connection.
@@ -30,15 +30,15 @@ pub enum Piece {
     More,
 }
 
-impl Length {
+impl Decoder {
     /// Takes the next piece off what has been read.
     ///
     /// # Errors
     /// Where the grammar of chunks is broken.
     pub fn decode(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
         match self {
-            Self::Octets(0) => Ok(Piece::End),
-            Self::Octets(left) => Ok(take(read, left)),
+            Self::Length(0) => Ok(Piece::End),
+            Self::Length(left) => Ok(take(read, left)),
             Self::Chunked(chunked) => chunked.decode(read),
             Self::Close => {
                 let mut unbounded = u64::MAX;
@@ -55,7 +55,7 @@ impl Length {
     /// Whether it has come to its end.
     pub fn is_over(&self) -> bool {
         match self {
-            Self::Octets(left) => *left == 0,
+            Self::Length(left) => *left == 0,
             Self::Chunked(chunked) => chunked.is_over(),
             Self::Close => false,
         }
@@ -64,7 +64,7 @@ impl Length {
     /// The octets still to come, if that is known.
     pub fn left(&self) -> Option<u64> {
         match self {
-            Self::Octets(left) => Some(*left),
+            Self::Length(left) => Some(*left),
             Self::Chunked(_) | Self::Close => None,
         }
     }

@@ -9,24 +9,26 @@ use hyper::body::Frame;
 
 use super::*;
 use crate::headers::RawHeaders;
-use crate::limiter::timestamp::Timestamp;
 
 const GET: Asked = Asked { by_head: false, is_1_1: true, keeps: true, trailers: false };
 const HEAD: Asked = Asked { by_head: true, ..GET };
 const OLD: Asked = Asked { is_1_1: false, keeps: false, ..GET };
+fn date(out: &mut Vec<u8>) {
+    out.extend_from_slice(DATED.as_bytes());
+}
+
 const DATED: &str = "date: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
 
 /// The head of an answer without its date, and how it goes on.
 fn written(asked: Asked, status: u16, fields: &[(&'static str, &str)], body: &impl Body) -> (String, Course) {
     let status = StatusCode::from_u16(status).unwrap();
-    let write = |mut headers: Headers| {
+    let head = |mut headers: Headers| {
         let mut out = Vec::new();
-        let date = Date::new(Timestamp::from_nanos(0));
-        let course = head(asked, (status, &mut headers), body, &date, &mut out);
+        let course = write(asked, (status, &mut headers), body, date, &mut out);
         (String::from_utf8(out).unwrap().replacen(DATED, "", 1), course)
     };
-    let written = write(raw(fields));
-    assert_eq!(written, write(mapped(fields)), "raw or in a map");
+    let written = head(raw(fields));
+    assert_eq!(written, head(mapped(fields)), "raw or in a map");
     written
 }
 
@@ -71,10 +73,10 @@ impl Body for Stream {
 fn a_known_length_is_told_in_our_digits() {
     let (text, course) = written(GET, 200, &[("content-length", "005"), ("x", "1")], &hello());
     assert_eq!(text, "HTTP/1.1 200 OK\r\nx: 1\r\ncontent-length: 5\r\n\r\n");
-    assert_eq!(course, Course { coding: Coding::Octets(5), has_body: true, keeps: true });
+    assert_eq!(course, Course { coding: BodyFraming::Length(5), has_body: true, keeps: true });
     let (text, course) = written(GET, 429, &[], &Empty::<Bytes>::new());
     assert_eq!(text, "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n");
-    assert_eq!(course, Course { coding: Coding::Octets(0), has_body: false, keeps: true });
+    assert_eq!(course, Course { coding: BodyFraming::Length(0), has_body: false, keeps: true });
     let (text, _) = written(GET, 200, &[("content-length", "7")], &Stream);
     assert_eq!(text, "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n");
 }
@@ -84,7 +86,7 @@ fn what_we_put_on_it_stands_behind_its_own() {
     for mut headers in [raw(&[("x", "1")]), mapped(&[("x", "1")])] {
         let mut out = Vec::new();
         headers.set_number(http::header::AGE, 7);
-        head(GET, (StatusCode::OK, &mut headers), &hello(), &Date::new(Timestamp::from_nanos(0)), &mut out);
+        write(GET, (StatusCode::OK, &mut headers), &hello(), date, &mut out);
         let expected = format!("HTTP/1.1 200 OK\r\nx: 1\r\nage: 7\r\ncontent-length: 5\r\n{DATED}\r\n");
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
@@ -94,13 +96,13 @@ fn what_we_put_on_it_stands_behind_its_own() {
 fn an_unknown_length_is_told_in_chunks_or_by_closing() {
     let (text, course) = written(GET, 200, &[("trailer", "x-sum")], &Stream);
     assert_eq!(text, "HTTP/1.1 200 OK\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n");
-    assert_eq!(course.coding, Coding::Chunked(Box::default()), "nobody asked for trailers");
+    assert_eq!(course.coding, BodyFraming::Chunked(Box::default()), "nobody asked for trailers");
     let (_, course) = written(Asked { trailers: true, ..GET }, 200, &[("trailer", "x-sum, host")], &Stream);
-    assert_eq!(course.coding, Coding::Chunked(["x-sum".parse().unwrap()].into()));
+    assert_eq!(course.coding, BodyFraming::Chunked(["x-sum".parse().unwrap()].into()));
     let kept = Asked { keeps: true, ..OLD };
     let (text, course) = written(kept, 200, &[("trailer", "x-sum")], &Stream);
     assert_eq!(text, "HTTP/1.0 200 OK\r\n\r\n");
-    assert_eq!(course, Course { coding: Coding::Close, has_body: true, keeps: false });
+    assert_eq!(course, Course { coding: BodyFraming::Close, has_body: true, keeps: false });
 }
 
 #[test]
@@ -108,7 +110,7 @@ fn what_never_has_a_body_has_none() {
     for status in [204, 304] {
         let (text, course) = written(GET, status, &[("content-length", "5")], &hello());
         assert!(!text.contains("content-length") && !text.contains("chunked"), "{text}");
-        assert_eq!(course, Course { coding: Coding::Octets(0), has_body: false, keeps: true });
+        assert_eq!(course, Course { coding: BodyFraming::Length(0), has_body: false, keeps: true });
     }
     let (text, course) =
         written(GET, 101, &[("connection", "upgrade"), ("upgrade", "x")], &Empty::<Bytes>::new());
@@ -122,7 +124,7 @@ fn the_answer_to_head_speaks_of_the_body_it_would_have() {
     for (fields, told) in [([("content-length", "7")], "content-length: 7\r\n"), ([("x", "1")], "x: 1\r\n")] {
         let (text, course) = written(HEAD, 200, &fields, &empty);
         assert_eq!(text, format!("HTTP/1.1 200 OK\r\n{told}\r\n"));
-        assert_eq!(course, Course { coding: Coding::Octets(0), has_body: false, keeps: true });
+        assert_eq!(course, Course { coding: BodyFraming::Length(0), has_body: false, keeps: true });
     }
     let (text, course) = written(HEAD, 429, &[], &hello());
     assert_eq!(text, "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 5\r\n\r\n");
@@ -148,8 +150,7 @@ fn who_closes_says_so_once() {
 fn a_date_is_put_on_what_has_none() {
     let dated = |fields: &[(&'static str, &'static str)]| {
         let mut out = Vec::new();
-        let date = Date::new(Timestamp::from_nanos(0));
-        head(GET, (StatusCode::OK, &mut raw(fields)), &hello(), &date, &mut out);
+        write(GET, (StatusCode::OK, &mut raw(fields)), &hello(), date, &mut out);
         String::from_utf8(out).unwrap()
     };
     assert!(dated(&[]).contains(DATED));
@@ -166,7 +167,7 @@ fn what_is_no_request_is_told_why() {
         (Malformed::LongTarget, "414 URI Too Long"),
     ] {
         let mut out = Vec::new();
-        malformed(status_of(what), &Date::new(Timestamp::from_nanos(0)), &mut out);
+        malformed(status_of(what), date, &mut out);
         let expected = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n{DATED}\r\n");
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }

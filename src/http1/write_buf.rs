@@ -16,7 +16,7 @@ const KEPT: usize = 16 * 1024;
 
 /// A connection's write buffer: copied bytes, then at most one large piece, then copied bytes behind that.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub struct WriteBuf {
     copied: Vec<u8>,
     written: usize,
     large: Bytes,
@@ -27,7 +27,7 @@ pub struct Outbox {
     lies: bool,
 }
 
-impl Outbox {
+impl WriteBuf {
     /// Nothing to be written yet, in the memory of `buffer`.
     pub fn new(mut buffer: Vec<u8>) -> Self {
         buffer.clear();

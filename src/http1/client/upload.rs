@@ -3,18 +3,19 @@
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::request;
 use hyper::body::Body;
 use tokio::io::AsyncWrite;
 
-use super::encode;
-use crate::http1::outbox::Outbox;
-use crate::http1::sending::{Failure, Sending};
-use crate::upstream::outgoing::Outgoing;
+use super::request_head;
+use crate::headers::FieldLines;
+use crate::http1::encoder::{Encoder, Failure};
+use crate::http1::write_buf::WriteBuf;
 
 /// A request as far as it is still to be sent.
 #[derive(Debug)]
-pub(in crate::upstream) struct Upload<B> {
-    sending: Sending<B>,
+pub struct Upload<B> {
+    sending: Encoder<B>,
     /// It may be sent twice.
     repeatable: bool,
     /// Its body broke off: whatever could still be sent would look like a whole one.
@@ -27,15 +28,15 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     /// A request of which nothing is out yet; its bytes are put into `buffer`.
-    pub(in crate::upstream) fn new(request: &Outgoing, body: B, buffer: Vec<u8>) -> Self {
-        let mut outbox = Outbox::new(buffer);
-        let coding = encode::head(request, &body, outbox.end());
-        let repeatable = body.is_end_stream() && request.head.method.is_idempotent();
-        Self { sending: Sending::new(outbox, coding, body), repeatable, broken: false }
+    pub fn new(parts: &request::Parts, ours: &FieldLines, body: B, buffer: Vec<u8>) -> Self {
+        let mut write_buf = WriteBuf::new(buffer);
+        let coding = request_head::write(parts, ours, &body, write_buf.end());
+        let repeatable = body.is_end_stream() && parts.method.is_idempotent();
+        Self { sending: Encoder::new(write_buf, coding, body), repeatable, broken: false }
     }
 
     /// Sends as much as can be sent now; ready when all of it is.
-    pub(super) fn poll(
+    pub fn poll(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
@@ -48,44 +49,44 @@ where
 
 impl<B> Upload<B> {
     /// Whether all of it is out.
-    pub(in crate::upstream) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.sending.is_over()
     }
 
     /// How many bytes of it are out.
-    pub(super) fn out(&self) -> u64 {
+    pub fn out(&self) -> u64 {
         self.sending.out()
     }
 
     /// Nobody takes it any more.
-    pub(super) fn abandon(&mut self) {
+    pub fn abandon(&mut self) {
         self.sending.abandon();
     }
 
     /// Whether it may be sent again whatever the upstream has seen of it.
-    pub(in crate::upstream) fn is_repeatable(&self) -> bool {
+    pub fn is_repeatable(&self) -> bool {
         self.repeatable
     }
 
     /// Whether the request may be sent again after its connection failed without an answer: RFC 9110 section
     /// 9.2.2, the upstream could not tell two of these from one; or it has seen nothing of it. A body
     /// that has gone out is not kept.
-    pub(in crate::upstream) fn may_repeat(&self) -> bool {
+    pub fn may_repeat(&self) -> bool {
         !self.broken && (self.repeatable || self.sending.out() == 0)
     }
 
     /// All is to be sent once more, where it [may](Self::may_repeat) be.
-    pub(in crate::upstream) fn repeat(&mut self) {
+    pub fn repeat(&mut self) {
         self.sending.rewind();
     }
 
     /// The body, where nothing of it has been read.
-    pub(in crate::upstream) fn into_body(self) -> Option<B> {
+    pub fn into_body(self) -> Option<B> {
         self.sending.into_body()
     }
 
     /// The memory it was sent from.
-    pub(in crate::upstream) fn into_buffer(self) -> Vec<u8> {
+    pub fn into_buffer(self) -> Vec<u8> {
         self.sending.into_buffer()
     }
 }

@@ -57,7 +57,7 @@ fn sent(
 ) -> (String, Result<(), String>) {
     let body = Frames { frames: frames.into_iter().collect(), length };
     let (parts, body) = request.body(body).unwrap().into_parts();
-    let mut upload = Upload::new(&parts.into(), body, Vec::new());
+    let mut upload = Upload::new(&parts, &FieldLines::default(), body, Vec::new());
     let (mut out, mut cx) = (Vec::new(), Context::from_waker(Waker::noop()));
     let ended = loop {
         match upload.poll(&mut out, &mut cx) {
@@ -148,7 +148,7 @@ fn a_body_that_broke_off_before_its_first_byte_is_not_sent_as_an_empty_one() {
     for (length, frames) in [(None, vec![broken()]), (Some(3), vec![data("hello")])] {
         let body = Frames { frames: frames.into(), length };
         let (parts, body) = post().body(body).unwrap().into_parts();
-        let mut upload = Upload::new(&parts.into(), body, Vec::new());
+        let mut upload = Upload::new(&parts, &FieldLines::default(), body, Vec::new());
         assert!(upload.may_repeat());
         let mut cx = Context::from_waker(Waker::noop());
         assert!(matches!(upload.poll(&mut Vec::new(), &mut cx), Poll::Ready(Err(Failure::Body(_)))));
@@ -163,7 +163,7 @@ fn only_what_cannot_be_told_from_its_repetition_is_sent_again() {
     {
         let body = Frames { frames: VecDeque::new(), length: Some(length) };
         let (parts, body) = Request::builder().method(method).body(body).unwrap().into_parts();
-        let upload = Upload::new(&parts.into(), body, Vec::new());
+        let upload = Upload::new(&parts, &FieldLines::default(), body, Vec::new());
         assert_eq!(upload.repeatable, repeatable, "{method}");
     }
 }
@@ -173,7 +173,7 @@ fn only_a_body_of_which_nothing_was_read_is_handed_back() {
     let upload = |length, frames: Vec<_>| {
         let (parts, body) =
             Request::post("/").body(Frames { frames: frames.into(), length }).unwrap().into_parts();
-        Upload::new(&parts.into(), body, Vec::new())
+        Upload::new(&parts, &FieldLines::default(), body, Vec::new())
     };
     let mut cx = Context::from_waker(Waker::noop());
     assert!(upload(Some(2), vec![data("ab")]).into_body().is_some());

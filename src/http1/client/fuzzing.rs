@@ -3,9 +3,9 @@
 use bytes::BytesMut;
 use http::HeaderMap;
 
-use super::head::{Head, Reader};
+use super::response_head::{Head, Reader};
 use crate::http1::chunked::Chunked;
-use crate::http1::length::{Length, Piece};
+use crate::http1::decoder::{Decoder, Piece};
 use crate::http1::malformed::Malformed;
 
 /// How an answer was read.
@@ -60,14 +60,14 @@ pub(crate) fn chunks(data: &[u8]) {
     }
     encoded.extend_from_slice(b"0\r\n\r\nnext");
     for at_once in [1, step, encoded.len()] {
-        let body = body(Length::Chunked(Chunked::default()), &encoded, at_once);
+        let body = body(Decoder::Chunked(Chunked::default()), &encoded, at_once);
         let body = body.unwrap_or_else(|error| panic!("what we write is {error:?}"));
         assert!(body.over && body.trailers.is_none() && body.rest == b"next");
         assert_eq!(body.content, data, "chunks change what is in them");
     }
     // The bytes as chunks somebody else has written.
     let (whole, pieces) =
-        [data.len(), step].map(|at_once| body(Length::Chunked(Chunked::default()), data, at_once)).into();
+        [data.len(), step].map(|at_once| body(Decoder::Chunked(Chunked::default()), data, at_once)).into();
     match (whole, pieces) {
         (Ok(whole), Ok(pieces)) => {
             assert_eq!(whole, pieces, "cut in pieces, a body is another one");
@@ -91,16 +91,16 @@ fn read(data: &[u8], to_head: bool, step: usize) -> Result<Read, Malformed> {
     };
     let rest: Vec<u8> = buffer.iter().copied().chain(pieces.flatten().copied()).collect();
     let length = match &head.length {
-        Length::Octets(octets) => Length::Octets(*octets),
-        Length::Chunked(_) => Length::Chunked(Chunked::default()),
-        Length::Close => Length::Close,
+        Decoder::Length(octets) => Decoder::Length(*octets),
+        Decoder::Chunked(_) => Decoder::Chunked(Chunked::default()),
+        Decoder::Close => Decoder::Close,
     };
     assert!(!(head.keeps && length.ends_with_connection()), "a connection is kept whose end is the body's");
     let body = body(length, &rest, step)?;
     Ok(Read::Whole(Box::new((head, body))))
 }
 
-fn body(mut length: Length, data: &[u8], step: usize) -> Result<Body, Malformed> {
+fn body(mut length: Decoder, data: &[u8], step: usize) -> Result<Body, Malformed> {
     let mut read = Body::default();
     let mut buffer = BytesMut::new();
     let mut pieces = data.chunks(step.max(1));

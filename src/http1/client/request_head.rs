@@ -1,19 +1,17 @@
 //! The head of a request as bytes.
 
 use http::header::{CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderValue, Uri};
+use http::{HeaderMap, HeaderValue, Uri, request};
 use hyper::body::Body;
 
-use crate::headers::write_field;
-use crate::http1::coding::{self, Coding};
-use crate::upstream::outgoing::Outgoing;
+use crate::headers::{FieldLines, write_field};
+use crate::http1::framing::{self, BodyFraming};
 
 /// What most heads take.
 const USUAL_HEAD: usize = 1024;
 
-/// Writes a head, and answers how the body is to be coded that follows it.
-pub(super) fn head(request: &Outgoing, body: &impl Body, out: &mut Vec<u8>) -> Coding {
-    let parts = &request.head;
+/// Writes a head, with fields of ours behind its own, and answers how the body is to be coded that follows it.
+pub fn write(parts: &request::Parts, ours: &FieldLines, body: &impl Body, out: &mut Vec<u8>) -> BodyFraming {
     out.reserve(USUAL_HEAD);
     out.extend_from_slice(parts.method.as_str().as_bytes());
     out.push(b' ');
@@ -29,25 +27,25 @@ pub(super) fn head(request: &Outgoing, body: &impl Body, out: &mut Vec<u8>) -> C
             _ => write_field(name.as_str().as_bytes(), value.as_bytes(), out),
         }
     }
-    out.extend_from_slice(request.ours.as_bytes());
+    out.extend_from_slice(ours.as_bytes());
     match &coding {
-        Coding::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        BodyFraming::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         // Without a body only the client knows whether there is a length to speak of.
-        Coding::Octets(0) if !has_length => {}
-        Coding::Octets(octets) => coding::content_length(*octets, out),
-        Coding::Close => {}
+        BodyFraming::Length(0) if !has_length => {}
+        BodyFraming::Length(octets) => framing::content_length(*octets, out),
+        BodyFraming::Close => {}
     }
     out.extend_from_slice(b"\r\n");
     coding
 }
 
 /// How a body is to be coded. A request cannot end with its connection.
-fn coding(headers: &HeaderMap, body: &impl Body) -> Coding {
+fn coding(headers: &HeaderMap, body: &impl Body) -> BodyFraming {
     if body.is_end_stream() {
-        return Coding::Octets(0);
+        return BodyFraming::Length(0);
     }
-    let announced = || coding::announced(headers.get_all(TRAILER).into_iter().map(HeaderValue::as_bytes));
-    body.size_hint().exact().map_or_else(|| Coding::Chunked(announced()), Coding::Octets)
+    let announced = || framing::announced(headers.get_all(TRAILER).into_iter().map(HeaderValue::as_bytes));
+    body.size_hint().exact().map_or_else(|| BodyFraming::Chunked(announced()), BodyFraming::Length)
 }
 
 /// RFC 9112 section 3.2.1: the path and query as received; `*` stands for itself.

@@ -50,7 +50,7 @@ impl Body for Late {
 #[test]
 fn the_end_of_a_message_is_told_though_no_byte_goes_out_with_it() {
     let frames = vec![None, Some(Frame::data(Bytes::from_static(b"ok")))];
-    let mut sending = Sending::new(Outbox::default(), Coding::Octets(2), Late(frames));
+    let mut sending = Encoder::new(WriteBuf::default(), BodyFraming::Length(2), Late(frames));
     let (mut stream, mut cx) = (Counting::default(), Context::from_waker(Waker::noop()));
     assert!(sending.poll(&mut stream, &mut cx).is_pending());
     assert_eq!((&*stream.written, stream.flushed), (&b"ok"[..], 1));

@@ -3,17 +3,16 @@
 use bytes::BytesMut;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 
-use super::head::{Head, Reader};
+use super::request_head::{Head, Limits, Reader};
 use crate::http1::malformed::Malformed;
-use crate::listener::Limits;
 
 /// A head and what is behind it.
 type Read = Result<Option<(Head, Vec<u8>)>, Malformed>;
 
 /// The first byte says how much comes at once, and how many fields there may be.
-pub(in crate::proxy) fn request(data: &[u8]) {
+pub(crate) fn request(data: &[u8]) {
     let Some((steer, data)) = data.split_first() else { return };
-    let limits = Limits { header_size: 4096, headers: if steer & 1 == 1 { 10 } else { 200 }, streams: 1 };
+    let limits = Limits { size: 4096, fields: if steer & 1 == 1 { 10 } else { 200 } };
     let whole = read(data, limits, data.len());
     let pieces = read(data, limits, usize::from(steer >> 1).max(1));
     match (whole, pieces) {
@@ -49,7 +48,7 @@ fn read(data: &[u8], limits: Limits, step: usize) -> Read {
 /// Whoever reads the fields comes to the end of the body that we have come to.
 fn has_one_end(head: &Head, limits: Limits) {
     let fields = &head.parts.headers;
-    assert!(fields.len() <= limits.headers as usize);
+    assert!(fields.len() <= limits.fields as usize);
     let (lengths, codings) =
         (fields.get_all(CONTENT_LENGTH).iter(), fields.get_all(TRANSFER_ENCODING).iter());
     match head.length.left() {

@@ -52,21 +52,21 @@ fn status_and_fields_are_read_as_they_stand() {
 
 #[test]
 fn the_fields_say_where_the_body_ends() {
-    assert_eq!(head("content-length: 12\r\n").length, Length::Octets(12));
-    assert_eq!(head("content-length: 12, 12\r\ncontent-length: 12\r\n").length, Length::Octets(12));
-    assert_eq!(head("transfer-encoding: Chunked\r\n").length, Length::Chunked(Chunked::default()));
-    assert_eq!(head("").length, Length::Close);
+    assert_eq!(head("content-length: 12\r\n").length, Decoder::Length(12));
+    assert_eq!(head("content-length: 12, 12\r\ncontent-length: 12\r\n").length, Decoder::Length(12));
+    assert_eq!(head("transfer-encoding: Chunked\r\n").length, Decoder::Chunked(Chunked::default()));
+    assert_eq!(head("").length, Decoder::Close);
 }
 
 #[test]
 fn some_answers_have_no_body_whatever_they_say() {
     for status in ["204 No Content", "304 Not Modified", "101 Switching Protocols"] {
         let text = format!("HTTP/1.1 {status}\r\ncontent-length: 9\r\n\r\n");
-        assert_eq!(whole(&text).unwrap().expect(status).length, Length::Octets(0), "{status}");
+        assert_eq!(whole(&text).unwrap().expect(status).length, Decoder::Length(0), "{status}");
     }
     let mut read = BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
     let answer = Reader::new(true, false).decode(&mut read).unwrap().unwrap();
-    assert_eq!((answer.length, answer.keeps), (Length::Octets(0), true));
+    assert_eq!((answer.length, answer.keeps), (Decoder::Length(0), true));
 }
 
 #[test]

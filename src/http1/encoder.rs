@@ -9,20 +9,20 @@ use http::HeaderMap;
 use hyper::body::Body;
 use tokio::io::AsyncWrite;
 
-use super::coding::{self, Coding, LAST_CHUNK};
-use super::outbox::Outbox;
+use super::framing::{self, BodyFraming, LAST_CHUNK};
+use super::write_buf::WriteBuf;
 
 /// A message as far as it is still to be sent.
 #[derive(Debug)]
-pub struct Sending<B> {
-    outbox: Outbox,
-    /// `None` once it is all in the outbox; one that is empty stays.
+pub struct Encoder<B> {
+    write_buf: WriteBuf,
+    /// `None` once it is all in the write_buf; one that is empty stays.
     body: Option<B>,
     /// There is more of it.
     is_open: bool,
     /// Nothing of it has been read.
     untouched: bool,
-    coding: Coding,
+    coding: BodyFraming,
 }
 
 /// Why a message cannot be sent to its end.
@@ -34,15 +34,15 @@ pub enum Failure {
     Body(io::Error),
 }
 
-impl<B> Sending<B>
+impl<B> Encoder<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    /// A message of which nothing is out yet. Its head is in `outbox`, and says that its body is coded like this.
-    pub fn new(outbox: Outbox, coding: Coding, body: B) -> Self {
+    /// A message of which nothing is out yet. Its head is in `write_buf`, and says that its body is coded like this.
+    pub fn new(write_buf: WriteBuf, coding: BodyFraming, body: B) -> Self {
         let is_open = !body.is_end_stream();
-        Self { outbox, body: Some(body), is_open, untouched: true, coding }
+        Self { write_buf, body: Some(body), is_open, untouched: true, coding }
     }
 
     /// Sends as much as can be sent now; ready when all of it is.
@@ -53,7 +53,7 @@ where
     ) -> Poll<Result<(), Failure>> {
         loop {
             let filled = self.poll_fill(cx).map_err(Failure::Body)?;
-            ready!(self.outbox.poll_write(stream, cx)).map_err(Failure::Connection)?;
+            ready!(self.write_buf.poll_write(stream, cx)).map_err(Failure::Connection)?;
             match filled {
                 Poll::Ready(()) if !self.is_open => return Poll::Ready(Ok(())),
                 Poll::Ready(()) => {}
@@ -62,9 +62,9 @@ where
         }
     }
 
-    /// Moves the body into the outbox until that is full or the body has ended.
+    /// Moves the body into the write_buf until that is full or the body has ended.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(body) = self.body.as_mut().filter(|_| self.is_open && self.outbox.has_room()) {
+        while let Some(body) = self.body.as_mut().filter(|_| self.is_open && self.write_buf.has_room()) {
             self.untouched = false;
             let ended = match ready!(Pin::new(&mut *body).poll_frame(cx)) {
                 None => true,
@@ -91,48 +91,48 @@ where
     fn push(&mut self, data: Bytes) -> io::Result<()> {
         match &mut self.coding {
             _ if data.is_empty() => {}
-            Coding::Octets(left) => {
+            BodyFraming::Length(left) => {
                 *left = left.checked_sub(data.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
-                self.outbox.push(data);
+                self.write_buf.push(data);
             }
-            Coding::Chunked(_) => {
-                coding::chunk_size(&data, self.outbox.end());
-                self.outbox.push(data);
-                self.outbox.end().extend_from_slice(b"\r\n");
+            BodyFraming::Chunked(_) => {
+                framing::chunk_size(&data, self.write_buf.end());
+                self.write_buf.push(data);
+                self.write_buf.end().extend_from_slice(b"\r\n");
             }
-            Coding::Close => self.outbox.push(data),
+            BodyFraming::Close => self.write_buf.push(data),
         }
         Ok(())
     }
 }
 
-impl<B> Sending<B> {
+impl<B> Encoder<B> {
     /// The body has ended: what ends it goes out.
     fn end(&mut self, trailers: Option<&HeaderMap>) -> io::Result<()> {
-        if matches!(self.coding, Coding::Octets(1..)) {
+        if matches!(self.coding, BodyFraming::Length(1..)) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         (self.body, self.is_open) = (None, false);
         // Its last byte may have been written long ago.
-        self.outbox.flush();
+        self.write_buf.flush();
         match (&self.coding, trailers) {
-            (Coding::Octets(_) | Coding::Close, _) => {}
-            (Coding::Chunked(announced), Some(fields)) => {
-                coding::trailers(fields, announced, self.outbox.end());
+            (BodyFraming::Length(_) | BodyFraming::Close, _) => {}
+            (BodyFraming::Chunked(announced), Some(fields)) => {
+                framing::trailers(fields, announced, self.write_buf.end());
             }
-            (Coding::Chunked(_), None) => self.outbox.end().extend_from_slice(LAST_CHUNK),
+            (BodyFraming::Chunked(_), None) => self.write_buf.end().extend_from_slice(LAST_CHUNK),
         }
         Ok(())
     }
 
     /// Whether all of it is out.
     pub fn is_over(&self) -> bool {
-        !self.is_open && self.outbox.is_out()
+        !self.is_open && self.write_buf.is_out()
     }
 
     /// How many bytes of it are out, head and all.
     pub fn out(&self) -> u64 {
-        self.outbox.out()
+        self.write_buf.out()
     }
 
     /// The rest of the body goes nowhere, and is let go.
@@ -143,12 +143,12 @@ impl<B> Sending<B> {
     /// Nobody takes it any more.
     pub fn abandon(&mut self) {
         self.without_body();
-        self.outbox = Outbox::default();
+        self.write_buf = WriteBuf::default();
     }
 
     /// All is to be sent once more. Only for what has no body.
     pub fn rewind(&mut self) {
-        self.outbox.rewind();
+        self.write_buf.rewind();
     }
 
     /// The body, where nothing of it has been read.
@@ -158,13 +158,13 @@ impl<B> Sending<B> {
 
     /// The body and the memory of a message of which nothing is out, so that another may be sent in its place.
     pub fn into_unsent(self) -> Option<(B, Vec<u8>)> {
-        let body = self.body.filter(|_| self.outbox.out() == 0)?;
-        Some((body, self.outbox.into_buffer()))
+        let body = self.body.filter(|_| self.write_buf.out() == 0)?;
+        Some((body, self.write_buf.into_buffer()))
     }
 
     /// The memory it was sent from.
     pub fn into_buffer(self) -> Vec<u8> {
-        self.outbox.into_buffer()
+        self.write_buf.into_buffer()
     }
 }
 

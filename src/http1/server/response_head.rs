@@ -5,42 +5,41 @@ use http::StatusCode;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING};
 use hyper::body::Body;
 
-use super::head::Asked;
-use crate::headers::{Form, Headers, remove_hop_by_hop, write_field};
-use crate::http1::coding::{self, Coding};
+use super::request_head::Asked;
+use crate::headers::{Form, Headers, write_field};
 use crate::http1::content_length;
+use crate::http1::framing::{self, BodyFraming};
 use crate::http1::head::lists;
 use crate::http1::interim::Interim;
 use crate::http1::malformed::Malformed;
-use crate::proxy::date::Date;
-use crate::proxy::headers::identity::tells_who_asks;
 
 /// What most heads take.
 const USUAL_HEAD: usize = 1024;
 
 /// How an answer goes on after its head.
 #[derive(Debug, PartialEq)]
-pub(super) struct Course {
-    pub(super) coding: Coding,
+pub struct Course {
+    /// How the end of the body is told.
+    pub coding: BodyFraming,
     /// Whether the body is sent. The answer to HEAD only speaks of one.
-    pub(super) has_body: bool,
+    pub has_body: bool,
     /// Whether another request may follow on the connection.
-    pub(super) keeps: bool,
+    pub keeps: bool,
 }
 
 /// Writes a head, and answers how it goes on.
-pub(super) fn head(
+pub fn write(
     asked: Asked,
     (status, headers): (StatusCode, &mut Headers),
     body: &impl Body,
-    date: &Date,
+    write_date: impl Fn(&mut Vec<u8>),
     out: &mut Vec<u8>,
 ) -> Course {
     out.reserve(USUAL_HEAD);
     start(asked.is_1_1, status, out);
     let bodiless = asked.by_head || is_bodiless(status);
     let coding = coding(asked, headers, bodiless, body);
-    let mut keeps = asked.keeps && coding != Coding::Close && status != StatusCode::SWITCHING_PROTOCOLS;
+    let mut keeps = asked.keeps && coding != BodyFraming::Close && status != StatusCode::SWITCHING_PROTOCOLS;
     let (mut says_close, is_dated) = (false, headers.is_dated());
     match headers.form() {
         Form::Raw(raw) => raw.write(out),
@@ -49,7 +48,7 @@ pub(super) fn head(
                 match *name {
                     // One way to tell the end, and only one.
                     CONTENT_LENGTH | TRANSFER_ENCODING => continue,
-                    TRAILER if !matches!(coding, Coding::Chunked(_)) => continue,
+                    TRAILER if !matches!(coding, BodyFraming::Chunked(_)) => continue,
                     CONNECTION if lists(value.as_bytes(), "close") => (says_close, keeps) = (true, false),
                     _ => {}
                 }
@@ -58,10 +57,10 @@ pub(super) fn head(
         }
     }
     match &coding {
-        Coding::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-        Coding::Octets(octets) if !bodiless => coding::content_length(*octets, out),
+        BodyFraming::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        BodyFraming::Length(octets) if !bodiless => framing::content_length(*octets, out),
         _ if asked.by_head => told_length(headers, body, out),
-        Coding::Octets(_) | Coding::Close => {}
+        BodyFraming::Length(_) | BodyFraming::Close => {}
     }
     match (asked.is_1_1, keeps) {
         (true, false) if !says_close && status != StatusCode::SWITCHING_PROTOCOLS => {
@@ -71,14 +70,14 @@ pub(super) fn head(
         _ => {}
     }
     if !is_dated {
-        date.write(out);
+        write_date(out);
     }
     out.extend_from_slice(b"\r\n");
     Course { coding, has_body: !bodiless && !body.is_end_stream(), keeps }
 }
 
 /// The status of the response to what is no request.
-pub(super) fn status_of(malformed: Malformed) -> StatusCode {
+pub fn status_of(malformed: Malformed) -> StatusCode {
     match malformed {
         Malformed::TooLong => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         Malformed::LongTarget => StatusCode::URI_TOO_LONG,
@@ -86,9 +85,8 @@ pub(super) fn status_of(malformed: Malformed) -> StatusCode {
     }
 }
 
-/// Writes an interim response (RFC 9110 section 15.2), without what belongs to the upstream's hop.
-pub(super) fn interim(mut interim: Interim, out: &mut BytesMut) {
-    remove_hop_by_hop(&mut interim.headers, tells_who_asks);
+/// Writes an interim response (RFC 9110 section 15.2).
+pub fn interim(interim: &Interim, out: &mut BytesMut) {
     let mut head = Vec::new();
     start(true, interim.status, &mut head);
     for (name, value) in &interim.headers {
@@ -99,10 +97,10 @@ pub(super) fn interim(mut interim: Interim, out: &mut BytesMut) {
 }
 
 /// The last answer of a connection, to what is no request.
-pub(super) fn malformed(status: StatusCode, date: &Date, out: &mut Vec<u8>) {
+pub fn malformed(status: StatusCode, write_date: impl Fn(&mut Vec<u8>), out: &mut Vec<u8>) {
     start(true, status, out);
     out.extend_from_slice(b"connection: close\r\ncontent-length: 0\r\n");
-    date.write(out);
+    write_date(out);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -120,17 +118,17 @@ fn is_bodiless(status: StatusCode) -> bool {
     status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
-fn coding(asked: Asked, headers: &Headers, bodiless: bool, body: &impl Body) -> Coding {
+fn coding(asked: Asked, headers: &Headers, bodiless: bool, body: &impl Body) -> BodyFraming {
     if bodiless || body.is_end_stream() {
-        return Coding::Octets(0);
+        return BodyFraming::Length(0);
     }
     match body.size_hint().exact().or_else(|| length_of(headers)) {
-        Some(octets) => Coding::Octets(octets),
+        Some(octets) => BodyFraming::Length(octets),
         None if asked.is_1_1 => {
-            let announced = || coding::announced(headers.get_all(&TRAILER));
-            Coding::Chunked(if asked.trailers { announced() } else { Box::default() })
+            let announced = || framing::announced(headers.get_all(&TRAILER));
+            BodyFraming::Chunked(if asked.trailers { announced() } else { Box::default() })
         }
-        None => Coding::Close,
+        None => BodyFraming::Close,
     }
 }
 
@@ -138,7 +136,7 @@ fn coding(asked: Asked, headers: &Headers, bodiless: bool, body: &impl Body) -> 
 fn told_length(headers: &Headers, body: &impl Body, out: &mut Vec<u8>) {
     let known = if body.is_end_stream() { None } else { body.size_hint().exact() };
     if let Some(octets) = known.or_else(|| length_of(headers)) {
-        coding::content_length(octets, out);
+        framing::content_length(octets, out);
     }
 }
 
