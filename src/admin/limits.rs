@@ -3,24 +3,24 @@
 use serde_json::{Map, Value, json};
 
 use super::State;
+use super::query::Query;
 use super::reply::{self, Reply};
-use super::router::Query;
 use super::scrape::keys;
 use super::status;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::elastic::signal::Level;
 use crate::limiter::quota::{Ban, Quota};
 use crate::limiter::terms::OnDenied;
-use crate::rules::elsewhere::Remote;
-use crate::rules::rule::{Action, Limiting, OnMissing, Rule, RuleLimit};
+use crate::rules::remote_limit::RemoteLimit;
+use crate::rules::rule::{Action, LimitSource, Limiting, OnMissing, Rule, RuleLimit};
 use crate::rules::tariff::Cost;
 use crate::telemetry::metrics::Decisions;
 use crate::telemetry::rfc3339;
 
 /// `GET /limits`
 pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
-    let policy = (state.policy)();
-    let assessment = (state.elastic)();
+    let policy = state.process.policy();
+    let assessment = state.process.elastic();
     let counted = policy.rules.rules().iter().zip(keys(state, &policy));
     let rules: Vec<Value> = counted
         .map(|(rule, counters)| {
@@ -37,7 +37,7 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
         .collect();
     let (crowded, shards) = state.limiter.crowded_shards();
     reply::json(&json!({
-        "config": status::config(&(state.reload)()),
+        "config": status::config(&state.process.reload()),
         "table": {
             "live": state.limiter.live_keys(),
             "capacity": state.capacity,
@@ -45,7 +45,7 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
             "shards": shards,
             "crowded_shards": crowded,
         },
-        "state": (state.state_file)().map(|file| json!({
+        "state": state.process.state_file().map(|file| json!({
             "file": file.file.display().to_string(),
             "restored": file.restored,
             "saved": file.saved,
@@ -119,7 +119,8 @@ fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
         let (first, most) = (first.as_secs_f64(), most.as_secs_f64());
         shown.insert("ban".to_owned(), json!({ "seconds": first, "most_seconds": most }));
     }
-    if let Some(Remote { place, domain, on_error, .. }) = limiting.remote.as_deref() {
+    if let LimitSource::Remote(remote) = &limiting.source {
+        let RemoteLimit { place, domain, on_error, .. } = &**remote;
         let scope = json!({ "rls": place, "domain": domain, "on_error": on_error.as_str() });
         shown.insert("scope".to_owned(), scope);
     }

@@ -8,11 +8,12 @@ use std::fmt::Debug;
 
 use super::Config;
 use super::reload::restart_fields;
+use crate::engine::CarryOver;
 use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::quota::Quota;
 use crate::rls::options::Options;
-use crate::rules::elsewhere::Remote;
-use crate::rules::rule::{Action, Limiting, Rule, RuleLimit};
+use crate::rules::remote_limit::RemoteLimit;
+use crate::rules::rule::{Action, LimitSource, Limiting, Rule, RuleLimit};
 
 const KEPT: &str = "counters kept";
 const AFRESH: &str = "counters start afresh";
@@ -21,33 +22,34 @@ const DROPPED: &str = "counters dropped";
 /// What `new` changes where `old` runs, a line each; nothing where it changes nothing.
 pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     let mut lines = Vec::new();
-    let (before, after) = (places(&old.rules), places(&new.rules));
-    for rule in old.rules.iter().filter(|rule| !after.contains_key(&*rule.name)) {
-        let counters = if goes_on(rule, &new.rules) { KEPT } else { DROPPED };
+    let carry_over = CarryOver::between(&old.policy, &new.policy);
+    let (before, after) = (places(&old.policy.rules), places(&new.policy.rules));
+    for rule in old.policy.rules.iter().filter(|rule| !after.contains_key(&*rule.name)) {
+        let counters = if carry_over.keeps(rule) { KEPT } else { DROPPED };
         lines.push(format!("rule {}: removed; {counters}", rule.name));
     }
-    for (rule, refusal) in new.rules.iter().zip(&new.refusals) {
+    for (rule, refusal) in new.policy.rules.iter().zip(&new.policy.rejections) {
         let Some(&index) = before.get(&*rule.name) else {
-            let counters = if goes_on(rule, &old.rules) { format!("; {KEPT}") } else { String::new() };
+            let counters = if carry_over.keeps(rule) { format!("; {KEPT}") } else { String::new() };
             lines.push(format!("rule {}: added, {}{counters}", rule.name, summary(rule)));
             continue;
         };
         let mut parts = Vec::new();
-        changes_of_rule(&old.rules[index], rule, goes_on(rule, &old.rules), &mut parts);
-        if old.refusals.get(index) != Some(refusal) {
+        changes_of_rule(&old.policy.rules[index], rule, carry_over.keeps(rule), &mut parts);
+        if old.policy.rejections.get(index) != Some(refusal) {
             parts.push("answer to refused requests changed".to_owned());
         }
         lines.extend(parts.into_iter().map(|part| format!("rule {}: {part}", rule.name)));
     }
-    let order = new.rules.iter().filter_map(|rule| before.get(&*rule.name));
+    let order = new.policy.rules.iter().filter_map(|rule| before.get(&*rule.name));
     if !order.is_sorted() {
         lines.push("rules: another order, which decides between equal waits".to_owned());
     }
     let sections = [
-        ("upstreams", are_others(old, new) || differs(&old.routes, &new.routes)),
-        ("client_ip, geo, jwt", differs(&old.identify, &new.identify)),
+        ("upstreams", are_others(old, new) || differs(&old.policy.routes, &new.policy.routes)),
+        ("client_ip, geo, jwt", differs(&old.policy.identify, &new.policy.identify)),
         ("elastic", differs(&old.elastic, &new.elastic)),
-        ("ratelimit_headers, ietf_headers", differs(&old.response, &new.response)),
+        ("ratelimit_headers, ietf_headers", differs(&old.policy.response, &new.policy.response)),
         ("services of rules", !have_same_services(old, new)),
         ("rls", both_services(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))),
         ("rules of rls", both_services(old, new).is_some_and(|(old, new)| new.has_other_rules_than(old))),
@@ -70,16 +72,6 @@ fn are_others(old: &Config, new: &Config) -> bool {
     old.upstreams != new.upstreams || old.upstream_tls != new.upstream_tls
 }
 
-/// Whether the counters of `rule` are those of one of `rules`, too.
-fn goes_on(rule: &Rule, rules: &[Rule]) -> bool {
-    let key = |rule: &Rule| match &rule.action {
-        Action::Limit(limiting) => Some(limiting.key.to_string()),
-        Action::Allow | Action::Deny => None,
-    };
-    key(rule).is_some()
-        && rules.iter().any(|other| other.counter() == rule.counter() && key(other) == key(rule))
-}
-
 /// `keeps` says whether the counters of `new` are there already.
 fn changes_of_rule(old: &Rule, new: &Rule, keeps: bool, parts: &mut Vec<String>) {
     if differs(&old.matcher, &new.matcher) {
@@ -98,10 +90,16 @@ fn changes_of_rule(old: &Rule, new: &Rule, keeps: bool, parts: &mut Vec<String>)
     }
     match (&old.action, &new.action) {
         (Action::Limit(old), Action::Limit(new)) => changes_of_limits(old, new, keeps, parts),
-        (Action::Limit(_), _) => parts.push(format!("limit → {}; {DROPPED}", summary(new))),
-        (_, Action::Limit(_)) => parts.push(format!("{} → {}", action(&old.action), summary(new))),
-        (old, new) if action(old) != action(new) => parts.push(format!("{} → {}", action(old), action(new))),
-        _ => {}
+        (Action::Limit(_), Action::Allow | Action::Deny) => {
+            parts.push(format!("limit → {}; {DROPPED}", summary(new)));
+        }
+        (Action::Allow | Action::Deny, Action::Limit(_)) => {
+            parts.push(format!("{} → {}", action(&old.action), summary(new)));
+        }
+        (Action::Allow, Action::Allow) | (Action::Deny, Action::Deny) => {}
+        (Action::Allow, Action::Deny) | (Action::Deny, Action::Allow) => {
+            parts.push(format!("{} → {}", action(&old.action), action(&new.action)));
+        }
     }
 }
 
@@ -146,10 +144,11 @@ fn have_same_services(old: &Config, new: &Config) -> bool {
 
 /// Whether the same is asked in both.
 fn are_kept_alike(old: &Limiting, new: &Limiting) -> bool {
-    let asked = |limiting: &Limiting| {
-        limiting.remote.as_ref().map(|remote| Remote { service: 0, ..(**remote).clone() })
-    };
-    asked(old) == asked(new)
+    let of_same_service = |remote: &RemoteLimit| RemoteLimit { service: 0, ..remote.clone() };
+    match (&old.source, &new.source) {
+        (LimitSource::Remote(old), LimitSource::Remote(new)) => of_same_service(old) == of_same_service(new),
+        (old, new) => old == new,
+    }
 }
 
 /// Limits by the rules of the limiter: the same period goes on, and what is left continues in order.
@@ -214,8 +213,12 @@ fn summary(rule: &Rule) -> String {
     let mut limits: Vec<String> =
         limiting.limits.iter().map(|limit| limit.quota.limit().to_string()).collect();
     limits.extend(limiting.in_flight.map(|most| format!("{most} in flight")));
-    let remote = limiting.remote.as_ref();
-    limits.extend(remote.map(|remote| format!("what {} says of {}", remote.place, remote.domain)));
+    match &limiting.source {
+        LimitSource::Local => {}
+        LimitSource::Remote(remote) => {
+            limits.push(format!("what {} says of {}", remote.place, remote.domain))
+        }
+    }
     format!("{} by {}", limits.join(" and "), limiting.key)
 }
 

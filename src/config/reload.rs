@@ -21,7 +21,7 @@ use self::reading::{Found, Reading, Stamps, lines_cut_off, missing_end};
 pub use self::restart::restart_fields;
 use self::restart::without_data;
 use self::status::Shared;
-pub use self::status::{Attempt, Handle, Outcome, Reload, Status};
+pub use self::status::{Attempt, Handle, Reload, Status};
 use super::files::Files;
 use super::{Config, Problem, source, with_files};
 use crate::clock::Stopwatch;
@@ -369,7 +369,7 @@ fn log(file: &Path, reload: &Reload) {
     let file = file.display();
     match reload {
         Reload::Applied { config, needs_restart, warnings } => {
-            tracing::info!(%file, rules = config.rules.len(), "configuration reloaded");
+            tracing::info!(%file, rules = config.policy.rules.len(), "configuration reloaded");
             for notice in &config.notices {
                 tracing::info!("{notice}");
             }

@@ -1,7 +1,6 @@
 //! One client's connection, whatever it speaks: HTTP/1.1 or HTTP/2, until either side has had enough.
 
 mod arrival;
-mod handshakes;
 pub(super) mod http1;
 mod http2;
 mod opening;
@@ -10,28 +9,29 @@ mod rejected;
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::time::Duration;
 
 use http::{HeaderValue, Version};
 use hyper_util::rt::TokioIo;
+use tokio::task::JoinHandle;
 
-pub(super) use self::handshakes::Handshakes;
 use self::opening::Opening;
 use super::Worker;
-use super::activity::Activity;
-use super::headers::{self, Hop};
+use super::headers::{self, Hop, PeerTls};
+use super::request_context::UpgradedRequest;
 use super::stream::Downstream;
-use super::tunnel::{Sending, Switched};
+use super::timeouts::{ConnectionTimer, RequestTimer};
 use crate::http1::interim::Interims;
 use crate::identify;
 use crate::identify::certificate::Certificate;
 use crate::identify::client_ip::{self, ClientAddress};
 use crate::listener::{Accepted, Limits, ProxyProtocol};
-use crate::overload::{Place, Refusal};
+use crate::overload::{ConnectionPermit, LoadShed};
 
-/// By which listener a connection comes, and what that expects of it.
+/// The settings of the listener by which a connection comes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entrance {
-    /// The listener's place among all.
+pub(super) struct ListenerSettings {
+    /// The listener's index.
     pub(super) listener: usize,
     /// Whether a proxy in front says who connected.
     pub(super) proxy_protocol: ProxyProtocol,
@@ -39,14 +39,8 @@ pub(super) struct Entrance {
     pub(super) limits: Limits,
 }
 
-/// What TLS says of a client.
-#[derive(Debug, Default)]
-pub(super) struct Secured {
-    /// The client's certificate, if it has shown one that holds.
-    pub(super) certificate: Option<Certificate>,
-    /// The same for the upstream.
-    pub(super) forwarded: Option<HeaderValue>,
-}
+/// Where the task is found that sends a stream's bytes to the client, once it runs.
+pub(super) type Sending = Rc<RefCell<Option<JoinHandle<()>>>>;
 
 /// What all requests of a connection share. It counts as open as long as one of them needs it.
 #[derive(Debug)]
@@ -57,17 +51,17 @@ pub(super) struct Connection {
     pub(super) peer_text: HeaderValue,
     /// What it and its requests may take.
     pub(super) limits: Limits,
-    /// What is known by TLS, if that is spoken.
-    pub(super) secured: Option<Box<Secured>>,
-    activity: Rc<Activity>,
-    /// Its place among all.
-    place: Place,
-    /// The notes of the stream opened last, until its task has them.
-    newest: RefCell<Option<Rc<Activity>>>,
+    /// What is known by TLS; `None` without it.
+    pub(super) tls: Option<Box<PeerTls>>,
+    timer: Rc<ConnectionTimer>,
+    /// Its permit among all connections.
+    permit: ConnectionPermit,
+    /// The timer of the stream opened last, until its task has it.
+    newest_stream: RefCell<Option<Rc<RequestTimer>>>,
     /// Interim responses to the request under way, where the connection has one at a time.
     pub(super) interims: Interims,
     /// What the connection is to become when its last answer is out.
-    switched: RefCell<Option<Switched>>,
+    upgraded: RefCell<Option<UpgradedRequest>>,
     /// The stream that left HTTP last, until its task for what goes to the client is known.
     leaving: RefCell<Option<Sending>>,
 }
@@ -75,10 +69,10 @@ pub(super) struct Connection {
 impl Connection {
     fn new(
         worker: Rc<Worker>,
-        Entrance { listener, limits, .. }: Entrance,
-        activity: Rc<Activity>,
+        ListenerSettings { listener, limits, .. }: ListenerSettings,
+        timer: Rc<ConnectionTimer>,
         peer: IpAddr,
-        place: Place,
+        permit: ConnectionPermit,
     ) -> Self {
         worker.metrics.downstream_connection_opened(listener);
         let peer_text = headers::address(peer);
@@ -88,12 +82,12 @@ impl Connection {
             peer,
             peer_text,
             limits,
-            secured: None,
-            activity,
-            place,
-            newest: RefCell::default(),
+            tls: None,
+            timer,
+            permit,
+            newest_stream: RefCell::default(),
             interims: Interims::default(),
-            switched: RefCell::default(),
+            upgraded: RefCell::default(),
             leaving: RefCell::default(),
         }
     }
@@ -104,17 +98,21 @@ impl Connection {
         if peer.port() == 0 && peer.ip().is_loopback() {
             return true;
         }
-        let prefix = self.worker.view().policy.identify.ipv6_prefix;
-        let fits = self.place.claim(client_ip::network(self.peer, 32, prefix));
-        if !fits {
-            self.worker.turn_away(Refusal::Client);
+        let is_admitted = self.permit.count_client(self.network());
+        if !is_admitted {
+            self.worker.metrics.load_shed(LoadShed::Client);
         }
-        fits
+        is_admitted
+    }
+
+    /// Its peer where connections are bounded: an IPv6 client has a whole network of addresses.
+    fn network(&self) -> IpAddr {
+        client_ip::network(self.peer, 32, self.worker.view().policy.identify.ipv6_prefix)
     }
 
     /// What the client's certificate says, if it has shown one that holds.
     pub(super) fn certificate(&self) -> Option<&Certificate> {
-        self.secured.as_ref()?.certificate.as_ref()
+        self.tls.as_ref()?.certificate.as_ref()
     }
 
     /// Whether the peer may say which certificate its own client has shown: one that is named for it, and has not shown a
@@ -125,30 +123,30 @@ impl Connection {
 
     /// What its requests' fields are made of, on behalf of `client`.
     pub(super) fn hop(&self, client: ClientAddress, random: u128) -> Hop<'_> {
-        let secured = self.secured.as_deref();
-        Hop { secured, peer: self.peer, peer_text: &self.peer_text, client, random }
+        let tls = self.tls.as_deref();
+        Hop { tls, peer: self.peer, peer_text: &self.peer_text, client, random }
     }
 
-    /// The notes for another exchange: the connection's, or where several go on at once, those of its stream.
-    pub(super) fn begin_exchange(&self, version: Version) -> Rc<Activity> {
+    /// A request's head is complete. Its timer: over HTTP/1.1 the connection has one for all its requests.
+    pub(super) fn start_request(&self, version: Version, stream_idle_timeout: Duration) -> Rc<RequestTimer> {
         if version != Version::HTTP_2 {
-            return Rc::clone(&self.activity);
+            return self.timer.start_request(stream_idle_timeout);
         }
-        let stream = self.activity.open_stream();
-        self.newest.replace(Some(Rc::clone(&stream)));
+        let stream = self.worker.slow_clock.add_stream(&self.timer, stream_idle_timeout);
+        self.newest_stream.replace(Some(Rc::clone(&stream)));
         stream
     }
 }
 
 impl Connection {
-    /// The answer under way is the last of HTTP.
-    pub(super) fn switch(&self, switched: Switched) {
-        self.switched.replace(Some(switched));
+    /// The response being sent is the last of HTTP.
+    pub(super) fn upgrade(&self, upgraded: UpgradedRequest) {
+        self.upgraded.replace(Some(upgraded));
     }
 
     /// Whether it was.
-    fn has_switched(&self) -> bool {
-        self.switched.borrow().is_some()
+    fn is_upgraded(&self) -> bool {
+        self.upgraded.borrow().is_some()
     }
 
     /// A stream leaves HTTP with the answer under way; answers where the task that it gets will be found.
@@ -168,18 +166,18 @@ impl Drop for Connection {
 /// Serves a connection to its end.
 pub(super) async fn serve(
     worker: Rc<Worker>,
-    entrance: Entrance,
-    activity: Rc<Activity>,
+    settings: ListenerSettings,
+    timer: Rc<ConnectionTimer>,
     accepted: Accepted,
-    place: Place,
+    permit: ConnectionPermit,
 ) {
     accepted.stream.set_nodelay();
     let peer = accepted.peer.ip().to_canonical();
-    let mut connection = Connection::new(worker, entrance, Rc::clone(&activity), peer, place);
-    let Some(transport) = arrival::arrive(&mut connection, entrance, accepted).await else { return };
+    let mut connection = Connection::new(worker, settings, Rc::clone(&timer), peer, permit);
+    let Some(transport) = arrival::arrive(&mut connection, settings, accepted).await else { return };
     let connection = Rc::new(connection);
-    let mut stream = Downstream::new(transport, Rc::clone(&activity), connection.peer);
-    match opening::read(&mut stream, &activity).await {
+    let mut stream = Downstream::new(transport, Rc::clone(&timer), connection.network());
+    match opening::read(&mut stream, &timer).await {
         Opening::Http1 => http1::serve(connection, stream).await,
         Opening::Http2 => http2::serve(connection, TokioIo::new(stream)).await,
         Opening::TimedOut => http1::time_out(&connection, &mut stream, &[]),

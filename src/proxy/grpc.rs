@@ -7,15 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version, request};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, request};
 
-use super::body::ResponseBody;
-use super::exchange::Exchange;
 use crate::rules::grpc::{CallStatus, GRPC_STATUS, GrpcStatus};
 use crate::rules::tariff::Ending;
 
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const CONNECT_TIMEOUT: HeaderName = HeaderName::from_static("connect-timeout-ms");
 const MEDIA_TYPE: &[u8] = b"application/grpc";
 /// How much of a refusal's text a status message takes.
 const LONGEST_MESSAGE: usize = 1024;
@@ -31,14 +30,24 @@ pub(super) fn is_call(head: &request::Parts) -> bool {
     media_type.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
-/// A call waits for its answer no longer than its client does; nothing is said of one without a deadline.
-pub(super) fn mind_deadline(exchange: &mut Exchange, headers: &HeaderMap) {
-    if !exchange.is_grpc() {
-        return;
-    }
-    if let Some(timeout) = headers.get(GRPC_TIMEOUT).and_then(|value| timeout(value.as_bytes())) {
-        exchange.note_deadline(timeout);
-    }
+/// How long a gRPC client waits for the response, as far as it says so.
+pub(super) fn call_timeout(headers: &HeaderMap) -> Option<Duration> {
+    headers.get_all(GRPC_TIMEOUT).iter().filter_map(|value| timeout(value.as_bytes())).min()
+}
+
+/// The shortest time that the client gives the upstream, by gRPC or by Connect ("Connect Protocol Reference", Timeout). What
+/// we cannot read may be any time to others.
+pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
+    let told = |name: &HeaderName, read: fn(&[u8]) -> Option<Duration>| {
+        let values = headers.get_all(name).iter();
+        values.map(|value| read(value.as_bytes()).unwrap_or_default()).min()
+    };
+    let (grpc, connect) = (told(&GRPC_TIMEOUT, timeout), told(&CONNECT_TIMEOUT, milliseconds));
+    grpc.into_iter().chain(connect).min()
+}
+
+fn milliseconds(value: &[u8]) -> Option<Duration> {
+    std::str::from_utf8(value).ok()?.parse().ok().map(Duration::from_millis)
 }
 
 /// `TimeoutValue TimeoutUnit`: up to eight digits and one of `H M S m u n`.
@@ -59,23 +68,15 @@ pub(super) fn timeout(value: &[u8]) -> Option<Duration> {
     })
 }
 
-/// A call that was refused or could not be passed on: what HTTP would say as `status` and `text`.
-pub(super) fn refused(
-    mut exchange: Box<Exchange>,
-    status: StatusCode,
-    text: &Bytes,
-    mut headers: HeaderMap,
-) -> Response<ResponseBody> {
+/// Makes `headers` those of a response without a body ("Trailers-Only") that says what HTTP would say as `status` and
+/// `text`.
+pub(super) fn write_trailers_only(status: StatusCode, text: &Bytes, headers: &mut HeaderMap) {
     headers.remove(CONTENT_LENGTH);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(GRPC_STATUS, HeaderValue::from_static(code(status).as_str()));
     if let Some(message) = message(text) {
         headers.insert(GRPC_MESSAGE, message);
     }
-    exchange.answers_with(StatusCode::OK);
-    let mut response = Response::new(ResponseBody::ours(Bytes::new(), exchange));
-    *response.headers_mut() = headers;
-    response
 }
 
 /// The nearest status of a call. What a limit refuses is exhausted (as Envoy's `rate_limited_as_resource_exhausted`
@@ -97,7 +98,7 @@ const fn code(status: StatusCode) -> GrpcStatus {
 /// we gave it in place of the upstream, or the end of the response will tell.
 pub(super) fn call_status(is_call: bool, ending: &Ending<'_>) -> CallStatus {
     match *ending {
-        Ending::Answered { headers, .. } => match GrpcStatus::of_fields(headers) {
+        Ending::Answered { headers, .. } => match GrpcStatus::of_field(headers.get(&GRPC_STATUS)) {
             Some(status) => CallStatus::Known(status),
             None if is_call => CallStatus::Awaited,
             None => CallStatus::None,

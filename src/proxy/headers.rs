@@ -1,24 +1,23 @@
 //! What is taken off and put on as messages pass: hop-by-hop fields, forwarding fields, the request's identity.
 
 pub(super) mod connect;
-pub(super) mod envoy;
 pub(super) mod identity;
+pub(super) mod overrides;
 
-mod given;
+mod flags;
 
 use std::net::IpAddr;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
-use smallvec::SmallVec;
-
-use self::envoy::Controls;
-use self::given::Once;
-pub(super) use self::given::{Given, validate};
-use super::connection::Secured;
+use self::flags::Once;
+pub(super) use self::flags::{RequestHeaderFlags, validate};
+use self::overrides::RequestOverrides;
+use crate::headers::{FieldLines, Headers, remove_hop_by_hop};
 use crate::http1::content_length;
-use crate::http1::lines::Lines;
+use crate::http1::head::lists;
+use crate::identify::certificate::Certificate;
 use crate::identify::client_ip::ClientAddress;
 use crate::identify::forwarded;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -203,8 +202,12 @@ pub(super) fn settle_length(head: &mut request::Parts) -> Result<(), Unacceptabl
 
 /// Takes off what a request says of a client's certificate, unless its peer is `believed`. Before rules look at it, since
 /// they may count by any header.
-pub(super) fn sanitize_certificate(headers: &mut HeaderMap, given: Given, believed: impl FnOnce() -> bool) {
-    if given.client_cert && !believed() {
+pub(super) fn sanitize_certificate(
+    headers: &mut HeaderMap,
+    flags: RequestHeaderFlags,
+    believed: impl FnOnce() -> bool,
+) {
+    if flags.client_cert && !believed() {
         headers.remove(X_FORWARDED_CLIENT_CERT);
     }
 }
@@ -218,11 +221,11 @@ pub(super) fn append(headers: &mut HeaderMap, more: &HeaderMap) {
 
 /// What a request asks of us, and not of the upstream.
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct UpgradeAndOverrides {
     /// The protocol the client would rather speak, if it is one that we pass on.
     pub(super) upgrade: Option<HeaderValue>,
     /// What somebody inside asks for.
-    pub(super) controls: Option<Box<Controls>>,
+    pub(super) overrides: Option<Box<RequestOverrides>>,
 }
 
 /// Turns a client's request into ours: its target in origin-form, its fields without those of the hop. It may go over
@@ -230,11 +233,11 @@ pub(super) struct Wishes {
 /// of the same name is there. Answers what the client asks of us.
 pub(super) fn prepare_request(
     head: &mut request::Parts,
-    given: Given,
+    flags: RequestHeaderFlags,
     hop: &Hop<'_>,
     upgrades: &[Box<str>],
-    apart: Option<&mut Lines>,
-) -> Wishes {
+    apart: Option<&mut FieldLines>,
+) -> UpgradeAndOverrides {
     if head.uri.authority().is_some() {
         to_origin_form(head);
     }
@@ -244,10 +247,10 @@ pub(super) fn prepare_request(
         headers.insert(HOST, HeaderValue::from_static(""));
     }
     let mut upgrade = None;
-    if given.of_the_hop {
+    if flags.of_the_hop {
         upgrade = wanted_protocol(&head.method, head.version, headers, upgrades);
-        let wants_trailers = headers.get(TE).is_some_and(|te| lists(te, "trailers"));
-        remove_hop_by_hop(headers);
+        let wants_trailers = headers.get(TE).is_some_and(|te| lists(te.as_bytes(), "trailers"));
+        remove_hop_by_hop(headers, identity::tells_who_asks);
         // The client has been, or will be, told to continue by us.
         headers.remove(EXPECT);
         headers.remove(X_ENVOY_INTERNAL);
@@ -257,24 +260,30 @@ pub(super) fn prepare_request(
             headers.insert(CONNECTION, HeaderValue::from_static("te"));
         }
     }
-    if given.imitations {
+    if flags.imitations {
         identity::remove_imitations(headers);
     }
-    let controls = if given.controls { envoy::take_controls(headers, hop.client.is_internal) } else { None };
-    forward(headers, given, hop, apart);
+    let overrides =
+        if flags.overrides { overrides::take_overrides(headers, hop.client.is_internal) } else { None };
+    forward(headers, flags, hop, apart);
     if let Some(upgrade) = &upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, upgrade.clone());
     }
     head.version = Version::HTTP_11;
     head.extensions.clear();
-    Wishes { upgrade, controls }
+    UpgradeAndOverrides { upgrade, overrides }
 }
 
 /// Says on whose behalf a request comes.
-fn forward(headers: &mut HeaderMap, given: Given, hop: &Hop<'_>, mut apart: Option<&mut Lines>) {
+fn forward(
+    headers: &mut HeaderMap,
+    flags: RequestHeaderFlags,
+    hop: &Hop<'_>,
+    mut apart: Option<&mut FieldLines>,
+) {
     let mut set = |headers: &mut HeaderMap, is_given: bool, name: HeaderName, value: &[u8]| match &mut apart {
-        Some(lines) if !is_given => lines.put(&name, value),
+        Some(raw) if !is_given => raw.push(name.as_str().as_bytes(), value),
         _ => {
             // Built from what is valid; cannot fail.
             let value = HeaderValue::from_bytes(value).unwrap_or_else(|_| HeaderValue::from_static(""));
@@ -282,27 +291,27 @@ fn forward(headers: &mut HeaderMap, given: Given, hop: &Hop<'_>, mut apart: Opti
         }
     };
     let peer = hop.peer_text.as_bytes();
-    if given.forwarded_for {
+    if flags.forwarded_for {
         let forwarded_for = forwarded::appended(headers, hop.peer);
         headers.insert(forwarded::X_FORWARDED_FOR, forwarded_for);
     } else {
         set(headers, false, forwarded::X_FORWARDED_FOR, peer);
     }
     let trusts = hop.client.peer_is_trusted;
-    if !(trusts && given.forwarded_proto && headers.contains_key(X_FORWARDED_PROTO)) {
-        let scheme: &[u8] = if hop.secured.is_some() { b"https" } else { b"http" };
-        set(headers, given.forwarded_proto, X_FORWARDED_PROTO, scheme);
+    if !(trusts && flags.forwarded_proto && headers.contains_key(X_FORWARDED_PROTO)) {
+        let scheme: &[u8] = if hop.tls.is_some() { b"https" } else { b"http" };
+        set(headers, flags.forwarded_proto, X_FORWARDED_PROTO, scheme);
     }
-    if let Some(certificate) = hop.secured.and_then(|secured| secured.forwarded.as_ref()) {
+    if let Some(certificate) = hop.tls.and_then(|tls| tls.forwarded.as_ref()) {
         headers.insert(X_FORWARDED_CLIENT_CERT, certificate.clone());
     }
-    if !(trusts && given.request_id && headers.contains_key(X_REQUEST_ID)) {
-        set(headers, given.request_id, X_REQUEST_ID, &request_id(hop.random));
+    if !(trusts && flags.request_id && headers.contains_key(X_REQUEST_ID)) {
+        set(headers, flags.request_id, X_REQUEST_ID, &request_id(hop.random));
     }
     if hop.client.ip == hop.peer {
-        set(headers, given.external, X_ENVOY_EXTERNAL_ADDRESS, peer);
+        set(headers, flags.external, X_ENVOY_EXTERNAL_ADDRESS, peer);
     } else {
-        set(headers, given.external, X_ENVOY_EXTERNAL_ADDRESS, address(hop.client.ip).as_bytes());
+        set(headers, flags.external, X_ENVOY_EXTERNAL_ADDRESS, address(hop.client.ip).as_bytes());
     }
 }
 
@@ -317,7 +326,7 @@ fn wanted_protocol(
     let mut protocols = headers.get_all(UPGRADE).iter();
     let (protocol, others) = (protocols.next()?, protocols.next());
     let is = |name: &str| protocol.as_bytes().eq_ignore_ascii_case(name.as_bytes());
-    let asks = headers.get_all(CONNECTION).iter().any(|value| lists(value, "upgrade"));
+    let asks = headers.get_all(CONNECTION).iter().any(|value| lists(value.as_bytes(), "upgrade"));
     let has_body = headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
         || headers.contains_key(TRANSFER_ENCODING);
     // RFC 6455 section 4.1; the clients of other protocols also come with POST.
@@ -326,11 +335,20 @@ fn wanted_protocol(
     (fits && upgrades.iter().any(|name| is(name))).then(|| protocol.clone())
 }
 
+/// What TLS says of a client.
+#[derive(Debug, Default)]
+pub(super) struct PeerTls {
+    /// The client's certificate, if it has shown one that holds.
+    pub(super) certificate: Option<Certificate>,
+    /// The same as a field for the upstream.
+    pub(super) forwarded: Option<HeaderValue>,
+}
+
 /// What is known of the hop a request came by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hop<'a> {
     /// What TLS says of the peer, if that is spoken.
-    pub(super) secured: Option<&'a Secured>,
+    pub(super) tls: Option<&'a PeerTls>,
     /// The other end of the connection.
     pub(super) peer: IpAddr,
     /// The same as text.
@@ -353,87 +371,17 @@ fn to_origin_form(head: &mut request::Parts) {
 }
 
 /// Turns an upstream's answer into ours.
-pub(super) fn prepare_response(headers: &mut HeaderMap) {
-    if headers.keys().any(|name| is_of_the_hop(name.as_str())) {
-        remove_hop_by_hop(headers);
-    }
-}
-
-/// Whether an answer's field of this name, in any case, goes on as it is, and we put none of the same name on it.
-pub(super) fn goes_through(name: &[u8]) -> bool {
-    let begins =
-        |with: &str| name.get(..with.len()).is_some_and(|part| part.eq_ignore_ascii_case(with.as_bytes()));
-    match name.first().map(u8::to_ascii_lowercase) {
-        // One at a time: most names begin with none of these letters, or are told apart soon.
-        Some(b'x') => !begins("x-ratelimit-") && !begins(envoy::SERVICE_TIME.as_str()),
-        Some(b'r') => !begins("ratelimit"),
-        // The names of trailers are for whoever writes them.
-        Some(b't') => !begins("trailer") && !begins("te") && !begins("transfer-encoding"),
-        Some(b'c') => !begins("connection"),
-        Some(b'u') => !begins("upgrade"),
-        Some(b'k') => !begins("keep-alive"),
-        Some(b'p') => !begins("proxy-"),
-        Some(b'h') => !begins("http2-settings"),
-        _ => true,
-    }
+pub(super) fn prepare_response(headers: &mut Headers) {
+    headers.remove_hop_by_hop(identity::tells_who_asks);
 }
 
 /// Turns an upstream's 101 into ours: the protocol stays, for it is agreed between the two ends.
-pub(super) fn prepare_switch(headers: &mut HeaderMap) {
-    let protocol = headers.get(UPGRADE).cloned();
+pub(super) fn prepare_switch(headers: &mut Headers) {
+    let protocol = headers.map_mut().get(UPGRADE).cloned();
     prepare_response(headers);
+    let headers = headers.map_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.extend(protocol.map(|protocol| (UPGRADE, protocol)));
-}
-
-/// RFC 9110 section 7.6.1, and what practice has added to it.
-fn is_of_the_hop(name: &str) -> bool {
-    matches!(
-        name,
-        "connection"
-            | "transfer-encoding"
-            | "te"
-            | "upgrade"
-            | "keep-alive"
-            | "proxy-authorization"
-            | "proxy-authenticate"
-            | "proxy-connection"
-            | "http2-settings"
-    )
-}
-
-fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let mut doomed: SmallVec<[HeaderName; 4]> =
-        headers.keys().filter(|name| is_of_the_hop(name.as_str())).cloned().collect();
-    for value in headers.get_all(CONNECTION) {
-        // What nearly every Connection field says names no other field.
-        if !["keep-alive", "close"]
-            .iter()
-            .any(|usual| value.as_bytes().eq_ignore_ascii_case(usual.as_bytes()))
-        {
-            doomed.extend(named_by_connection(value));
-        }
-    }
-    for name in doomed {
-        headers.remove(name);
-    }
-}
-
-/// The fields that a Connection field names. RFC 9110 section 7.6.1: a client may not have us drop what the
-/// message needs to be understood, nor what says who it is.
-fn named_by_connection(value: &HeaderValue) -> impl Iterator<Item = HeaderName> {
-    // As bytes: one member beyond ASCII must not hide the others.
-    value
-        .as_bytes()
-        .split(|byte| *byte == b',')
-        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-        .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && !identity::tells_who_asks(name.as_str()))
-}
-
-/// Whether a comma-separated field names `token`.
-fn lists(value: &HeaderValue, token: &str) -> bool {
-    let mut members = value.as_bytes().split(|byte| *byte == b',');
-    members.any(|member| member.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
 }
 
 /// An address as a field's value.

@@ -1,10 +1,10 @@
 //! A client's connection that speaks something else now, such as WebSocket (RFC 6455): bytes either way.
 //!
-//! The exchange that led to it lasts as long as the tunnel, and with it what its limits hold.
+//! The request that led to it lasts as long as the tunnel, and with it what its limits hold.
 
 mod counted;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -18,40 +18,38 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::task::JoinHandle;
 
 use self::counted::Account;
-use super::activity::{Activity, Overdue};
 use super::connection::Connection;
-use super::exchange::Exchange;
+use super::finish;
+use super::request_context::{RequestContext, UpgradedRequest};
 use super::stream::Downstream;
+use super::timeouts::{RequestTimer, TimeoutKind};
 use crate::upstream::tunnel::Tunnel;
 
-/// A tunnel that begins when the client has its answer.
-#[derive(Debug)]
-pub(super) struct Switched {
-    /// The far end.
-    pub(super) upstream: Tunnel,
-    /// The request that asked for it.
-    pub(super) exchange: Box<Exchange>,
+/// The upstream has agreed to the upgrade: the connection, or the stream, is a tunnel once its response is out.
+pub(super) fn start(mut context: Box<RequestContext>, upstream: Tunnel) {
+    let connection = Rc::clone(&context.connection);
+    match context.upgrade.stream.take() {
+        Some(stream) => begin(&connection, stream, UpgradedRequest { upstream, context }),
+        None => connection.upgrade(UpgradedRequest { upstream, context }),
+    }
 }
 
-/// Where the task is found that sends a stream's bytes to the client, once it runs.
-pub(super) type Sending = Rc<RefCell<Option<JoinHandle<()>>>>;
-
 /// Carries bytes both ways over a client's connection, of which `read` has been read already.
-pub(super) async fn take_over(switched: Switched, mut downstream: Downstream, read: Bytes) {
+pub(super) async fn take_over(upgraded: UpgradedRequest, mut downstream: Downstream, read: Bytes) {
     downstream.unread(&read);
-    carry(switched, downstream, None).await;
+    carry(upgraded, downstream, None).await;
 }
 
 /// Carries bytes both ways over a stream of HTTP/2, as soon as its answer is out.
-pub(super) fn begin(connection: &Connection, stream: OnUpgrade, switched: Switched) {
-    let activity = Rc::clone(switched.exchange.activity());
+fn begin(connection: &Connection, stream: OnUpgrade, upgraded: UpgradedRequest) {
+    let timer = Rc::clone(&upgraded.context.timer);
     let sending = connection.leave_http();
     drop(tokio::task::spawn_local(async move {
         match stream.await {
             Ok(stream) => {
                 let ended = Rc::<Cell<bool>>::default();
                 let sending = sending.take().map(|task| Reply { task, ended: Rc::clone(&ended) });
-                carry(switched, Stream { io: TokioIo::new(stream), activity, ended }, sending).await;
+                carry(upgraded, Stream { io: TokioIo::new(stream), timer, ended }, sending).await;
             }
             Err(error) => tracing::debug!(%error, "tunnel without a stream"),
         }
@@ -61,18 +59,18 @@ pub(super) fn begin(connection: &Connection, stream: OnUpgrade, switched: Switch
 /// Carries bytes both ways until both sides have ended, either breaks off, or nothing has moved for the upstream's
 /// idle timeout.
 async fn carry(
-    switched: Switched,
+    upgraded: UpgradedRequest,
     downstream: impl AsyncRead + AsyncWrite + Unpin,
     mut reply: Option<Reply>,
 ) {
-    let Switched { mut upstream, exchange } = switched;
-    let activity = Rc::clone(exchange.activity());
-    let (mut account, mut downstream) = Account::open(exchange, downstream);
+    let UpgradedRequest { mut upstream, context } = upgraded;
+    let timer = Rc::clone(&context.timer);
+    let (mut account, mut downstream) = Account::open(context, downstream);
     let carried = {
         let mut copying = pin!(copy_bidirectional(&mut downstream, &mut upstream));
         poll_fn(|cx| {
-            activity.wake_by(cx.waker());
-            if activity.overdue() == Some(Overdue::Stalled) {
+            timer.wake_by(cx.waker());
+            if timer.expired() == Some(TimeoutKind::StreamIdle) {
                 return Poll::Ready(None);
             }
             if let Poll::Ready(copied) = copying.as_mut().poll(cx) {
@@ -94,7 +92,7 @@ async fn carry(
         // What broke off must not look whole: without it the stream is reset (RFC 8441 section 5).
         reply.task.abort();
     }
-    account.exchange().note_whole();
+    finish::response_complete(account.context());
 }
 
 /// What goes to the client by a stream of HTTP/2. The server ends it where its own end is dropped, and tells a stream that the
@@ -120,7 +118,7 @@ impl Reply {
 #[derive(Debug)]
 struct Stream {
     io: TokioIo<Upgraded>,
-    activity: Rc<Activity>,
+    timer: Rc<RequestTimer>,
     ended: Rc<Cell<bool>>,
 }
 
@@ -131,7 +129,7 @@ impl AsyncRead for Stream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        self.activity.read();
+        self.timer.progress();
         Poll::Ready(Ok(()))
     }
 }
@@ -139,7 +137,7 @@ impl AsyncRead for Stream {
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
-        self.activity.wrote();
+        self.timer.progress();
         Poll::Ready(Ok(written))
     }
 

@@ -5,10 +5,11 @@ mod calls;
 mod connection;
 mod framing;
 mod health;
+mod outbox;
 mod quota;
 mod ratelimit;
 mod receiving;
-mod shaking;
+mod reports;
 mod wire;
 
 use std::num::NonZeroUsize;
@@ -30,11 +31,11 @@ use self::health::Health;
 use self::quota::{Quota, Streams};
 use self::ratelimit::RateLimit;
 use self::receiving::Receiving;
-use self::shaking::Shaking;
 use super::desk::Desk;
 use crate::drain::Phase;
 use crate::listener::socket::Socket;
 use crate::listener::{self, Accepted};
+use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::server::Server as Tls;
 use crate::worker::Unfinished;
 
@@ -105,8 +106,7 @@ impl Port {
             quota: RateLimitQuotaServiceServer::new(Quota {
                 desk: Arc::clone(&self.desk),
                 streams: Arc::clone(&self.quotas),
-            })
-            .max_decoding_message_size(framing::MAX_MESSAGE),
+            }),
             incomplete: Arc::clone(&self.incomplete),
             health: HealthServer::new(Health(Arc::clone(&self.desk))),
         }
@@ -116,7 +116,7 @@ impl Port {
 /// What the connections of one worker share.
 #[derive(Debug, Default)]
 struct Shared {
-    shaking: Shaking,
+    handshakes: HandshakeLimiter,
     receiving: Receiving,
     load: Rc<Load>,
 }

@@ -15,7 +15,7 @@ use crate::limiter::terms::OnDenied;
 use crate::response::refusal::Refusal;
 use crate::rules::key::KeyTemplate;
 use crate::rules::matcher::Matcher;
-use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
+use crate::rules::rule::{Action, LimitSource, Limiting, OnMissing, Rule};
 
 /// All rules in file order, each with what it answers when it refuses.
 pub(super) fn compile(
@@ -142,7 +142,7 @@ fn limiting(
             Some(raw::OnChange::Proportional) => OnChange::Proportional,
             Some(raw::OnChange::Reset) => OnChange::Reset,
         },
-        remote: remote.map(Box::new),
+        source: remote.map_or(LimitSource::Local, |remote| LimitSource::Remote(Box::new(remote))),
     }
 }
 
@@ -173,7 +173,7 @@ fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Repo
 
 /// Right only if it is meant: the other rules never get their turn.
 fn note_on_everybody(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<'_>) {
-    if !matching::holds_for_all(matcher) || raw.except.is_some() {
+    if !matcher.holds_for_all() || raw.except.is_some() {
         return;
     }
     match raw.action.unwrap_or_default() {

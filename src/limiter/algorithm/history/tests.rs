@@ -56,7 +56,7 @@ fn what_is_charged_to_a_debt_comes_after_all_of_it() {
         charge(&mut history, 12, &quota, START, true);
         let end = history.end(&quota);
         charge(&mut history, 1, &quota, after(2100), true);
-        assert_eq!(history.end(&quota), end + Sight::of(&quota).full, "{}", quota.algorithm());
+        assert_eq!(history.end(&quota), end + LookbackWindow::of(&quota).full, "{}", quota.algorithm());
     }
 }
 
