@@ -29,3 +29,4 @@ pub mod tls;
 pub mod upstream;
 pub mod watch;
 pub mod worker;
+mod yaml;

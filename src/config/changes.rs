@@ -4,7 +4,6 @@
 //! them, a rule with another name or key starts afresh.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
 
 use super::Config;
 use super::reload::restart_fields;
@@ -44,10 +43,15 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         lines.push("rules: another order, which decides between equal waits".to_owned());
     }
     let sections = [
-        ("upstreams", are_others(old, new) || differs(&old.routes, &new.routes)),
-        ("client_ip, geo, jwt", differs(&old.identify, &new.identify)),
-        ("elastic", differs(&old.elastic, &new.elastic)),
-        ("ratelimit_headers, ietf_headers", differs(&old.response, &new.response)),
+        (
+            "upstreams",
+            old.upstreams != new.upstreams
+                || old.upstream_tls != new.upstream_tls
+                || old.routes != new.routes,
+        ),
+        ("client_ip, geo, jwt", old.identify != new.identify),
+        ("elastic", old.elastic != new.elastic),
+        ("ratelimit_headers, ietf_headers", old.response != new.response),
         ("services of rules", !have_same_services(old, new)),
         ("rls", both_services(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))),
         ("rules of rls", both_services(old, new).is_some_and(|(old, new)| new.has_other_rules_than(old))),
@@ -66,10 +70,6 @@ fn both_services<'c>(old: &'c Config, new: &'c Config) -> Option<(&'c Options, &
     old.rls.as_ref().zip(new.rls.as_ref())
 }
 
-fn are_others(old: &Config, new: &Config) -> bool {
-    old.upstreams != new.upstreams || old.upstream_tls != new.upstream_tls
-}
-
 /// Whether the counters of `rule` are those of one of `rules`, too.
 fn goes_on(rule: &Rule, rules: &[Rule]) -> bool {
     let key = |rule: &Rule| match &rule.action {
@@ -82,10 +82,10 @@ fn goes_on(rule: &Rule, rules: &[Rule]) -> bool {
 
 /// `keeps` says whether the counters of `new` are there already.
 fn changes_of_rule(old: &Rule, new: &Rule, keeps: bool, parts: &mut Vec<String>) {
-    if differs(&old.matcher, &new.matcher) {
+    if old.matcher != new.matcher {
         parts.push(format!("match changed; {KEPT}"));
     }
-    if differs(&old.except, &new.except) {
+    if old.except != new.except {
         parts.push(format!("except changed; {KEPT}"));
     }
     if old.domain != new.domain {
@@ -126,8 +126,8 @@ fn changes_of_limits(old: &Limiting, new: &Limiting, keeps: bool, parts: &mut Ve
     shown("in_flight", most(old.in_flight), most(new.in_flight), parts);
     let others = [
         ("scope", !are_kept_alike(old, new)),
-        ("on_missing", differs(&old.on_missing, &new.on_missing)),
-        ("count or refund_on", differs(&old.tariff, &new.tariff) && old.tariff.cost == new.tariff.cost),
+        ("on_missing", old.on_missing != new.on_missing),
+        ("count or refund_on", old.tariff != new.tariff && old.tariff.cost == new.tariff.cost),
         ("ban", old.ban != new.ban),
         ("on_denied", old.on_denied != new.on_denied),
         ("on_change", old.on_change != new.on_change),
@@ -230,9 +230,4 @@ const fn action(action: &Action) -> &'static str {
 /// Where each rule stands, by name.
 fn places(rules: &[Rule]) -> HashMap<&str, usize> {
     rules.iter().enumerate().map(|(index, rule)| (&*rule.name, index)).collect()
-}
-
-/// What is compiled has no equality where regexes are in it, but always a full description.
-fn differs<T: Debug>(old: &T, new: &T) -> bool {
-    format!("{old:?}") != format!("{new:?}")
 }

@@ -16,7 +16,7 @@ use crate::identify::jwt::claim::Claim;
 use crate::identify::lookup::Ambiguity;
 
 /// The compiled `match` or `except` of a rule. Empty fields hold for every request.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Matcher {
     /// Any of these paths.
     pub paths: Box<[PathPattern]>,
@@ -43,7 +43,7 @@ pub struct Matcher {
 }
 
 /// What a descriptor of Envoy's must be.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Told {
     /// For each of these keys, any of its patterns by any of the key's values.
     pub some: Box<[Entry]>,
@@ -61,6 +61,14 @@ pub struct OnPlan {
     pub plans: Arc<Plans>,
     /// The names of those it is for.
     pub any: Box<[Box<str>]>,
+}
+
+/// Who the members are is no matter of a rule.
+impl PartialEq for OnPlan {
+    fn eq(&self, other: &Self) -> bool {
+        let (one, two) = (&*self.plans, &*other.plans);
+        self.any == other.any && one.of == two.of && one.default == two.default
+    }
 }
 
 /// Where clients come from. Empty fields hold for every client, the others for none of whom nothing is known.

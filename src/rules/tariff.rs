@@ -18,7 +18,7 @@ use super::grpc::{CallStatus, GrpcStatus, GrpcStatuses};
 use crate::limiter::reservation::{Charging, Debt};
 
 /// A rule's tariff.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Tariff {
     /// What a request costs that counts.
     pub cost: Cost,
