@@ -48,17 +48,13 @@ pub(super) fn compile(
         domain: domain.into(),
         entries: entries.into(),
         ipv6_prefix: scope.ipv6_prefix,
-        on_error: match elsewhere.on_error.unwrap_or_default() {
-            raw::OnError::Allow => OnError::Allow,
-            raw::OnError::Deny => OnError::Deny,
-            raw::OnError::Local => OnError::Local,
-        },
+        on_error: elsewhere.on_error.unwrap_or_default(),
     })
 }
 
 /// Whether another service keeps the limit, and none holds where that does not answer.
 pub(super) fn needs_no_limit(raw: &raw::Rule) -> bool {
-    let falls_back = |elsewhere: &raw::Elsewhere| elsewhere.on_error == Some(raw::OnError::Local);
+    let falls_back = |elsewhere: &raw::Elsewhere| elsewhere.on_error == Some(OnError::Local);
     matches!(&raw.scope, Some(raw::Scope::Elsewhere(elsewhere)) if !falls_back(elsewhere))
 }
 
@@ -156,7 +152,7 @@ fn check(
         let fault = Fault::new(format!("has no meaning with `scope: {{rls: …}}`: {keeps}"));
         report.value(at.key("throttle"), fault.hint("`hard` and `shadow` have"));
     }
-    if elsewhere.on_error != Some(raw::OnError::Local) {
+    if elsewhere.on_error != Some(OnError::Local) {
         check_limits(raw, at, report);
     }
 }

@@ -64,7 +64,7 @@ pub(super) fn compile(
             Vec::new()
         }
         (Some(rate), None) => {
-            let algorithm = algorithm(raw.algorithm.as_ref()).unwrap_or_default();
+            let algorithm = raw.algorithm.unwrap_or_default();
             let entry = Entry {
                 written: Written::Rate(&rate.0),
                 at: at.key("limit"),
@@ -136,7 +136,7 @@ pub(super) fn several(
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Vec<RuleLimit> {
-    let inherited = algorithm(rule.algorithm.as_ref()).unwrap_or_default();
+    let inherited = rule.algorithm.unwrap_or_default();
     let mut takes_burst = false;
     let limits = each(entries, list, |raw, entry_at| {
         let map = match raw {
@@ -146,7 +146,7 @@ pub(super) fn several(
         let (written, name) = written(raw, entry_at, report)?;
         let algorithm = match written {
             Written::Bucket(_) => Algorithm::RefillBucket,
-            Written::Rate(_) => map.and_then(|map| algorithm(map.algorithm.as_ref())).unwrap_or(inherited),
+            Written::Rate(_) => map.and_then(|map| map.algorithm).unwrap_or(inherited),
         };
         let own = map.and_then(|map| burst(map.burst));
         let from_rule = burst(rule.burst).filter(|_| own.is_none() && algorithm.has_burst());
@@ -284,10 +284,6 @@ pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: At<'_>, report: &m
 fn queued(algorithm: Algorithm, throttle: Throttle) -> Option<NonZeroU32> {
     let is_queue = algorithm == Algorithm::LeakyBucket && matches!(throttle, Throttle::Delay(_));
     is_queue.then_some(NonZeroU32::MIN)
-}
-
-fn algorithm(raw: Option<&raw::Algorithm>) -> Option<Algorithm> {
-    raw.map(raw::Algorithm::counting)
 }
 
 /// The schema lets only numbers through that fit.

@@ -10,12 +10,10 @@ use crate::config::at::At;
 use crate::config::defaults::LONGEST_NAME;
 use crate::config::problem::{Fault, Report, named, quoted};
 use crate::config::raw;
-use crate::limiter::algorithm::conversion::OnChange;
-use crate::limiter::terms::OnDenied;
 use crate::response::refusal::Refusal;
 use crate::rules::key::KeyTemplate;
 use crate::rules::matcher::Matcher;
-use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
+use crate::rules::rule::{Action, Limiting, Rule};
 
 /// All rules in file order, each with what it answers when it refuses.
 pub(super) fn compile(
@@ -122,26 +120,15 @@ fn limiting(
     Limiting {
         counter: counters::name(raw, at, report),
         key,
-        on_missing: match raw.on_missing {
-            None | Some(raw::OnMissing::Skip) => OnMissing::Skip,
-            Some(raw::OnMissing::Shared) => OnMissing::Shared,
-            Some(raw::OnMissing::Deny) => OnMissing::Deny,
-        },
+        on_missing: raw.on_missing.unwrap_or_default(),
         limits: limits.into(),
         tariff,
         throttle,
         enforce,
         in_flight: throttle::in_flight(raw),
         ban: throttle::ban(raw.on_limit.as_ref(), at.key("on_limit"), report),
-        on_denied: match raw.on_denied {
-            None | Some(raw::OnDenied::Free) => OnDenied::Free,
-            Some(raw::OnDenied::Charge) => OnDenied::Charge,
-        },
-        on_change: match raw.on_change {
-            None | Some(raw::OnChange::Keep) => OnChange::Keep,
-            Some(raw::OnChange::Proportional) => OnChange::Proportional,
-            Some(raw::OnChange::Reset) => OnChange::Reset,
-        },
+        on_denied: raw.on_denied.unwrap_or_default(),
+        on_change: raw.on_change.unwrap_or_default(),
         remote: remote.map(Box::new),
     }
 }
