@@ -35,4 +35,3 @@ pub enum Visibility {
     /// Never.
     Off,
 }
-

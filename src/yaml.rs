@@ -1,7 +1,6 @@
 //! YAML as a tree in which every node has its line and column.
 //!
-//! One pass over the events of a parser. That parser is a port of libyaml, as the one behind `serde_yaml` is, so both take
-//! the same texts. The tree is built without recursion; its depth and the number of its values are bounded, also where
+//! One pass over the events of a parser. The tree is built without recursion; its depth and the number of its values are bounded, also where
 //! aliases multiply them, so that its readers may recurse. What a plain scalar says depends on the [`Dialect`].
 
 mod build;

@@ -34,17 +34,14 @@ pub use self::rules::{
 };
 pub use self::scope::{Elsewhere, Entry as DescriptorEntry, Scope, ScopeWord};
 pub use self::tariff::{Cost, Count, GrpcStatus, Refund, Status, ToldCost};
-pub use self::tls::{
-    Certificate, CertificateNames, ClientAuth, NotVerified, Tls, UpstreamTls, Verify,
-};
+pub use self::tls::{Certificate, CertificateNames, ClientAuth, NotVerified, Tls, UpstreamTls, Verify};
 pub use self::upstreams::{
-    Backoff, HealthCheck, OutlierMap, PerClient, Retries, Upstream,
-    UpstreamLimits, UpstreamMap,
+    Backoff, HealthCheck, OutlierMap, PerClient, Retries, Upstream, UpstreamLimits, UpstreamMap,
 };
 pub use self::values::{
     Address, Asn, CollectorAddress, Continent, Country, Duration, Factor, FileName, HeaderPattern,
-    HeaderValues, HostPattern, Json, List, Method, Network, Networks, OneOrMany, OrOff, PathPattern, Percentage,
-    PlanName, Rate, Schedule, Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
+    HeaderValues, HostPattern, Json, List, Method, Network, Networks, OneOrMany, OrOff, PathPattern,
+    Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;

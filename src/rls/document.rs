@@ -136,7 +136,8 @@ impl Document {
         }
         let parsed = yaml::parse(text, Dialect::Go).map_err(|errors| {
             let first = errors.first();
-            let problem = first.map(|error| format!("yaml: line {}: {}", error.at.line, error.problem));
+            let problem =
+                first.map(|error| format!("yaml: line {}: {}", error.at.line, words(&error.problem)));
             loading(problem.unwrap_or_default()).at(first.map(|error| error.at.into()))
         });
         let Some(root) = parsed? else { return Ok(Self::default()) };
@@ -323,6 +324,14 @@ impl From<yaml::Position> for Place {
 fn get<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
     let Value::Map(map) = &node.value else { return None };
     map.entry(name).map(|(_, value)| value)
+}
+
+fn words(problem: &yaml::Problem) -> String {
+    match problem {
+        yaml::Problem::TooManyValues => "document contains excessive aliasing".to_owned(),
+        yaml::Problem::TooDeep(max) => format!("exceeded max depth of {max}"),
+        problem => problem.to_string(),
+    }
 }
 
 /// The tag of a value, for messages.

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::events::{Event, Events, ScalarStyle};
-use super::{Dialect, Error, Map, Node, Position, Problem, Scalar, Step, Value, merge};
+use super::events::{self, Event, Events, ScalarStyle};
+use super::{Dialect, Error, Kind, Map, Node, Position, Problem, Scalar, Step, Value, merge};
 
 /// A node with what it costs to repeat it.
 #[derive(Clone, Debug)]
@@ -17,7 +17,8 @@ struct Weighed {
 /// A map or a list that is still open.
 #[derive(Debug)]
 struct Open {
-    anchor: Option<String>,
+    /// 0 for none.
+    anchor: usize,
     tag: Option<String>,
     at: Position,
     values: usize,
@@ -35,7 +36,7 @@ enum Content {
 struct Builder {
     dialect: Dialect,
     open: Vec<Open>,
-    anchored: HashMap<String, Weighed>,
+    anchored: HashMap<usize, Weighed>,
     values: usize,
     documents: usize,
     root: Option<Node>,
@@ -66,6 +67,10 @@ pub(super) fn parse(text: &str, dialect: Dialect) -> Result<Option<Node>, Vec<Er
             Err(End::Document) => break,
             // What cannot be read says less than what was read before.
             Err(End::Error(Error { problem: Problem::Syntax(_), .. })) if !builder.errors.is_empty() => break,
+            Err(End::Error(Error { problem: Problem::TooDeep(_), at, .. })) => {
+                builder.errors.push(builder.too_deep(at));
+                break;
+            }
             Err(End::Error(error)) => {
                 builder.errors.push(error);
                 break;
@@ -76,34 +81,49 @@ pub(super) fn parse(text: &str, dialect: Dialect) -> Result<Option<Node>, Vec<Er
 }
 
 impl Builder {
-    fn step(&mut self, event: Event, at: Position) -> Result<(), End> {
+    fn step(&mut self, event: Event<'_>, at: Position) -> Result<(), End> {
         match event {
-            Event::Scalar { anchor, tag, value, style, .. } => self.scalar(&value, style, tag, anchor, at),
-            Event::Alias { .. } | Event::MappingStart { .. } | Event::SequenceStart { .. }
+            Event::Scalar(text, style, anchor, tag) => {
+                self.scalar((&text, style), tag.as_deref().map(events::name), anchor, at)
+            }
+            Event::Alias(_) | Event::MappingStart(..) | Event::SequenceStart(..)
                 if self.wants_key() && self.dialect == Dialect::Core =>
             {
                 Err(self.error(at, Problem::KeyIsNoText))
             }
-            Event::Alias { anchor } => {
+            Event::Alias(anchor) => {
                 let Some(Weighed { node, values, depth }) = self.anchored.get(&anchor).cloned() else {
-                    return Err(self.error(at, Problem::Syntax("unknown anchor".to_owned())));
+                    return Err(
+                        self.error(at, Problem::Syntax("an anchor's value contains itself".to_owned()))
+                    );
                 };
                 let node = Node { at, is_alias: true, ..node };
-                self.finished(Weighed { node, values, depth }, None)
+                self.finished(Weighed { node, values, depth }, 0)
             }
-            Event::MappingStart { anchor, tag, .. } => {
+            Event::MappingStart(_, anchor, tag) => {
+                let tag = tag.as_deref().map(events::name);
                 self.enter(anchor, tag, at, Content::Map(Map::default(), None))
             }
-            Event::SequenceStart { anchor, tag, .. } => {
+            Event::SequenceStart(_, anchor, tag) => {
+                let tag = tag.as_deref().map(events::name);
                 self.enter(anchor, tag, at, Content::List(Vec::new()))
             }
             Event::MappingEnd | Event::SequenceEnd => self.leave(),
-            Event::DocumentStart { .. } => {
+            Event::DocumentStart(..) => {
                 self.documents += 1;
                 if self.documents > 1 { Err(self.error(at, Problem::SecondDocument)) } else { Ok(()) }
             }
-            Event::DocumentEnd { .. } if self.dialect == Dialect::Go => Err(End::Document),
-            Event::DocumentEnd { .. } | Event::StreamStart { .. } | Event::StreamEnd => Ok(()),
+            Event::DocumentEnd => {
+                // Where nothing stands, it would have stood here.
+                if let Some(Node { at: missing, value: Value::Scalar(scalar), .. }) = &mut self.root
+                    && scalar.text.is_empty()
+                    && scalar.kind == Kind::Null
+                {
+                    *missing = at;
+                }
+                if self.dialect == Dialect::Go { Err(End::Document) } else { Ok(()) }
+            }
+            _ => Ok(()),
         }
     }
 
@@ -113,10 +133,9 @@ impl Builder {
 
     fn scalar(
         &mut self,
-        text: &str,
-        style: ScalarStyle,
+        (text, style): (&str, ScalarStyle),
         tag: Option<String>,
-        anchor: Option<String>,
+        anchor: usize,
         at: Position,
     ) -> Result<(), End> {
         let is_key = self.wants_key();
@@ -141,13 +160,13 @@ impl Builder {
 
     fn enter(
         &mut self,
-        anchor: Option<String>,
+        anchor: usize,
         tag: Option<String>,
         at: Position,
         content: Content,
     ) -> Result<(), End> {
         if self.open.len() == self.dialect.max_depth() {
-            return Err(self.too_deep(at));
+            return Err(End::Error(self.too_deep(at)));
         }
         self.open.push(Open { anchor, tag, at, values: 1, depth: 1, content });
         Ok(())
@@ -181,16 +200,16 @@ impl Builder {
         }
     }
 
-    fn finished(&mut self, weighed: Weighed, anchor: Option<String>) -> Result<(), End> {
+    fn finished(&mut self, weighed: Weighed, anchor: usize) -> Result<(), End> {
         self.values = self.values.saturating_add(weighed.values);
         if self.values > self.dialect.max_values() {
             let problem = Problem::TooManyValues;
             return Err(End::Error(Error { at: Position::START, path: Vec::new(), problem }));
         }
         if self.open.len() + weighed.depth > self.dialect.max_depth() {
-            return Err(self.too_deep(weighed.node.at));
+            return Err(End::Error(self.too_deep(weighed.node.at)));
         }
-        if let Some(anchor) = anchor {
+        if anchor > 0 {
             self.anchored.insert(anchor, weighed.clone());
         }
         let Some(open) = self.open.last_mut() else {
@@ -226,13 +245,13 @@ impl Builder {
         }
     }
 
-    fn too_deep(&self, at: Position) -> End {
-        let problem = Problem::TooDeep(self.dialect.max_depth());
-        End::Error(Error { at, path: Vec::new(), problem })
+    fn too_deep(&self, at: Position) -> Error {
+        Error { at, path: Vec::new(), problem: Problem::TooDeep(self.dialect.max_depth()) }
     }
 
     fn error(&self, at: Position, problem: Problem) -> End {
-        End::Error(Error { at, path: self.path(), problem })
+        let path = if matches!(problem, Problem::Syntax(_)) { Vec::new() } else { self.path() };
+        End::Error(Error { at, path, problem })
     }
 
     /// The path of what is being read.

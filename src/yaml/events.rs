@@ -1,73 +1,95 @@
 //! The events of a YAML text, each with its position.
 
-use libyaml_safer::Parser;
+use granit_parser::{ErrorKind, Marker, Parser, ScanError, StrInput, Tag};
+use serde::de::IgnoredAny;
 
 use super::{Error, Position, Problem};
 
-pub(crate) use libyaml_safer::{EventData as Event, ScalarStyle};
+pub(crate) use granit_parser::{Event, ScalarStyle};
+
+/// Maps and lists within each other.
+const MAX_DEPTH: usize = 128;
+
+/// Text after the place of an error that may be needed to say what is wrong.
+const MAX_AFTER_ERROR: usize = 1 << 10;
 
 /// The events of a text, up to its end or to an error.
 pub(crate) struct Events<'t> {
     text: &'t str,
-    parser: Parser<&'t [u8]>,
-    has_ended: bool,
+    parser: Parser<'t, StrInput<'t>>,
 }
 
 impl<'t> Events<'t> {
     /// A byte order mark at its beginning is no part of a text.
     pub(crate) fn of(text: &'t str) -> Self {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut parser = Parser::new();
-        parser.set_encoding(libyaml_safer::Encoding::Utf8);
-        parser.set_input(text.as_bytes());
-        Self { text, parser, has_ended: false }
-    }
-
-    fn error(&self, error: &libyaml_safer::Error) -> Error {
-        let mut problem = error.problem().to_owned();
-        if let Some(context) = error.context() {
-            problem += &format!(", {context}");
-        }
-        let here = error.problem_mark();
-        let elsewhere = error.context_mark().filter(|mark| Some(*mark) != here && mark.index > 0);
-        if let Some(mark) = elsewhere {
-            problem += &format!(" at {mark}");
-        }
-        let at = here.map_or_else(|| self.control_character(), position);
-        Error { at, path: Vec::new(), problem: Problem::Syntax(problem) }
-    }
-
-    /// Where the first character stands that YAML does not allow: the parser does not say.
-    fn control_character(&self) -> Position {
-        let is_bad = |letter: char| match letter {
-            '\t' | '\n' | '\r' | '\u{85}' => false,
-            '\u{feff}' | '\u{fffe}' | '\u{ffff}' => true,
-            letter => letter.is_control(),
+        // What libyaml reads is read as libyaml does.
+        let options = granit_parser::options! {
+            block_scalar_eof_without_line_feed: true,
+            flow_nesting_limit: MAX_DEPTH,
+            block_nesting_limit: MAX_DEPTH,
         };
-        let before = self.text.split(is_bad).next().unwrap_or_default();
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        Position { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 }
+        Self { text, parser: Parser::new_from_str_with_options(text, options) }
+    }
+
+    /// A value that is missing has no text; the parser gives it that of null.
+    fn as_written(&self, event: Event<'t>, start: &Marker) -> Event<'t> {
+        let is_written = || {
+            let at = start.byte_offset().and_then(|start| self.text.get(start..));
+            at.is_some_and(|text| text.starts_with('~'))
+        };
+        match event {
+            Event::Scalar(text, ScalarStyle::Plain, anchor, tag) if text == "~" && !is_written() => {
+                Event::Scalar("".into(), ScalarStyle::Plain, anchor, tag)
+            }
+            event => event,
+        }
+    }
+
+    /// `serde_yaml` says best what is wrong. It gets no more of the text than has been read: what follows may be such that
+    /// it takes minutes.
+    fn error(&self, error: &ScanError) -> Error {
+        if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
+            let problem = Problem::TooDeep(MAX_DEPTH);
+            return Error { at: position(error.marker()), path: Vec::new(), problem };
+        }
+        let read = error.marker().byte_offset().unwrap_or(self.text.len());
+        let (read, rest) = self.text.split_at_checked(read).unwrap_or((self.text, ""));
+        let line = rest.lines().next().unwrap_or_default();
+        let needed = line.char_indices().nth(MAX_AFTER_ERROR).map_or(line.len(), |(end, _)| end);
+        let read = &self.text[..read.len() + needed];
+        let described = serde_yaml::from_str::<IgnoredAny>(read).err().and_then(|error| {
+            let at = error.location()?;
+            let here = format!(" at line {} column {}", at.line(), at.column());
+            let at = Position { line: at.line(), column: at.column() };
+            Some((at, error.to_string().replacen(&here, "", 1)))
+        });
+        let (at, problem) = described.unwrap_or_else(|| (position(error.marker()), error.info()));
+        Error { at, path: Vec::new(), problem: Problem::Syntax(problem) }
     }
 }
 
-impl Iterator for Events<'_> {
-    type Item = Result<(Event, Position), Error>;
+impl<'t> Iterator for Events<'t> {
+    type Item = Result<(Event<'t>, Position), Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.has_ended {
-            return None;
-        }
-        let next = self.parser.parse();
-        self.has_ended = next.as_ref().is_ok_and(|event| event.data == Event::StreamEnd) || next.is_err();
-        Some(match next {
-            Ok(event) => Ok((event.data, position(event.start_mark))),
+        Some(match self.parser.next()? {
+            Ok((event, span)) => {
+                let start =
+                    span.tag_start.filter(|tag| tag.index() < span.start.index()).unwrap_or(span.start);
+                Ok((self.as_written(event, &span.start), position(&start)))
+            }
             Err(error) => Err(self.error(&error)),
         })
     }
 }
 
-/// The parser counts from 0.
-fn position(mark: libyaml_safer::Mark) -> Position {
-    let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX).saturating_add(1);
-    Position { line: number(mark.line), column: number(mark.column) }
+/// The whole name of a tag.
+pub(super) fn name(tag: &Tag) -> String {
+    [tag.handle(), tag.suffix()].concat()
+}
+
+/// Markers count lines from 1 and columns from 0.
+fn position(marker: &Marker) -> Position {
+    Position { line: marker.line().max(1), column: marker.col() + 1 }
 }

@@ -49,7 +49,11 @@ fn target(path: &str) -> Result<(), Fault> {
 }
 
 /// When an endpoint is left out.
-pub(super) fn outliers(raw: Option<&OrOff<raw::OutlierMap>>, at: At<'_>, report: &mut Report<'_>) -> Option<Outliers> {
+pub(super) fn outliers(
+    raw: Option<&OrOff<raw::OutlierMap>>,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Option<Outliers> {
     let nothing = raw::OutlierMap::default();
     let raw = match raw {
         None => &nothing,

@@ -183,12 +183,14 @@ fn settings(
 }
 
 /// The names of protocols, in small letters.
-fn upgrades(raw: Option<&OrOff<raw::OneOrMany<String>>>, at: At<'_>, report: &mut Report<'_>) -> Box<[Box<str>]> {
+fn upgrades(
+    raw: Option<&OrOff<raw::OneOrMany<String>>>,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Box<[Box<str>]> {
     match raw {
         None => defaults::UPGRADES.map(Into::into).into(),
-        Some(OrOff::On(raw)) => {
-            each(raw, at, |raw, at| report.take(at, parse::protocol(raw))).into()
-        }
+        Some(OrOff::On(raw)) => each(raw, at, |raw, at| report.take(at, parse::protocol(raw))).into(),
         Some(OrOff::Switch(on)) => {
             if *on {
                 let fault = Fault::new("expected protocols or `false`, got true");

@@ -75,18 +75,18 @@ fn flaw((line, column): (u32, u32), fault: impl Into<Fault>) -> Flaw {
 
 impl Reading {
     /// What comes next, which stands at `at`; an error where reading on would say nothing true.
-    fn step(&mut self, event: Event, at: (u32, u32)) -> Result<(), Flaw> {
+    fn step(&mut self, event: Event<'_>, at: (u32, u32)) -> Result<(), Flaw> {
         let wrong = |what: &str| Err(flaw(at, what));
         self.expected = match (std::mem::replace(&mut self.expected, Expected::End), event) {
-            (before, Event::StreamStart { .. } | Event::StreamEnd | Event::DocumentEnd { .. }) => before,
-            (Expected::Map, Event::DocumentStart { .. }) => Expected::Map,
-            (_, Event::DocumentStart { .. }) => return wrong("a second YAML document, expected one"),
-            (Expected::Map, Event::MappingStart { .. }) => Expected::Key,
+            (before, Event::StreamStart | Event::StreamEnd | Event::DocumentEnd) => before,
+            (Expected::Map, Event::DocumentStart(..)) => Expected::Map,
+            (_, Event::DocumentStart(..)) => return wrong("a second YAML document, expected one"),
+            (Expected::Map, Event::MappingStart(..)) => Expected::Key,
             (Expected::Map, _) => return wrong("expected a map from keys to plans"),
             (Expected::Key, Event::MappingEnd) => Expected::End,
-            (Expected::Key, Event::Scalar { value, .. }) => Expected::Plan(value, at),
+            (Expected::Key, Event::Scalar(key, ..)) => Expected::Plan(key.into_owned(), at),
             (Expected::Key, _) => return wrong("a key must be text"),
-            (Expected::Plan(key, at), Event::Scalar { value: plan, style, .. }) => {
+            (Expected::Plan(key, at), Event::Scalar(plan, style, ..)) => {
                 let is_missing = style == ScalarStyle::Plain && matches!(&*plan, "" | "~" | "null");
                 let added = if is_missing { Err("missing plan".into()) } else { self.add(&key, &plan) };
                 if let Err(fault) = added {

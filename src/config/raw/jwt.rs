@@ -88,7 +88,8 @@ impl JsonSchema for SigningAlgorithm {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let names = [
-            "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA",
+            "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256",
+            "ES384", "EdDSA",
         ];
         let description = "A way to sign tokens (RFC 7518 section 3.1).";
         json_schema!({ "type": "string", "enum": names, "description": description })

@@ -10,8 +10,8 @@ use super::scope::Scope;
 use super::tariff::{Cost, Count, Refund};
 use super::tls::CertificateNames;
 use super::values::{
-    Asn, Continent, Country, Duration, Factor, HeaderValues, HostPattern, Json, Method, Networks,
-    OneOrMany, PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, TimeZone, ZeroOrMany,
+    Asn, Continent, Country, Duration, Factor, HeaderValues, HostPattern, Json, Method, Networks, OneOrMany,
+    PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, TimeZone, ZeroOrMany,
 };
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;

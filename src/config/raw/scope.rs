@@ -60,4 +60,3 @@ pub enum Entry {
     /// A fixed one: its key and its value.
     Fixed(BTreeMap<String, String>),
 }
-
