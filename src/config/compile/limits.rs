@@ -117,17 +117,6 @@ pub(super) fn written_keys(raw: &raw::Rule) -> [(&'static str, bool); 3] {
     ]
 }
 
-/// The keys that say more of a rule's limits, and whether they are there.
-pub(super) fn particulars(raw: &raw::Rule) -> [(&'static str, bool); 5] {
-    [
-        ("burst", raw.burst.is_some()),
-        ("algorithm", raw.algorithm.is_some()),
-        ("timezone", raw.timezone.is_some()),
-        ("precision", raw.precision.is_some()),
-        ("on_change", raw.on_change.is_some()),
-    ]
-}
-
 /// The entries of the list at `list`, of the rule at `at`. The rule's own burst and algorithm hold for entries that say nothing, the burst where it has a meaning.
 pub(super) fn several(
     entries: &raw::OneOrMany<raw::Limit>,

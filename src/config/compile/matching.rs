@@ -73,38 +73,7 @@ pub(super) fn except(
     report: &mut Report<'_>,
 ) -> Matcher {
     let matcher = matcher(Some(raw), at, scope, report);
-    let raw::Matcher {
-        path,
-        trailing_slash: _,
-        method,
-        host,
-        header,
-        client_ip,
-        country,
-        continent,
-        asn,
-        plan,
-        schedule,
-        jwt,
-        tls,
-        descriptor,
-        entries,
-    } = raw;
-    let is_empty = path.is_none()
-        && method.is_none()
-        && host.is_none()
-        && header.is_none()
-        && client_ip.is_none()
-        && country.is_none()
-        && continent.is_none()
-        && asn.is_none()
-        && plan.is_none()
-        && schedule.is_none()
-        && jwt.is_none()
-        && tls.is_none()
-        && descriptor.is_none()
-        && entries.is_none();
-    if is_empty && !report.is_faulty(at) {
+    if holds_for_all(&matcher) && !report.is_faulty(at) {
         report.value(at, "an empty `except` excepts every request, so the rule would never apply");
     }
     matcher
@@ -112,30 +81,7 @@ pub(super) fn except(
 
 /// Whether nothing is asked of a request.
 pub(super) fn holds_for_all(matcher: &Matcher) -> bool {
-    let Matcher {
-        paths,
-        methods,
-        hosts,
-        headers,
-        client_ip,
-        schedule,
-        origin,
-        plan,
-        claims,
-        certificate,
-        told,
-    } = matcher;
-    paths.is_empty()
-        && methods.is_empty()
-        && hosts.is_empty()
-        && headers.is_empty()
-        && client_ip.is_none()
-        && schedule.is_none()
-        && origin.is_none()
-        && plan.is_none()
-        && claims.is_empty()
-        && certificate.is_empty()
-        && told.is_none()
+    *matcher == Matcher::default()
 }
 
 /// `key` of the rule at `rule`: in order, each part once, and a route only where the rule looks at paths.
