@@ -80,7 +80,7 @@ fn bound(kind: Kind, count: usize) -> RuleSet {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let text = format!("listeners: 127.0.0.1:8080\nupstream: echo\nrules:\n{rules}");
     std::fs::write(file.path(), text).expect("written");
-    let rules = weir::config::load(file.path()).expect("valid").rules;
+    let rules = weir::config::load(file.path()).expect("valid").policy.rules;
     let limiter = Limiter::new(limiter::Settings { max_keys: 1000, secret: [fastrand::u64(..), 7] });
     let meters = limiter.install(&meter_specs(&rules), NOW);
     RuleSet::bind(rules, &meters, limiter.hasher())

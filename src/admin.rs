@@ -11,6 +11,7 @@ mod config_dump;
 mod help;
 mod hosts;
 mod limits;
+mod query;
 mod redact;
 mod reply;
 mod router;
@@ -20,8 +21,6 @@ mod stats;
 mod status;
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 pub use self::reply::Reply;
@@ -29,10 +28,11 @@ pub use self::router::handle;
 pub use self::scrape::KeyCounts;
 pub use self::server::serve;
 use crate::drain::Drain;
+use crate::engine::Policy;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
-use crate::policy::Policy;
+use crate::listener::Address;
 use crate::snapshot;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::logging::LevelHandle;
@@ -75,40 +75,53 @@ pub struct Listener {
     /// Its name in metrics and logs.
     pub name: Box<str>,
     /// Where it is bound.
-    pub place: Place,
+    pub address: Address,
 }
 
-/// Where a socket is bound.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// At a port.
-    Port(SocketAddr),
-    /// In the file system.
-    Pipe(Box<Path>),
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Port(address) => address.fmt(f),
-            Self::Pipe(path) => path.display().fmt(f),
+impl Listener {
+    /// Where it is bound, as Envoy prints it: a socket in the file system is its path alone.
+    fn place(&self) -> String {
+        match &self.address {
+            Address::Tcp(address) => address.to_string(),
+            Address::Unix(path) => path.display().to_string(),
         }
     }
 }
 
-/// A question that another module answers.
-pub type Ask<T> = Box<dyn Fn() -> T + Send + Sync>;
+/// What the rest of the process shows to operators. All of it is read anew for each request.
+pub trait Inspect: Send + Sync {
+    /// The time of the limits, which never runs back.
+    fn now(&self) -> Timestamp;
+    /// What the wall clock says.
+    fn wall_clock(&self) -> Timestamp;
+    /// The rules in effect.
+    fn policy(&self) -> Arc<Policy>;
+    /// The upstreams.
+    fn upstreams(&self) -> Vec<ClusterView>;
+    /// TLS of the listeners in effect.
+    fn server_tls(&self) -> Vec<Arc<Server>>;
+    /// TLS towards the upstreams in effect.
+    fn client_tls(&self) -> Vec<Arc<Client>>;
+    /// The latest reading of the configuration.
+    fn reload(&self) -> ReloadView;
+    /// The configuration in effect, as YAML; secrets are taken out by the admin port.
+    fn config_text(&self) -> String;
+    /// What was written to the state file, if there is one.
+    fn state_file(&self) -> Option<snapshot::Status>;
+    /// How far limits stretch, and why; `None` while none is elastic.
+    fn elastic(&self) -> Option<Assessment>;
+}
 
 /// All that the entrance shows and steers.
 pub struct State {
+    /// What changes while the process runs.
+    pub process: Box<dyn Inspect>,
     /// What was counted.
     pub metrics: Arc<Metrics>,
     /// The counters.
     pub limiter: Arc<Limiter>,
     /// How many of them there is room for.
     pub capacity: usize,
-    /// The rules in effect.
-    pub policy: Ask<Arc<Policy>>,
     /// The switch that ends the process.
     pub drain: Arc<Drain>,
     /// The levels of the log.
@@ -117,32 +130,14 @@ pub struct State {
     pub access_log: Option<AccessLog>,
     /// Who sends spans, if anybody does.
     pub tracer: Option<Arc<Tracer>>,
-    /// The latest reading of the configuration.
-    pub reload: Ask<ReloadView>,
-    /// The configuration in effect, as YAML; secrets are taken out here.
-    pub config_text: Ask<String>,
-    /// What was written to the state file, if there is one.
-    pub state_file: Ask<Option<snapshot::Status>>,
-    /// How far limits stretch, and why; `None` while none is elastic.
-    pub elastic: Ask<Option<Assessment>>,
-    /// The time.
-    pub now: Ask<Timestamp>,
-    /// What the wall clock says.
-    pub civil: Ask<Timestamp>,
     /// When the process started.
     pub started: Timestamp,
     /// Worker threads.
     pub workers: usize,
-    /// TLS of the listeners in effect.
-    pub secured: Ask<Vec<Arc<Server>>>,
-    /// TLS towards the upstreams in effect.
-    pub clients: Ask<Vec<Arc<Client>>>,
     /// Names by which it may be asked, in small letters, beside addresses and `localhost`.
     pub hosts: Box<[Box<str>]>,
     /// Where clients connect.
     pub listeners: Vec<Listener>,
-    /// The upstreams.
-    pub upstreams: Ask<Vec<ClusterView>>,
     /// The latest count of counters in use; starts as its default.
     pub keys: KeyCounts,
 }

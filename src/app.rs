@@ -148,11 +148,7 @@ fn announce(bound: &[Bound]) -> Vec<admin::Listener> {
         let address = sockets.first().and_then(|socket| socket.address().ok());
         let address = address.unwrap_or_else(|| settings.address.clone());
         tracing::info!(listener = %settings.name, %address, "listening");
-        let place = match address {
-            listener::Address::Tcp(address) => admin::Place::Port(address),
-            listener::Address::Unix(path) => admin::Place::Pipe(path),
-        };
-        admin::Listener { name: settings.name.clone(), place }
+        admin::Listener { name: settings.name.clone(), address }
     };
     bound.iter().map(address_of).collect()
 }
@@ -178,7 +174,7 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
     let overload = Overload::new(&config.overload, pressure::descriptors(), pressure::memory());
     tracing::info!(connections = overload.most_connections(), "so many connections of clients may be open");
     let shared = Arc::new(Shared {
-        generation: Arc::clone(&generations.current),
+        generation: Arc::clone(generations.engine.current()),
         limiter,
         clock,
         drain: Arc::new(Drain::default()),
@@ -189,7 +185,7 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
         overload: Arc::new(overload),
         warned_of_proxy: AtomicBool::new(false),
     });
-    let rate_limits = RateLimits::compose(config, generations.windows, &shared)?.map(Arc::new);
+    let rate_limits = RateLimits::compose(config, generations.windows(), &shared)?.map(Arc::new);
     let keeping = config.state.as_ref().zip(keeper);
     let keeping = keeping.map(|(settings, keeper)| Keeping::start(settings, keeper, &shared)).transpose()?;
     Ok(Running { shared, generations, rate_limits, reload, keeping, log_guard, span_guard })

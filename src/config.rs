@@ -34,12 +34,10 @@ pub(crate) use self::files::fuzzing;
 pub use self::problem::Problem;
 use self::problem::Report;
 pub use self::schema::published as schema;
+use crate::engine::PolicySpec;
 use crate::limiter::elastic::signal::Signals;
-use crate::response::refusal::Refusal;
-use crate::rules::routes::Routes;
-use crate::rules::rule::Rule;
 use crate::telemetry::{access_log, spans};
-use crate::{drain, identify, listener, overload, remote, response, rls, snapshot, tls, upstream};
+use crate::{drain, listener, overload, remote, rls, snapshot, tls, upstream};
 
 /// A valid configuration.
 #[derive(Clone, Debug)]
@@ -54,8 +52,6 @@ pub struct Config {
     pub upstreams: Vec<upstream::Settings>,
     /// TLS, beside the upstreams; `None` for those that are plain.
     pub upstream_tls: Vec<Option<tls::client::Settings>>,
-    /// Which of them takes which requests.
-    pub routes: Routes,
     /// The admin port.
     pub admin: AdminSettings,
     /// The access log; `None` when disabled.
@@ -70,20 +66,14 @@ pub struct Config {
     pub max_keys: usize,
     /// Where counters are kept across restarts; `None` for nowhere.
     pub state: Option<snapshot::Settings>,
-    /// Whom to believe about the client's address.
-    pub identify: identify::Settings,
-    /// What clients are told about limits.
-    pub response: response::Settings,
+    /// How requests are decided.
+    pub policy: PolicySpec,
     /// What elastic limits go by.
     pub elastic: Signals,
     /// Envoy's rate limit service, if it is offered.
     pub rls: Option<rls::options::Options>,
     /// The services that keep limits of rules.
     pub services: Vec<remote::service::Settings>,
-    /// The rules, in file order.
-    pub rules: Vec<Rule>,
-    /// What each rule answers when it refuses, beside `rules`.
-    pub refusals: Vec<Refusal>,
     /// What is valid but worth knowing, in the order of the file.
     pub notices: Vec<Problem>,
     /// What cannot be read back out of the rest.

@@ -7,6 +7,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod drain;
+pub mod engine;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod http1;
@@ -15,7 +16,6 @@ pub mod import;
 pub mod limiter;
 pub mod listener;
 pub mod overload;
-pub mod policy;
 pub mod proxy;
 pub mod remote;
 pub mod response;

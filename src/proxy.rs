@@ -49,13 +49,13 @@ use self::headers::{Given, Hop};
 use self::policies::Policies;
 use crate::clock::Clock;
 use crate::drain::{Drain, Phase};
+use crate::engine::Policy;
 use crate::identify::Attributes;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::signal::Signals;
 use crate::listener::socket::Socket;
 use crate::listener::{self, Accepted};
 use crate::overload::{Overload, Refusal as Overloaded};
-use crate::policy::Policy;
 use crate::remote;
 use crate::remote::service::Service;
 use crate::response::Visibility;
@@ -305,7 +305,8 @@ impl View {
             [only] if visible && !rule.is_elastic() => Prepared::new(&refusal.headers, only),
             _ => None,
         };
-        let prepared = rules.iter().zip(&policy.refusals).zip(notations.iter().map(|of| &**of)).map(prepare);
+        let prepared =
+            rules.iter().zip(&policy.rejections).zip(notations.iter().map(|of| &**of)).map(prepare);
         let upstream = |cluster| {
             let mut known = before.into_iter().flat_map(|before| &before.upstreams);
             let kept = known.find(|kept| Arc::ptr_eq(kept.cluster(), cluster));
@@ -350,7 +351,7 @@ impl View {
     }
 
     fn refusal(&self, rule: RuleIndex) -> &Refusal {
-        self.policy.refusal(rule).unwrap_or(&self.default_refusal)
+        self.policy.rejection(rule).unwrap_or(&self.default_refusal)
     }
 
     /// Which upstream takes the request.

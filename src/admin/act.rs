@@ -3,8 +3,8 @@
 use http::StatusCode;
 
 use super::State;
+use super::query::Query;
 use super::reply::{self, Reply};
-use super::router::Query;
 use crate::drain::Phase;
 use crate::telemetry::logging::LoggingError;
 

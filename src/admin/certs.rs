@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::State;
+use super::query::Query;
 use super::reply::{self, Reply};
-use super::router::Query;
 use crate::limiter::timestamp::Timestamp;
 use crate::telemetry::rfc3339;
 use crate::tls::certificate::{AltName, Facts};
@@ -15,11 +15,12 @@ const DAY: u64 = 24 * 60 * 60;
 
 /// `GET /certs`
 pub(super) fn certs(state: &State, _: &Query<'_>) -> Reply {
-    let now = (state.civil)().as_secs();
-    let secured = (state.secured)();
+    let now = state.process.wall_clock().as_secs();
+    let secured = state.process.server_tls();
     let mut certificates: Vec<Value> =
         secured.iter().flat_map(|server| shown(server.settings(), now)).collect();
-    certificates.extend((state.clients)().iter().filter_map(|client| presented(client.settings(), now)));
+    certificates
+        .extend(state.process.client_tls().iter().filter_map(|client| presented(client.settings(), now)));
     reply::json(&json!({ "certificates": certificates }))
 }
 

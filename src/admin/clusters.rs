@@ -8,9 +8,8 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::State;
+use super::query::Query;
 use super::reply::{self, Reply};
-use super::router::Query;
-use super::status::wants_json;
 use crate::telemetry::metrics::{ClusterView, HostView, UpstreamTotals};
 
 /// Envoy's names of the limits.
@@ -20,9 +19,9 @@ type Counted = BTreeMap<Box<str>, UpstreamTotals>;
 
 /// `GET /clusters[?format=json]`
 pub(super) fn clusters(state: &State, query: &Query<'_>) -> Reply {
-    let views = (state.upstreams)();
+    let views = state.process.upstreams();
     let counted = |view: &ClusterView| state.metrics.endpoints(&view.name);
-    if wants_json(query) {
+    if query.wants_json() {
         let statuses: Vec<_> = views.iter().map(|view| as_json(view, &counted(view))).collect();
         return reply::json(&json!({ "cluster_statuses": statuses }));
     }

@@ -2,20 +2,22 @@
 
 use serde_json::{Value, json};
 
+use super::query::Query;
 use super::reply::{self, Reply};
-use super::router::Query;
 use super::{State, limits, redact, status};
 
 /// `GET /config_dump`, an array of configurations as Envoy's is.
 pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
-    let policy = (state.policy)();
+    let policy = state.process.policy();
     let rules: Vec<Value> = policy.rules.rules().iter().map(|rule| limits::summary(rule).into()).collect();
     let listeners: Vec<Value> = state
         .listeners
         .iter()
-        .map(|listener| json!({ "name": listener.name, "address": listener.place.to_string() }))
+        .map(|listener| json!({ "name": listener.name, "address": listener.place() }))
         .collect();
-    let upstreams: Vec<_> = (state.upstreams)()
+    let upstreams: Vec<_> = state
+        .process
+        .upstreams()
         .iter()
         .map(|view| {
             let addresses: Vec<_> = view.hosts.iter().map(|host| &host.address).collect();
@@ -26,8 +28,8 @@ pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
         "configs": [
             {
                 "@type": "weir.v1.File",
-                "status": status::config(&(state.reload)()),
-                "yaml": redact::yaml(&(state.config_text)()),
+                "status": status::config(&state.process.reload()),
+                "yaml": redact::yaml(&state.process.config_text()),
             },
             {
                 "@type": "weir.v1.Compiled",

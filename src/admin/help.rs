@@ -5,8 +5,9 @@ use std::fmt::Write;
 use http::StatusCode;
 
 use super::State;
+use super::query::Query;
 use super::reply::{self, Reply};
-use super::router::{ENDPOINTS, Effect, Query};
+use super::router::{ENDPOINTS, Effect};
 use crate::telemetry::metrics::VERSION;
 
 /// `GET /help`, and the body of a 404.

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::State;
+use super::query::Query;
 use super::reply::{self, Reply};
-use super::router::Query;
 use super::scrape::keys;
 use super::status;
 use crate::limiter::elastic::controller::Assessment;
@@ -19,8 +19,8 @@ use crate::telemetry::rfc3339;
 
 /// `GET /limits`
 pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
-    let policy = (state.policy)();
-    let assessment = (state.elastic)();
+    let policy = state.process.policy();
+    let assessment = state.process.elastic();
     let counted = policy.rules.rules().iter().zip(keys(state, &policy));
     let rules: Vec<Value> = counted
         .map(|(rule, counters)| {
@@ -37,7 +37,7 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
         .collect();
     let (crowded, shards) = state.limiter.crowded_shards();
     reply::json(&json!({
-        "config": status::config(&(state.reload)()),
+        "config": status::config(&state.process.reload()),
         "table": {
             "live": state.limiter.live_keys(),
             "capacity": state.capacity,
@@ -45,7 +45,7 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
             "shards": shards,
             "crowded_shards": crowded,
         },
-        "state": (state.state_file)().map(|file| json!({
+        "state": state.process.state_file().map(|file| json!({
             "file": file.file.display().to_string(),
             "restored": file.restored,
             "saved": file.saved,

@@ -1,11 +1,9 @@
 //! Which path does what, and who may ask for it how.
 
-use std::borrow::Cow;
-
 use http::header::ORIGIN;
 use http::{Method, Request, StatusCode};
-use percent_encoding::percent_decode_str;
 
+use super::query::Query;
 use super::reply::{self, Reply};
 use super::{State, Surface, act, certs, clusters, config_dump, help, hosts, limits, stats, status};
 
@@ -101,24 +99,4 @@ fn not_found(surface: Surface) -> Reply {
         Surface::Probes => "not found\n".to_owned(),
     };
     reply::text(StatusCode::NOT_FOUND, body)
-}
-
-/// The parameters of a request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Query<'a>(&'a str);
-
-impl<'a> Query<'a> {
-    /// Names and values, decoded; the value is empty where there is no `=`.
-    pub(super) fn pairs(&self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> + use<'a> {
-        self.0.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let decode = |text| percent_decode_str(text).decode_utf8_lossy();
-            (decode(name), decode(value))
-        })
-    }
-
-    /// The first value of this name.
-    pub(super) fn get(&self, name: &str) -> Option<Cow<'a, str>> {
-        self.pairs().find_map(|(given, value)| (given == name).then_some(value))
-    }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::State;
+use crate::engine::Policy;
 use crate::limiter::MeterId;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
-use crate::policy::Policy;
 use crate::rules::RuleIndex;
 use crate::rules::rule::Rule;
 use crate::telemetry::access_log::AccessLog;
@@ -29,7 +29,7 @@ pub struct KeyCounts(Mutex<Option<(Timestamp, Counts)>>);
 
 /// Counters in use, beside the rules of `policy`.
 pub(super) fn keys(state: &State, policy: &Policy) -> Vec<u64> {
-    let now = (state.now)();
+    let now = state.process.now();
     let mut latest = state.keys.0.lock();
     let counts = match latest.take() {
         Some((at, counts)) if now.since(at) < FRESH => latest.insert((at, counts)),
@@ -44,13 +44,13 @@ pub(super) fn keys(state: &State, policy: &Policy) -> Vec<u64> {
 
 /// Everything a scrape needs.
 pub(super) fn scrape(state: &State) -> Scrape {
-    let policy = (state.policy)();
+    let policy = state.process.policy();
     let names = policy.rules.rules().iter().map(|rule| rule.name.clone());
     let keys: BTreeMap<_, _> = names.zip(keys(state, &policy)).collect();
     Scrape {
         certificates: certificates(state),
-        clusters: (state.upstreams)(),
-        now: (state.civil)(),
+        clusters: state.process.upstreams(),
+        now: state.process.wall_clock(),
         started: state.started,
         state: server_state(state),
         keys,
@@ -59,14 +59,14 @@ pub(super) fn scrape(state: &State) -> Scrape {
         overflows: state.limiter.overflows(),
         access_log_dropped: state.access_log.as_ref().map_or(0, AccessLog::dropped),
         spans: state.tracer.as_ref().map_or_else(Counted::default, |tracer| tracer.counted()),
-        saves: (state.state_file)().map(|file| Saves {
+        saves: state.process.state_file().map(|file| Saves {
             saved: file.saved,
             failed: file.failed,
             last: file.last_saved,
             counters: file.counters,
             bytes: file.bytes,
         }),
-        elastic: (state.elastic)().map(|assessment| Elastic {
+        elastic: state.process.elastic().map(|assessment| Elastic {
             factors: factors(&policy, assessment.headroom).collect(),
             assessment,
         }),
@@ -80,8 +80,13 @@ fn certificates(state: &State) -> BTreeMap<Box<str>, u64> {
         let expires = certificates.entry(pair.file.clone()).or_insert(u64::MAX);
         *expires = pair.chain.facts.expires.min(*expires);
     };
-    (state.secured)().iter().flat_map(|server| &server.settings().pairs).for_each(&mut note);
-    (state.clients)().iter().filter_map(|client| client.settings().pair.as_ref()).for_each(&mut note);
+    state.process.server_tls().iter().flat_map(|server| &server.settings().pairs).for_each(&mut note);
+    state
+        .process
+        .client_tls()
+        .iter()
+        .filter_map(|client| client.settings().pair.as_ref())
+        .for_each(&mut note);
     certificates
 }
 

@@ -4,8 +4,8 @@ use http::StatusCode;
 use regex::RegexBuilder;
 
 use super::State;
+use super::query::Query;
 use super::reply::{self, Reply};
-use super::router::Query;
 use super::scrape::scrape;
 use crate::telemetry::metrics::{StatsFilter, Used};
 

@@ -3,10 +3,11 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use super::query::Query;
 use super::reply::{self, Reply};
-use super::router::Query;
 use super::scrape::server_state;
-use super::{Place, ReloadView, State};
+use super::{ReloadView, State};
+use crate::listener::Address;
 use crate::telemetry::metrics::{ServerState, VERSION};
 use crate::telemetry::rfc3339;
 
@@ -20,8 +21,8 @@ pub(super) fn ready(state: &State, _: &Query<'_>) -> Reply {
 
 /// `GET /server_info`
 pub(super) fn server_info(state: &State, _: &Query<'_>) -> Reply {
-    let uptime = format!("{}s", (state.now)().since(state.started).as_secs());
-    let reload = (state.reload)();
+    let uptime = format!("{}s", state.process.now().since(state.started).as_secs());
+    let reload = state.process.reload();
     reply::json(&json!({
         "version": VERSION,
         "state": match server_state(state) {
@@ -60,27 +61,23 @@ pub(super) fn config(reload: &ReloadView) -> Value {
 
 /// `GET /listeners[?format=json]`
 pub(super) fn listeners(state: &State, query: &Query<'_>) -> Reply {
-    if wants_json(query) {
+    if query.wants_json() {
         let statuses: Vec<_> = state
             .listeners
             .iter()
             .map(|listener| {
-                let address = match &listener.place {
-                    Place::Port(address) => {
+                let address = match &listener.address {
+                    Address::Tcp(address) => {
                         let socket = json!({ "address": address.ip(), "port_value": address.port() });
                         json!({ "socket_address": socket })
                     }
-                    Place::Pipe(path) => json!({ "pipe": { "path": path } }),
+                    Address::Unix(path) => json!({ "pipe": { "path": path } }),
                 };
                 json!({ "name": listener.name, "local_address": address })
             })
             .collect();
         return reply::json(&json!({ "listener_statuses": statuses }));
     }
-    let lines = state.listeners.iter().map(|listener| format!("{}::{}\n", listener.name, listener.place));
+    let lines = state.listeners.iter().map(|listener| format!("{}::{}\n", listener.name, listener.place()));
     reply::text(StatusCode::OK, lines.collect::<String>())
-}
-
-pub(super) fn wants_json(query: &Query<'_>) -> bool {
-    query.get("format").as_deref() == Some("json")
 }

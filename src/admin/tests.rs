@@ -10,18 +10,17 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::drain::Phase;
-use crate::identify;
+use crate::engine::PolicySpec;
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::quota::{Limit, Period, Quota, Unit};
 use crate::limiter::reservation::Charging;
 use crate::limiter::{Check, Settings as LimiterSettings};
 use crate::response::refusal::Refusal;
+use crate::rules::RuleIndex;
 use crate::rules::key::{KeyPart, KeyTemplate};
 use crate::rules::matcher::Matcher;
-use crate::rules::routes::Routes;
 use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
-use crate::rules::{RuleIndex, RuleSet, meter_specs};
 use crate::telemetry::logging::{self, LogFormat};
 use crate::telemetry::metrics::{DecisionOutcome, HostView};
 
@@ -43,18 +42,11 @@ fn per_ip() -> Rule {
     rule("per-ip", Action::Limit(limiting))
 }
 
-fn policy(limiter: &Limiter) -> Policy {
+fn policy(limiter: &Limiter) -> Arc<Policy> {
     let rules = vec![rule("health", Action::Allow), per_ip()];
-    let meters = limiter.install(&meter_specs(&rules), NOW);
-    Policy {
-        generation: 1,
-        identify: identify::Settings::default(),
-        rules: RuleSet::bind(rules, &meters, limiter.hasher()),
-        refusals: [Refusal::default(), Refusal::default()].into(),
-        routes: Routes::default(),
-        denied: Refusal::denied(),
-        response: crate::response::Settings::default(),
-    }
+    let rejections = vec![Refusal::default(), Refusal::default()];
+    let spec = PolicySpec { rules, rejections, ..PolicySpec::default() };
+    spec.install(1, limiter, NOW)
 }
 
 fn levels() -> LevelHandle {
@@ -64,8 +56,76 @@ fn levels() -> LevelHandle {
     levels
 }
 
+/// A process that stands still.
+struct Process {
+    now: Arc<Mutex<Timestamp>>,
+    policy: Arc<Policy>,
+    /// Reading the configuration's status panics.
+    is_broken: bool,
+}
+
+impl Inspect for Process {
+    fn now(&self) -> Timestamp {
+        *self.now.lock().unwrap()
+    }
+
+    fn wall_clock(&self) -> Timestamp {
+        NOW
+    }
+
+    fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.policy)
+    }
+
+    fn upstreams(&self) -> Vec<ClusterView> {
+        let host = HostView {
+            address: "127.0.0.1:3000".into(),
+            hostname: "localhost:3000".into(),
+            health: "healthy",
+        };
+        vec![ClusterView { name: "upstream".into(), hosts: vec![host], limits: [1024, 1024, 1024, 3] }]
+    }
+
+    fn server_tls(&self) -> Vec<Arc<Server>> {
+        Vec::new()
+    }
+
+    fn client_tls(&self) -> Vec<Arc<Client>> {
+        Vec::new()
+    }
+
+    fn reload(&self) -> ReloadView {
+        assert!(!self.is_broken, "a bug");
+        ReloadView {
+            generation: 1,
+            outcome: "rejected",
+            at: Some(NOW),
+            problems: vec!["weir.yaml:3:1: rules[0].limit: missing".to_owned()],
+            warnings: Vec::new(),
+            needs_restart: Vec::new(),
+            file: "weir.yaml".to_owned(),
+        }
+    }
+
+    fn config_text(&self) -> String {
+        "rules: []\nadmin: {password: s3cr3t}\n".to_owned()
+    }
+
+    fn state_file(&self) -> Option<snapshot::Status> {
+        Some(snapshot::Status { saved: 3, ..snapshot::Status::default() })
+    }
+
+    fn elastic(&self) -> Option<Assessment> {
+        None
+    }
+}
+
 /// A process with one listener and two rules, of which one has counted.
 fn state() -> State {
+    state_of(Arc::new(Mutex::new(NOW)), false)
+}
+
+fn state_of(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> State {
     let limiter = Arc::new(Limiter::new(LimiterSettings { max_keys: 100, secret: [1, 2] }));
     let policy = policy(&limiter);
     let meter = policy.rules.meters(RuleIndex(1)).next().unwrap();
@@ -82,48 +142,21 @@ fn state() -> State {
     metrics.rule("health");
     metrics.rule("per-ip").record(DecisionOutcome::Allowed);
     State {
-        elastic: Box::new(|| None),
+        process: Box::new(Process { now, policy, is_broken }),
         metrics,
         limiter,
         capacity: 100,
-        policy: {
-            let policy = Arc::new(policy);
-            Box::new(move || Arc::clone(&policy))
-        },
         drain: Arc::default(),
         levels: levels(),
         access_log: None,
         tracer: None,
-        reload: Box::new(|| ReloadView {
-            generation: 1,
-            outcome: "rejected",
-            at: Some(NOW),
-            problems: vec!["weir.yaml:3:1: rules[0].limit: missing".to_owned()],
-            warnings: Vec::new(),
-            needs_restart: Vec::new(),
-            file: "weir.yaml".to_owned(),
-        }),
-        config_text: Box::new(|| "rules: []\nadmin: {password: s3cr3t}\n".to_owned()),
-        now: Box::new(|| NOW),
-        civil: Box::new(|| NOW),
-        state_file: Box::new(|| Some(snapshot::Status { saved: 3, ..snapshot::Status::default() })),
         started: Timestamp::from_secs(NOW.as_secs() - 71),
         workers: 2,
-        secured: Box::new(Vec::new),
-        clients: Box::new(Vec::new),
         hosts: Box::new(["weir.internal".into()]),
         listeners: vec![Listener {
             name: "inbound".into(),
-            place: Place::Port(([127, 0, 0, 1], 8080).into()),
+            address: Address::Tcp(([127, 0, 0, 1], 8080).into()),
         }],
-        upstreams: Box::new(|| {
-            let host = HostView {
-                address: "127.0.0.1:3000".into(),
-                hostname: "localhost:3000".into(),
-                health: "healthy",
-            };
-            vec![ClusterView { name: "upstream".into(), hosts: vec![host], limits: [1024, 1024, 1024, 3] }]
-        }),
         keys: KeyCounts::default(),
     }
 }
@@ -299,9 +332,8 @@ async fn log_levels_can_be_set_and_seen() {
 #[tokio::test]
 async fn counting_the_table_again_at_once_is_spared() {
     let now = Arc::new(Mutex::new(NOW));
-    let clock = Arc::clone(&now);
-    let state = State { now: Box::new(move || *clock.lock().unwrap()), ..state() };
-    let policy = (state.policy)();
+    let state = state_of(Arc::clone(&now), false);
+    let policy = state.process.policy();
     assert_eq!(scrape::keys(&state, &policy), [0, 1]);
     let meter = policy.rules.meters(RuleIndex(1)).next().unwrap();
     let key = state.limiter.hasher().hash(b"b");
@@ -320,7 +352,7 @@ async fn exchange(stream: &mut TcpStream, request: &str) -> String {
 
 #[tokio::test]
 async fn a_socket_answers_until_the_end() {
-    let state = Arc::new(State { reload: Box::new(|| panic!("a bug")), ..state() });
+    let state = Arc::new(state_of(Arc::new(Mutex::new(NOW)), true));
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(serve(listener, Arc::clone(&state), Surface::Full));

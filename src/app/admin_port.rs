@@ -3,14 +3,24 @@
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::keeping::Keeping;
+use super::rate_limits::RateLimits;
 use super::{Error, Running};
-use crate::admin::{self, Ask, KeyCounts, ReloadView, State, Surface};
-use crate::config::reload::Status;
+use crate::admin::{self, Inspect, KeyCounts, ReloadView, State, Surface};
+use crate::config::reload::{Handle, Status};
 use crate::config::{AdminSettings, Config};
+use crate::engine::Policy;
+use crate::limiter::elastic::controller::Assessment;
+use crate::limiter::timestamp::Timestamp;
 use crate::listener::socket;
+use crate::proxy::Shared;
 use crate::snapshot;
 use crate::telemetry::logging::LevelHandle;
+use crate::telemetry::metrics::ClusterView;
+use crate::tls::client::Client;
+use crate::tls::server::Server;
 use crate::worker::Crew;
 
 /// The sockets of the admin port.
@@ -48,56 +58,19 @@ impl AdminPort {
         running: &Running,
     ) -> Result<Arc<Crew>, Error> {
         let shared = &running.shared;
-        let (clock, civil) = (Arc::clone(&shared.clock), Arc::clone(&shared.clock));
         let state = Arc::new(State {
+            process: Box::new(Process::of(running)),
             metrics: Arc::clone(&shared.metrics),
             limiter: Arc::clone(&shared.limiter),
             capacity: config.max_keys,
-            policy: {
-                let generation = Arc::clone(&shared.generation);
-                Box::new(move || Arc::clone(&generation.load().policy))
-            },
-            secured: {
-                let generation = Arc::clone(&shared.generation);
-                let service = running.rate_limits.clone();
-                Box::new(move || {
-                    let service = service.as_ref().and_then(|service| service.port.security().tls.clone());
-                    generation.load().tls.iter().flatten().cloned().chain(service).collect()
-                })
-            },
-            clients: {
-                let generation = Arc::clone(&shared.generation);
-                Box::new(move || {
-                    generation.load().upstreams.iter().filter_map(|upstream| upstream.tls()).collect()
-                })
-            },
             drain: Arc::clone(&shared.drain),
             levels,
             access_log: shared.access_log.clone(),
             tracer: shared.tracer.clone(),
-            reload: {
-                let handle = running.reload.clone();
-                Box::new(move || view_of(&handle.status()))
-            },
-            config_text: {
-                let handle = running.reload.clone();
-                Box::new(move || handle.status().text.to_string())
-            },
-            state_file: state_file(running),
-            elastic: {
-                let shared = Arc::clone(shared);
-                Box::new(move || shared.elastic.assessment())
-            },
-            started: clock.now(),
-            now: Box::new(move || clock.now()),
-            civil: Box::new(move || civil.civil_now()),
+            started: shared.clock.now(),
             workers: config.workers.get(),
             hosts: config.admin.hosts.clone(),
             listeners,
-            upstreams: {
-                let generation = Arc::clone(&shared.generation);
-                Box::new(move || generation.load().upstreams.iter().map(|upstream| upstream.view()).collect())
-            },
             keys: KeyCounts::default(),
         });
         let crew = Arc::new(Crew::default());
@@ -117,14 +90,69 @@ impl AdminPort {
     }
 }
 
-/// What the state file's keeper says, in the wall clock's time: the file's own is that of the limits.
-fn state_file(running: &Running) -> Ask<Option<snapshot::Status>> {
-    let status = running.keeping.as_ref().map(Keeping::status);
-    let clock = Arc::clone(&running.shared.clock);
-    Box::new(move || {
-        let status = status.as_ref()?.lock().clone();
-        Some(snapshot::Status { last_saved: status.last_saved.map(|at| clock.civil(at)), ..status })
-    })
+/// The running process, as the admin port shows it.
+struct Process {
+    shared: Arc<Shared>,
+    rate_limits: Option<Arc<RateLimits>>,
+    reload: Handle,
+    state_file: Option<Arc<Mutex<snapshot::Status>>>,
+}
+
+impl Process {
+    fn of(running: &Running) -> Self {
+        Self {
+            shared: Arc::clone(&running.shared),
+            rate_limits: running.rate_limits.clone(),
+            reload: running.reload.clone(),
+            state_file: running.keeping.as_ref().map(Keeping::status),
+        }
+    }
+}
+
+impl Inspect for Process {
+    fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+
+    fn wall_clock(&self) -> Timestamp {
+        self.shared.clock.civil_now()
+    }
+
+    fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.shared.generation.load().policy)
+    }
+
+    fn upstreams(&self) -> Vec<ClusterView> {
+        self.shared.generation.load().upstreams.iter().map(|upstream| upstream.view()).collect()
+    }
+
+    fn server_tls(&self) -> Vec<Arc<Server>> {
+        let service = self.rate_limits.as_ref().and_then(|service| service.port.security().tls.clone());
+        self.shared.generation.load().tls.iter().flatten().cloned().chain(service).collect()
+    }
+
+    fn client_tls(&self) -> Vec<Arc<Client>> {
+        self.shared.generation.load().upstreams.iter().filter_map(|upstream| upstream.tls()).collect()
+    }
+
+    fn reload(&self) -> ReloadView {
+        view_of(&self.reload.status())
+    }
+
+    fn config_text(&self) -> String {
+        self.reload.status().text.to_string()
+    }
+
+    /// In the wall clock's time: the file's own is that of the limits.
+    fn state_file(&self) -> Option<snapshot::Status> {
+        let status = self.state_file.as_ref()?.lock().clone();
+        let last_saved = status.last_saved.map(|at| self.shared.clock.civil(at));
+        Some(snapshot::Status { last_saved, ..status })
+    }
+
+    fn elastic(&self) -> Option<Assessment> {
+        self.shared.elastic.assessment()
+    }
 }
 
 fn view_of(status: &Status) -> ReloadView {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use super::Config;
 use super::reload::restart_fields;
+use crate::engine::CarryOver;
 use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::quota::Quota;
 use crate::rls::options::Options;
@@ -20,38 +21,34 @@ const DROPPED: &str = "counters dropped";
 /// What `new` changes where `old` runs, a line each; nothing where it changes nothing.
 pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     let mut lines = Vec::new();
-    let (before, after) = (places(&old.rules), places(&new.rules));
-    for rule in old.rules.iter().filter(|rule| !after.contains_key(&*rule.name)) {
-        let counters = if goes_on(rule, &new.rules) { KEPT } else { DROPPED };
+    let carry_over = CarryOver::between(&old.policy, &new.policy);
+    let (before, after) = (places(&old.policy.rules), places(&new.policy.rules));
+    for rule in old.policy.rules.iter().filter(|rule| !after.contains_key(&*rule.name)) {
+        let counters = if carry_over.keeps(rule) { KEPT } else { DROPPED };
         lines.push(format!("rule {}: removed; {counters}", rule.name));
     }
-    for (rule, refusal) in new.rules.iter().zip(&new.refusals) {
+    for (rule, refusal) in new.policy.rules.iter().zip(&new.policy.rejections) {
         let Some(&index) = before.get(&*rule.name) else {
-            let counters = if goes_on(rule, &old.rules) { format!("; {KEPT}") } else { String::new() };
+            let counters = if carry_over.keeps(rule) { format!("; {KEPT}") } else { String::new() };
             lines.push(format!("rule {}: added, {}{counters}", rule.name, summary(rule)));
             continue;
         };
         let mut parts = Vec::new();
-        changes_of_rule(&old.rules[index], rule, goes_on(rule, &old.rules), &mut parts);
-        if old.refusals.get(index) != Some(refusal) {
+        changes_of_rule(&old.policy.rules[index], rule, carry_over.keeps(rule), &mut parts);
+        if old.policy.rejections.get(index) != Some(refusal) {
             parts.push("answer to refused requests changed".to_owned());
         }
         lines.extend(parts.into_iter().map(|part| format!("rule {}: {part}", rule.name)));
     }
-    let order = new.rules.iter().filter_map(|rule| before.get(&*rule.name));
+    let order = new.policy.rules.iter().filter_map(|rule| before.get(&*rule.name));
     if !order.is_sorted() {
         lines.push("rules: another order, which decides between equal waits".to_owned());
     }
     let sections = [
-        (
-            "upstreams",
-            old.upstreams != new.upstreams
-                || old.upstream_tls != new.upstream_tls
-                || old.routes != new.routes,
-        ),
-        ("client_ip, geo, jwt", old.identify != new.identify),
+        ("upstreams", are_others(old, new) || old.policy.routes != new.policy.routes),
+        ("client_ip, geo, jwt", old.policy.identify != new.policy.identify),
         ("elastic", old.elastic != new.elastic),
-        ("ratelimit_headers, ietf_headers", old.response != new.response),
+        ("ratelimit_headers, ietf_headers", old.policy.response != new.policy.response),
         ("services of rules", !have_same_services(old, new)),
         ("rls", both_services(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))),
         ("rules of rls", both_services(old, new).is_some_and(|(old, new)| new.has_other_rules_than(old))),
@@ -70,14 +67,8 @@ fn both_services<'c>(old: &'c Config, new: &'c Config) -> Option<(&'c Options, &
     old.rls.as_ref().zip(new.rls.as_ref())
 }
 
-/// Whether the counters of `rule` are those of one of `rules`, too.
-fn goes_on(rule: &Rule, rules: &[Rule]) -> bool {
-    let key = |rule: &Rule| match &rule.action {
-        Action::Limit(limiting) => Some(limiting.key.to_string()),
-        Action::Allow | Action::Deny => None,
-    };
-    key(rule).is_some()
-        && rules.iter().any(|other| other.counter() == rule.counter() && key(other) == key(rule))
+fn are_others(old: &Config, new: &Config) -> bool {
+    old.upstreams != new.upstreams || old.upstream_tls != new.upstream_tls
 }
 
 /// `keeps` says whether the counters of `new` are there already.

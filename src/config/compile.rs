@@ -50,6 +50,7 @@ use super::parse::{self, nearest};
 use super::problem::{Fault, Report, quoted};
 use super::raw::{self, List, OrOff};
 use super::{Config, defaults};
+use crate::engine::PolicySpec;
 use crate::identify::cidr::CidrSet;
 use crate::limiter::elastic::signal::Signals;
 use crate::telemetry::access_log::{self, Sink};
@@ -97,7 +98,7 @@ pub(super) fn compile(
         .as_ref()
         .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut scope, report));
     plans::note_unnamed(raw.plans.as_ref(), scope.plans.as_deref(), &rules, root.key("plans"), report);
-    let (rules, refusals): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
+    let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
     if let (Some(raw), None) = (&raw.rules, raw.trailing_slash) {
         trailing_slash::note(raw, root.key("rules"), &rules, report);
     }
@@ -111,7 +112,6 @@ pub(super) fn compile(
         workers: workers(raw.workers),
         upstreams: upstreams.settings,
         upstream_tls: upstreams.tls,
-        routes: upstreams.routes,
         admin: addresses.admin,
         access_log,
         tracing,
@@ -119,13 +119,10 @@ pub(super) fn compile(
         overload,
         max_keys: max_keys(raw.limiter.as_ref()),
         state,
-        identify,
-        response,
+        policy: PolicySpec { identify, rules, rejections, routes: upstreams.routes, response },
         elastic: signals(raw.elastic.as_ref()),
         rls,
         services,
-        rules,
-        refusals,
         notices: Vec::new(),
         contents: Contents::default(),
     })

@@ -369,7 +369,7 @@ fn log(file: &Path, reload: &Reload) {
     let file = file.display();
     match reload {
         Reload::Applied { config, needs_restart, warnings } => {
-            tracing::info!(%file, rules = config.rules.len(), "configuration reloaded");
+            tracing::info!(%file, rules = config.policy.rules.len(), "configuration reloaded");
             for notice in &config.notices {
                 tracing::info!("{notice}");
             }

@@ -5,8 +5,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::identify;
 use crate::limiter::algorithm::Algorithm;
-use crate::response::Visibility;
+use crate::response::refusal::Refusal;
+use crate::response::{self, Visibility};
 use crate::rules::rule::{Action, Limiting, OnMissing, Throttle};
 use crate::telemetry::access_log::{Format, Sink};
 use crate::upstream::Address;
@@ -47,7 +49,7 @@ fn with_rule(lines: &str) -> String {
 }
 
 fn limiting(lines: &str) -> Limiting {
-    match config(&with_rule(lines)).rules.remove(0).action {
+    match config(&with_rule(lines)).policy.rules.remove(0).action {
         Action::Limit(limiting) => limiting,
         other => panic!("{other:?}"),
     }
@@ -67,8 +69,8 @@ fn the_newcomers_file_is_a_configuration() {
     assert_eq!(config.listeners[0].address.to_string(), "0.0.0.0:8080");
     assert_eq!(&*config.listeners[0].name, "0.0.0.0:8080");
     assert_eq!(config.upstreams[0].addresses[0], Address::Tcp { host: "127.0.0.1".into(), port: 3000 });
-    assert_eq!(config.rules[0].limits()[0].quota.burst().get(), 200);
-    assert_eq!(config.refusals, [Refusal::default()]);
+    assert_eq!(config.policy.rules[0].limits()[0].quota.burst().get(), 200);
+    assert_eq!(config.policy.rejections, [Refusal::default()]);
     assert_eq!(config.notices, []);
 }
 
@@ -86,9 +88,9 @@ fn what_is_not_said_is_as_documented() {
     assert_eq!(config.admin.address.to_string(), "127.0.0.1:9901");
     assert!(!config.admin.explicit && config.admin.probes.is_none() && config.access_log.is_none());
     assert_eq!(config.drain, drain::Settings::default());
-    assert_eq!(config.response, response::Settings::default());
-    assert_eq!(config.identify.ipv6_prefix, identify::Settings::default().ipv6_prefix);
-    assert!(config.identify.trusted_proxies.is_empty());
+    assert_eq!(config.policy.response, response::Settings::default());
+    assert_eq!(config.policy.identify.ipv6_prefix, identify::Settings::default().ipv6_prefix);
+    assert!(config.policy.identify.trusted_proxies.is_empty());
     assert_eq!(config.max_keys, 1_000_000);
     assert_eq!(config.workers.get(), std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
 }
@@ -151,7 +153,7 @@ fn a_single_value_stands_for_a_list() {
 fn booleans_of_yaml_1_1_stand_for_words() {
     let config = config(&format!("{LEAST}rules: []\naccess_log: false\nratelimit_headers: false\n"));
     assert!(config.access_log.is_none());
-    assert_eq!(config.response.ratelimit_headers, Visibility::Off);
+    assert_eq!(config.policy.response.ratelimit_headers, Visibility::Off);
 }
 
 #[test]
@@ -204,15 +206,15 @@ fn a_rule_without_a_key_has_one_counter_for_all() {
 #[test]
 fn a_refusal_is_as_configured() {
     let lines = "limit: 1/s\non_limit:\n  status: 503\n  body: { json: { b: 1, a: [~, x] } }\n  headers: { X-By: \"weir {rule}\" }";
-    let refusal = config(&with_rule(lines)).refusals.remove(0);
+    let refusal = config(&with_rule(lines)).policy.rejections.remove(0);
     assert_eq!((refusal.status.as_u16(), &refusal.body[..]), (503, &br#"{"b":1,"a":[null,"x"]}"#[..]));
     assert_eq!(refusal.headers["content-type"], "application/json");
     assert_eq!(refusal.headers["x-by"], "weir a");
     let text = config(&with_rule(
         "limit: 1/s\non_limit: { body: { text: no }, headers: { content-type: text/html } }",
     ));
-    assert_eq!(text.refusals[0].headers["content-type"], "text/html");
-    assert_eq!(&text.refusals[0].body[..], b"no");
+    assert_eq!(text.policy.rejections[0].headers["content-type"], "text/html");
+    assert_eq!(&text.policy.rejections[0].body[..], b"no");
 }
 
 #[test]
@@ -232,12 +234,12 @@ fn a_variable_may_become_a_number_or_a_word_as_is_wanted() {
         "limit: ${N}/${UNIT}\nburst: ${N}\nmatch: { header: { x-key: \"${KEY}\", x-flag: \"${OFF}\" } }\non_limit: { body: { json: { wait: \"${N}\", literal: \"$${N}\" } } }",
     ) + "access_log: ${OFF}\nworkers: ${AUTO}\nietf_headers: ${OFF}\ndrain: { delay: \"${NONE:-3s}\" }\n";
     let config = with(&environment, &text).unwrap();
-    assert_eq!(config.rules[0].limits()[0].quota.limit().to_string(), "7/min");
-    assert_eq!(config.rules[0].limits()[0].quota.burst().get(), 7);
-    assert_eq!(&config.refusals[0].body[..], br#"{"wait":7,"literal":"${N}"}"#);
+    assert_eq!(config.policy.rules[0].limits()[0].quota.limit().to_string(), "7/min");
+    assert_eq!(config.policy.rules[0].limits()[0].quota.burst().get(), 7);
+    assert_eq!(&config.policy.rejections[0].body[..], br#"{"wait":7,"literal":"${N}"}"#);
     assert_eq!(config.drain.delay, Duration::from_secs(3));
     assert!(config.access_log.is_none());
-    assert!(format!("{:?}", config.rules[0].matcher.headers).contains("Exact(\"12345\")"));
+    assert!(format!("{:?}", config.policy.rules[0].matcher.headers).contains("Exact(\"12345\")"));
 }
 
 #[test]
@@ -264,7 +266,7 @@ fn ten_thousand_rules_load_and_ten_thousand_mistakes_are_told() {
             "  - {{ name: r{index}, match: {{ path: /p/{index} }}, key: client_ip, limit: 5/s }}"
         );
     }
-    assert_eq!(config(&text).rules.len(), 10_000);
+    assert_eq!(config(&text).policy.rules.len(), 10_000);
     let problems = with(&[], &text.replace("5/s", "5/x")).unwrap_err();
     assert_eq!(problems.len(), 10_000);
     assert!(problems[9_999].starts_with("/etc/weir/weir.yaml:10003:"), "{}", problems[9_999]);

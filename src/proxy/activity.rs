@@ -113,6 +113,8 @@ pub struct Activity {
     discarded: Cell<u32>,
     pace: Pace,
     waker: RefCell<Option<Waker>>,
+    /// Of a stream: its upload's, which may outlast the task that serves it.
+    upload_waker: RefCell<Option<Waker>>,
 }
 
 impl Activity {
@@ -137,6 +139,7 @@ impl Activity {
             discarded: Cell::new(0),
             pace: Pace::default(),
             waker: RefCell::default(),
+            upload_waker: RefCell::default(),
         }
     }
 
@@ -305,6 +308,11 @@ impl Activity {
         others >= STREAMS_IN_WINDOW
     }
 
+    /// Whether the request's body has to keep pace. While the answer is on its way both sides may talk when they like.
+    fn is_upload_due(&self) -> bool {
+        (self.unanswered.get() || !self.answering.get()) && !self.is_held_up()
+    }
+
     /// Whether a request waits for the head of its answer.
     pub fn is_unanswered(&self) -> bool {
         self.unanswered.get()
@@ -313,6 +321,7 @@ impl Activity {
     /// The answer's last byte has been handed over; the exchange lasts until it is flushed.
     pub fn end_exchange(&self) {
         self.answered();
+        self.pace.is_asked(false);
         self.answering.set(false);
         self.unflushed.set(true);
     }
@@ -362,10 +371,7 @@ impl Activity {
 
     /// Whom to wake when something becomes overdue.
     pub fn wake_by(&self, waker: &Waker) {
-        let mut kept = self.waker.borrow_mut();
-        if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
-            *kept = Some(waker.clone());
-        }
+        keep(&self.waker, waker);
     }
 
     /// An exchange is over when its answer is flushed and its request read to the end.
@@ -387,10 +393,10 @@ impl Activity {
         if self.overdue.get().is_none() {
             self.overdue.set(self.find_overdue());
         }
-        if self.overdue.get().is_some()
-            && let Some(waker) = &*self.waker.borrow()
-        {
-            waker.wake_by_ref();
+        if self.overdue.get().is_some() {
+            for waker in [&self.waker, &self.upload_waker] {
+                waker.borrow().as_ref().inspect(|waker| waker.wake_by_ref());
+            }
         }
     }
 
@@ -406,9 +412,7 @@ impl Activity {
                 (draining || waited > self.patience.idle).then_some(Overdue::Idle)
             }
             Doing::ReadingHead => (waited > self.patience.head).then_some(Overdue::Head),
-            Doing::Exchanging if self.pace.is_too_slow(self.unanswered.get() && !self.is_held_up()) => {
-                Some(Overdue::Stalled)
-            }
+            Doing::Exchanging if self.pace.is_too_slow(self.is_upload_due()) => Some(Overdue::Stalled),
             Doing::Exchanging => match self.response_due.get() {
                 Some(due) => due.expired(now).map(Overdue::Answer),
                 None => (waited > self.stall.get()).then_some(Overdue::Stalled),
@@ -434,6 +438,14 @@ impl Drop for Activity {
             connection.streams.set(connection.streams.get().saturating_sub(1));
             connection.since.set(self.clock.now());
         }
+    }
+}
+
+/// Keeps `waker` in its place.
+fn keep(place: &RefCell<Option<Waker>>, waker: &Waker) {
+    let mut kept = place.borrow_mut();
+    if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
+        *kept = Some(waker.clone());
     }
 }
 

@@ -5,6 +5,7 @@ mod replay;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::io;
 use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -108,6 +109,10 @@ impl Body for RequestBody {
             Self::None => Poll::Ready(None),
             Self::Incoming(streamed) => {
                 let (incoming, upload) = &mut **streamed;
+                if upload.uploading.is_overdue(cx) {
+                    let error = Interrupted::Http1(io::ErrorKind::TimedOut.into());
+                    return Poll::Ready(Some(Err(error)));
+                }
                 let mut polled = Pin::new(&mut *incoming).poll_frame(cx);
                 if let Poll::Ready(Some(Ok(frame))) = &mut polled
                     && let Some(trailers) = frame.trailers_mut()
@@ -255,7 +260,11 @@ impl ResponseBody {
 
     /// A client that takes long over an answer which has come whole holds nothing of the upstream.
     fn note_in_flight(&self) {
-        let is_in_flight = matches!(&self.content, Content::Upstream(answer) if answer.is_in_flight());
+        let is_in_flight = match &self.content {
+            Content::Ours(_) => false,
+            Content::Upstream(answer) => answer.is_in_flight(),
+            Content::Ahead(ahead) => ahead.answer.is_in_flight(),
+        };
         if let Some(exchange) = self.exchange.as_ref().filter(|_| !is_in_flight) {
             exchange.activity().has_own_pace();
         }

@@ -104,12 +104,16 @@ impl Connection {
         if peer.port() == 0 && peer.ip().is_loopback() {
             return true;
         }
-        let prefix = self.worker.view().policy.identify.ipv6_prefix;
-        let fits = self.place.claim(client_ip::network(self.peer, 32, prefix));
+        let fits = self.place.claim(self.network());
         if !fits {
             self.worker.turn_away(Refusal::Client);
         }
         fits
+    }
+
+    /// Its peer where connections are bounded: an IPv6 client has a whole network of addresses.
+    fn network(&self) -> IpAddr {
+        client_ip::network(self.peer, 32, self.worker.view().policy.identify.ipv6_prefix)
     }
 
     /// What the client's certificate says, if it has shown one that holds.
@@ -178,7 +182,7 @@ pub(super) async fn serve(
     let mut connection = Connection::new(worker, entrance, Rc::clone(&activity), peer, place);
     let Some(transport) = arrival::arrive(&mut connection, entrance, accepted).await else { return };
     let connection = Rc::new(connection);
-    let mut stream = Downstream::new(transport, Rc::clone(&activity), connection.peer);
+    let mut stream = Downstream::new(transport, Rc::clone(&activity), connection.network());
     match opening::read(&mut stream, &activity).await {
         Opening::Http1 => http1::serve(connection, stream).await,
         Opening::Http2 => http2::serve(connection, TokioIo::new(stream)).await,

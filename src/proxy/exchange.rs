@@ -24,7 +24,6 @@ use super::Shared;
 use super::activity::Activity;
 use super::body::Progress;
 use super::connection::Connection;
-use super::deadline::Timeout;
 use super::elastic::Load;
 use super::fallback::Capture;
 use super::grpc;
@@ -33,12 +32,12 @@ use super::headers::{self, Given, Hop, Wishes};
 use super::limits::Limits;
 use super::settle::Settlement;
 use super::tunnel::{self, Switched};
+use crate::engine::Policy;
 use crate::http1::interim::Interims;
 use crate::identify::Attributes;
 use crate::identify::client_ip;
 use crate::limiter::timestamp::Timestamp;
 use crate::overload::{Refusal, Underway};
-use crate::policy::Policy;
 use crate::rules::RuleIndex;
 use crate::rules::grpc::GrpcStatus;
 use crate::rules::tariff::Ending;
@@ -281,12 +280,6 @@ impl Exchange {
         done
     }
 
-    /// The client waits so long for the head of the response, and no longer.
-    pub(super) fn note_deadline(&mut self, time: Duration) {
-        self.activity.await_answer(Timeout::by_client(time));
-        self.deadline = Some(self.forwarded.saturating_add(time));
-    }
-
     /// This rule refuses the request after all.
     pub(super) fn note_refused_by(&mut self, rule: &str) {
         if let Some(record) = &mut self.record {
@@ -359,7 +352,7 @@ impl Exchange {
             let now = shared.clock.now();
             // The upstream knows the client's deadline too, and may be the first to give up.
             let is_past = self.deadline.is_some_and(|deadline| deadline <= now);
-            let gave_up = is_past && ending.may_be_by_deadline();
+            let gave_up = is_past && ending.may_be_by_deadline(call);
             let ending = if gave_up { &Ending::Abandoned } else { ending };
             let mut note = |position, settled| limits.note_settled(position, settled, now);
             settlement.settle((ending, call), (&shared.limiter, now), &mut note);

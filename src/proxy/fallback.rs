@@ -23,9 +23,9 @@ use super::View;
 use super::body::Incoming;
 use super::headers::Hop;
 use super::limits::Limits;
+use crate::engine::Policy;
 use crate::identify::{Attributes, client_ip};
 use crate::limiter::timestamp::Timestamp;
-use crate::policy::Policy;
 use crate::response::fallback::cache_key::{self, CacheKey, Headers};
 use crate::response::fallback::{Keeping, Kept};
 use crate::rules::RuleIndex;
@@ -76,13 +76,13 @@ impl Weighter<Box<[u8]>, Arc<Kept>> for Size {
 impl Fallbacks {
     /// The memories of `policy`, those of `before` among them where they are still asked for.
     pub fn of(policy: &Policy, before: &Self) -> Self {
-        if policy.refusals.iter().all(|refusal| refusal.keeping.is_none()) {
+        if policy.rejections.iter().all(|refusal| refusal.keeping.is_none()) {
             return Self::default();
         }
         let personal: Arc<[_]> = policy.telling_headers().into();
         // Where clients are told apart by more headers than before, older responses may have been for one of them.
         let known: &[_] = if personal == before.personal { &before.memories } else { &[] };
-        let rules = policy.rules.rules().iter().zip(&policy.refusals);
+        let rules = policy.rules.rules().iter().zip(&policy.rejections);
         let memory = |(rule, keeping): (&str, &Keeping)| {
             let known =
                 known.iter().flatten().find(|memory| &*memory.rule == rule && memory.keeping == *keeping);

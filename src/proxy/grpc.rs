@@ -16,6 +16,7 @@ use crate::rules::tariff::Ending;
 
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const CONNECT_TIMEOUT: HeaderName = HeaderName::from_static("connect-timeout-ms");
 const MEDIA_TYPE: &[u8] = b"application/grpc";
 /// How much of a refusal's text a status message takes.
 const LONGEST_MESSAGE: usize = 1024;
@@ -31,14 +32,35 @@ pub(super) fn is_call(head: &request::Parts) -> bool {
     media_type.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
-/// A call waits for its answer no longer than its client does; nothing is said of one without a deadline.
+/// A call waits for its answer no longer than its client does; nothing is said of one without a deadline. Of other requests
+/// the deadline only matters for what they are charged: the upstream may heed it, whatever the request looks like to us.
 pub(super) fn mind_deadline(exchange: &mut Exchange, headers: &HeaderMap) {
-    if !exchange.is_grpc() {
-        return;
+    if exchange.is_grpc() {
+        let told = headers.get_all(GRPC_TIMEOUT).iter().filter_map(|value| timeout(value.as_bytes()));
+        if let Some(time) = told.min() {
+            exchange.await_no_longer(time);
+        }
     }
-    if let Some(timeout) = headers.get(GRPC_TIMEOUT).and_then(|value| timeout(value.as_bytes())) {
-        exchange.note_deadline(timeout);
+    if exchange.has_settlement()
+        && let Some(time) = deadline(headers)
+    {
+        exchange.note_deadline(time);
     }
+}
+
+/// The shortest time that the client gives the upstream, by gRPC or by Connect ("Connect Protocol Reference", Timeout). What
+/// we cannot read may be any time to others.
+fn deadline(headers: &HeaderMap) -> Option<Duration> {
+    let told = |name: &HeaderName, read: fn(&[u8]) -> Option<Duration>| {
+        let values = headers.get_all(name).iter();
+        values.map(|value| read(value.as_bytes()).unwrap_or_default()).min()
+    };
+    let (grpc, connect) = (told(&GRPC_TIMEOUT, timeout), told(&CONNECT_TIMEOUT, milliseconds));
+    grpc.into_iter().chain(connect).min()
+}
+
+fn milliseconds(value: &[u8]) -> Option<Duration> {
+    std::str::from_utf8(value).ok()?.parse().ok().map(Duration::from_millis)
 }
 
 /// `TimeoutValue TimeoutUnit`: up to eight digits and one of `H M S m u n`.

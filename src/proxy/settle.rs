@@ -14,10 +14,10 @@ use smallvec::SmallVec;
 use super::deadline::SetBy;
 use super::forward::Failure;
 use super::limits::Limits;
+use crate::engine::Policy;
 use crate::limiter::Limiter;
 use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
-use crate::policy::Policy;
 use crate::rules::RuleIndex;
 use crate::rules::grpc::{CallStatus, GrpcStatus};
 use crate::rules::rule::Action;
@@ -44,6 +44,8 @@ struct Open {
     /// Among the checks of the request.
     position: usize,
     reservation: Reservation,
+    /// Units reserved on arrival.
+    reserved: u32,
     /// Nothing is charged, so octets are not either.
     free: bool,
     /// What is charged unless the status of the call, which is awaited, says otherwise.
@@ -63,6 +65,7 @@ impl Settlement {
                     Some(tariff) => reservation.owing(tariff.debt()),
                     None => reservation,
                 },
+                reserved: reservation.units(),
                 free: false,
                 awaited: None,
             })
@@ -168,7 +171,8 @@ impl Open {
     fn settle(&mut self, due: Due, (limiter, now): (&Limiter, Timestamp)) -> Option<Settled> {
         let units = match due {
             Due::Nothing => 0,
-            Due::AsReserved => self.reservation.units(),
+            // A response that is replaced by a local reply is settled twice, and may have been free at first.
+            Due::AsReserved => self.reservation.units().max(self.reserved),
             Due::Units(units) => units.saturating_mul(self.price.get()),
         };
         self.free = units == 0;

@@ -36,7 +36,7 @@ pub(super) struct Downstream {
     opening: Vec<u8>,
     closed_for_writing: bool,
     discarded: u64,
-    /// Who has connected.
+    /// Who has connected, an IPv6 client by its network.
     peer: IpAddr,
 }
 

@@ -13,9 +13,9 @@ use super::service::Service;
 use super::settings::Settings;
 use crate::clock::Clock;
 use crate::drain::{Drain, Readiness};
+use crate::engine::Policy;
 use crate::limiter::Limiter;
 use crate::limiter::timestamp::Timestamp;
-use crate::policy::Policy;
 use crate::telemetry::metrics::{Hits, Metrics, Origin, RateLimits, RuleMetrics};
 
 /// Shared by all who answer.

@@ -13,8 +13,10 @@ use tokio::net::TcpListener;
 use super::answer::{Code, Undecided};
 use super::desk::Desk;
 use super::json;
-use super::request::MAX_MESSAGE;
 use crate::side_door::{self, Reply};
+
+/// Bytes of a request in JSON. Envoy does not send these.
+const MAX_JSON: usize = 256 * 1024;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -67,10 +69,10 @@ fn stats(desk: &Desk) -> String {
 /// that the reference does not have.
 async fn decided(desk: &Desk, request: Request<Incoming>) -> Reply {
     let bad = || reply(StatusCode::BAD_REQUEST, TEXT, "Bad Request\n");
-    let body = match Limited::new(request.into_body(), MAX_MESSAGE).collect().await {
+    let body = match Limited::new(request.into_body(), MAX_JSON).collect().await {
         Ok(body) => body,
         Err(error) if error.is::<LengthLimitError>() => {
-            let message = format!("request too large, at most {MAX_MESSAGE} bytes\n");
+            let message = format!("request too large, at most {MAX_JSON} bytes\n");
             return reply(StatusCode::PAYLOAD_TOO_LARGE, TEXT, message);
         }
         Err(_) => return bad(),

@@ -172,8 +172,13 @@ impl Quotas {
             return;
         }
         self.last_sweep = now;
-        self.buckets.retain(|_, bucket| {
-            self.shares -= bucket.sweep(now);
+        self.buckets.retain(|key, bucket| {
+            for stream in bucket.sweep(now) {
+                self.shares -= 1;
+                if let Some(keys) = self.streams.get_mut(&stream) {
+                    keys.remove(key);
+                }
+            }
             bucket.clients() > 0
         });
     }

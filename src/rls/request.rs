@@ -3,8 +3,9 @@
 use super::answer::Undecided;
 use super::unit::Unit;
 
-/// Bytes of one message. Envoy's request headers have 60 KiB by default, and descriptors repeat parts of them.
-pub const MAX_MESSAGE: usize = 256 * 1024;
+/// Bytes of one message. Envoy's request headers have 60 KiB by default, and each descriptor may repeat one of them. Most
+/// Envoys let a request pass that the service rejects, so a client must not get over this by a long header.
+pub const MAX_MESSAGE: usize = 1 << 20;
 
 /// Descriptors of one request. Envoy sends one for each `rate_limits` of a route and its virtual host: a handful. All
 /// counters of a request are locked at once, so the bound is also one on how long others wait for them.

@@ -5,9 +5,11 @@ mod calls;
 mod connection;
 mod framing;
 mod health;
+mod outbox;
 mod quota;
 mod ratelimit;
 mod receiving;
+mod reports;
 mod shaking;
 mod wire;
 
@@ -105,8 +107,7 @@ impl Port {
             quota: RateLimitQuotaServiceServer::new(Quota {
                 desk: Arc::clone(&self.desk),
                 streams: Arc::clone(&self.quotas),
-            })
-            .max_decoding_message_size(framing::MAX_MESSAGE),
+            }),
             incomplete: Arc::clone(&self.incomplete),
             health: HealthServer::new(Health(Arc::clone(&self.desk))),
         }

@@ -20,11 +20,11 @@ use super::rules::{Level, Rate, Rule, Rules};
 use super::settings::{Counting, Settings, Smoothing};
 use super::stats::{Crossing, DescriptorStats, Stats, near_threshold};
 use super::windows::Windows;
+use crate::engine::Policy;
 use crate::limiter::decision::Verdict;
 use crate::limiter::tally::{self, Tallied, Tally};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Limiter, Ruling};
-use crate::policy::Policy;
 
 /// What decides: the rules in force, the settings, and where is counted. To be made anew for each generation.
 #[derive(Clone, Debug)]

@@ -60,6 +60,11 @@ impl GrpcStatus {
         STATUSES.iter().map(|(_, name)| *name)
     }
 
+    /// Whether the call has succeeded.
+    pub const fn is_ok(self) -> bool {
+        self.0 == 0
+    }
+
     /// The status with this number.
     pub fn from_code(code: u64) -> Option<Self> {
         u8::try_from(code).ok().filter(|code| usize::from(*code) < STATUSES.len()).map(Self)

@@ -143,10 +143,13 @@ impl fmt::Display for Cost {
 }
 
 impl Ending<'_> {
-    /// Whether an upstream ends a request like this whose deadline has passed.
-    pub fn may_be_by_deadline(&self) -> bool {
+    /// Whether an upstream ends a request like this, a `call` or none, whose deadline has passed. Which error it makes of
+    /// that is up to the upstream.
+    pub fn may_be_by_deadline(&self, call: CallStatus) -> bool {
         match self {
-            Self::Answered { status, .. } => *status == StatusCode::GATEWAY_TIMEOUT,
+            Self::Answered { status, .. } => {
+                status.is_server_error() || matches!(call, CallStatus::Known(status) if !status.is_ok())
+            }
             Self::Failed { failure, .. } => *failure == Failure::Reset,
             Self::Refused | Self::Abandoned => false,
         }

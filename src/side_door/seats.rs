@@ -2,7 +2,8 @@
 //!
 //! A connection without a request costs its client nothing, so a few hundred of them must not keep a probe out. When all
 //! seats are taken, the one with the least claim gives its own up: first the oldest that has no request, then the oldest
-//! whose client does not read its answer, then the oldest whose request has not come to its end.
+//! whose client does not read its answer, then the oldest whose request has not come to its end. The newest connections keep
+//! their seats in any case.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,6 +12,9 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
+
+/// One in so many connections, the newest, makes no room.
+const NEWEST: usize = 4;
 
 /// What a connection is doing, in the order in which connections make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,8 +73,11 @@ impl Seats {
         if self.0.len() < most {
             return false;
         }
+        // The newest have not had the time to send a request: where the older ones all have one, a client that goes on
+        // connecting must not cost a probe its seat before it has spoken.
+        let older = self.0.len() - self.0.len() / NEWEST;
         // Of several that are equal it is the first, which is the oldest.
-        let least = (0..self.0.len()).min_by_key(|place| self.0[*place].1.stage());
+        let least = (0..older).min_by_key(|place| self.0[*place].1.stage());
         least.inspect(|place| self.0.remove(*place).0.abort()).is_some()
     }
 }
@@ -155,6 +162,12 @@ mod tests {
         assert_eq!(left(&[Stage::Asking, Stage::Answering, Stage::Idle]).await, [0, 1]);
         assert_eq!(left(&[Stage::Asking, Stage::Answering]).await, [0]);
         assert_eq!(left(&[Stage::Asking, Stage::Asking]).await, [1]);
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_has_time_to_send_its_request() {
+        assert_eq!(left(&[Stage::Answering, Stage::Asking, Stage::Asking, Stage::Idle]).await, [1, 2, 3]);
+        assert_eq!(left(&[Stage::Asking, Stage::Asking, Stage::Asking, Stage::Idle]).await, [1, 2, 3]);
     }
 
     #[tokio::test]

@@ -88,14 +88,20 @@ impl<B> Answer<B> {
         std::mem::take(&mut self.fields)
     }
 
-    /// Keeps `held` until all of the answer has come from the upstream, however long its client takes to read it.
+    /// Keeps `held` until all of the answer has come from the upstream, however long its client takes to read it, and all of
+    /// the request has been sent.
     pub(super) fn hold(&mut self, held: Option<UnderWay>) {
+        let held = match &self.source {
+            Source::Streaming(streaming) => held.and_then(|held| streaming.hold(held)),
+            _ => held,
+        };
         self.held = held.filter(|_| !self.has_come());
     }
 
     /// Whether the request is in flight to the upstream still.
     pub fn is_in_flight(&self) -> bool {
         self.held.is_some()
+            || matches!(&self.source, Source::Streaming(streaming) if streaming.is_uploading())
     }
 
     /// Whether nothing more is to come from the upstream.
@@ -103,7 +109,7 @@ impl<B> Answer<B> {
         match &self.source {
             Source::Whole(_) => true,
             Source::Streaming(streaming) => streaming.length().is_over(),
-            Source::Http2(streaming) => streaming.is_over(),
+            Source::Http2(streaming) => streaming.is_over() && !streaming.is_uploading(),
             Source::Switched(_) | Source::Echo(_) => false,
         }
     }

@@ -113,7 +113,8 @@ impl Builder {
                 self.documents += 1;
                 if self.documents > 1 { Err(self.error(at, Problem::SecondDocument)) } else { Ok(()) }
             }
-            Event::DocumentEnd => {
+            Event::DocumentEnd if self.dialect == Dialect::Go => Err(End::Document),
+            Event::StreamEnd => {
                 // Where nothing stands, it would have stood here.
                 if let Some(Node { at: missing, value: Value::Scalar(scalar), .. }) = &mut self.root
                     && scalar.text.is_empty()
@@ -121,7 +122,7 @@ impl Builder {
                 {
                     *missing = at;
                 }
-                if self.dialect == Dialect::Go { Err(End::Document) } else { Ok(()) }
+                Ok(())
             }
             _ => Ok(()),
         }

@@ -214,7 +214,7 @@ fn the_defaults_are_those_the_program_uses() {
     assert_eq!(duration("drain.timeout"), loaded.drain.timeout);
     let said = |key: &str| written[key].clone().unwrap_or_default();
     assert_eq!(said("admin.address"), loaded.admin.address.to_string());
-    assert_eq!(said("client_ip.ipv6_prefix"), loaded.identify.ipv6_prefix.to_string());
+    assert_eq!(said("client_ip.ipv6_prefix"), loaded.policy.identify.ipv6_prefix.to_string());
     assert_eq!(said("limiter.max_keys"), loaded.max_keys.to_string());
     assert_eq!(said("access_log"), "disabled");
     assert!(loaded.access_log.is_none());

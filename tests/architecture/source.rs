@@ -115,20 +115,20 @@ impl Source {
         tokens(&self.code)
     }
 
-    /// Every path that starts at the crate's root, however it is written: in `use`, in groups, in the middle of
-    /// an expression, by way of `super`.
-    pub(super) fn crate_paths(&self) -> Vec<Vec<String>> {
+    /// Every path to an item of the crate, from its root, however it is written: in `use`, in groups, in the middle
+    /// of an expression, by way of `super`.
+    pub(super) fn absolute_paths(&self) -> Vec<Vec<String>> {
         let tokens = self.tokens();
         let mut paths = Vec::new();
         for (index, token) in tokens.iter().enumerate() {
             let is_start = index == 0 || tokens[index - 1].text != "::";
-            let next = match token.text {
-                "crate" | "weir" if is_start => Some(index + 1),
+            let (before, next) = match token.text {
+                "crate" | "weir" if is_start => (Vec::new(), index + 1),
                 "super" if is_start => self.past_supers(&tokens, index),
-                _ => None,
+                _ => continue,
             };
-            if let Some(next) = next.filter(|next| text(&tokens, *next) == "::") {
-                read_tree(&tokens, next + 1, &[], &mut paths);
+            if text(&tokens, next) == "::" {
+                read_tree(&tokens, next + 1, &before, &mut paths);
             }
         }
         paths
@@ -146,13 +146,15 @@ impl Source {
         paths
     }
 
-    /// Behind the chain of `super` at `start`, if it leads to the crate's root.
-    fn past_supers(&self, tokens: &[Token<'_>], start: usize) -> Option<usize> {
+    /// The module that the chain of `super` at `start` leads to, and where the chain ends.
+    fn past_supers(&self, tokens: &[Token<'_>], start: usize) -> (Vec<String>, usize) {
         let mut index = start;
         while text(tokens, index + 1) == "::" && text(tokens, index + 2) == "super" {
             index += 2;
         }
-        ((index - start) / 2 + 1 >= self.modules().len()).then_some(index + 1)
+        let modules = self.modules();
+        let left = modules.len().saturating_sub((index - start) / 2 + 1);
+        (modules[..left].iter().map(|module| (*module).to_owned()).collect(), index + 1)
     }
 
     /// Whether `words` follow each other anywhere.

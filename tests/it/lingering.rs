@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::support::wait::{pause, until_true};
-use crate::support::{Client, Origin, Request, Weir, config};
+use crate::support::wait::{pause, until_true, within};
+use crate::support::{Client, Origin, Request, Weir, config, config_with};
 
 const MEGABYTE: usize = 1_000_000;
 
@@ -65,4 +65,26 @@ fn connections_that_linger_are_bounded_and_the_oldest_ends_first() {
     until_true("the oldest to end", || open() <= 128.0);
     assert!(open() > 100.0, "{} linger", open());
     assert!(clients[0].is_closed());
+}
+
+/// One client of IPv6 has more addresses than there are places, so its network counts.
+#[test]
+fn connections_that_linger_are_bounded_for_the_network_of_an_ipv6_client() {
+    let origin = Origin::hello();
+    let weir = Weir::start(&config_with(
+        "{ address: 127.0.0.1:0, proxy_protocol: optional }",
+        &format!("{{ address: \"{}\" }}", origin.address()),
+        "client_ip: { trusted_proxies: 127.0.0.1 }\nrules: [{ name: all, key: [], limit: 1/d }]\n",
+    ));
+    assert_eq!(Client::connect(weir.address()).get("/").status, 200);
+    let mut clients: Vec<_> = (0..150).map(|_| Client::connect(weir.address())).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(format!("PROXY TCP6 2001:db8::{number:x} ::1 1 2\r\n"));
+        client.send("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 1000000\r\n\r\n");
+        assert_eq!(client.answer("POST").status, 429);
+    }
+    let open = || weir.metric("weir_downstream_connections", &[]);
+    // Sooner than all of them end since nothing comes.
+    let bounded = within(Duration::from_secs(3), || (open() <= 128.0).then_some(()));
+    assert!(bounded.is_some() && open() > 100.0, "{} linger", open());
 }

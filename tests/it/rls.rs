@@ -10,6 +10,7 @@ mod native;
 mod quota;
 mod reload;
 mod scenarios;
+mod streams;
 mod xds;
 
 use std::path::Path;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::support::h2::H2;
 use crate::support::wait::{throughout, until_true, within};
 use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config_with, get};
 
@@ -41,6 +42,92 @@ fn a_client_with_slow_uploads_leaves_requests_for_other_clients_by_default() {
     }
     drop(slow);
     until_true("the client's requests to be given back", || get_from("127.0.0.1", &weir) == 200);
+}
+
+/// Responds as soon as the head of a request is here, as to a path that does not exist, and reads on.
+fn hasty() -> Origin {
+    Origin::start(|turn| {
+        turn.send("HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nno")?;
+        turn.body().map(|_| Then::Keep)
+    })
+}
+
+/// The response has come whole, but the upload still has the upstream's connection.
+#[test]
+fn uploads_that_go_on_behind_an_early_response_count_for_their_client() {
+    let origin = hasty();
+    let weir = weir(&origin, "{ connections: 40 }");
+    let mut slow = uploads(&weir, 60);
+    until_true("the client to have its share", || overflows(&weir, "requests_per_client") > 0.0);
+    assert_eq!(slow[0].answer("POST").status, 404);
+    for _ in 0..5 {
+        assert_eq!(get_from("127.0.0.2", &weir), 404);
+        assert_eq!(get_from("127.0.0.3", &weir), 404);
+    }
+    drop(slow);
+    until_true("the client's requests to be given back", || get_from("127.0.0.1", &weir) == 404);
+}
+
+#[test]
+fn slow_uploads_behind_an_early_response_are_ended_while_requests_are_scarce() {
+    let origin = hasty();
+    let limits = "{ connections: 5, requests_per_client: false, min_client_rate: 1MiB }";
+    let weir = weir(&origin, limits);
+    let slow = uploads(&weir, 5);
+    until_true("five requests", || origin.connections() == 5);
+    let freed = within(Duration::from_secs(40), || (get_from("127.0.0.2", &weir) == 404).then_some(()));
+    assert!(freed.is_some(), "slow uploads hold every connection");
+    drop(slow);
+}
+
+/// Nothing serves a stream of HTTP/2 any more whose response is out.
+#[test]
+fn streams_whose_uploads_go_on_behind_an_early_response_are_ended_while_requests_are_scarce() {
+    let origin = hasty();
+    let limits = "{ connections: 5, requests_per_client: false, min_client_rate: 1MiB }";
+    let weir = weir(&origin, limits);
+    let mut client = H2::connect(weir.address());
+    let slow: Vec<_> = (0..5)
+        .map(|_| {
+            let (response, mut upload) = client.begin(client.request("POST", "/slow"), false);
+            upload.send_data("x".into(), false).unwrap();
+            assert_eq!(client.whole(response).unwrap().status, 404);
+            upload
+        })
+        .collect();
+    assert_eq!(origin.connections(), 5);
+    let freed = within(Duration::from_secs(40), || (get_from("127.0.0.2", &weir) == 404).then_some(()));
+    assert!(freed.is_some(), "slow uploads hold every connection");
+    drop(slow);
+}
+
+/// The beginning of each response was there together with its head.
+#[test]
+fn streams_that_are_read_slowly_are_ended_while_requests_are_scarce() {
+    let origin = Origin::start(|turn| {
+        if turn.head.word(1) != "/long" {
+            turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")?;
+            return Ok(Then::Keep);
+        }
+        let begun = "x".repeat(1000);
+        turn.send(format!("HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n{begun}"))?;
+        let piece = [b'x'; 64 << 10];
+        while turn.send(piece).is_ok() {}
+        Ok(Then::Close)
+    });
+    let limits = "{ connections: 5, requests_per_client: false, min_client_rate: 1MiB }";
+    let weir = weir(&origin, limits);
+    let mut client = H2::connect(weir.address());
+    let unread: Vec<_> = (0..5)
+        .map(|_| {
+            let (response, _) = client.begin(client.request("GET", "/long"), true);
+            client.head(response).unwrap()
+        })
+        .collect();
+    let freed = within(Duration::from_secs(40), || (get_from("127.0.0.2", &weir) == 200).then_some(()));
+    assert!(freed.is_some(), "responses that are not read hold every request");
+    assert!(overflows(&weir, "min_client_rate") >= 1.0);
+    drop(unread);
 }
 
 #[test]

@@ -7,16 +7,15 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method, Uri};
 use weir::config;
+use weir::engine::Policy;
 use weir::identify::identify;
 use weir::limiter::elastic::Headroom;
-use weir::policy::Policy;
-use weir::response::refusal::Refusal;
 use weir::rls::answer::{Answer, Code};
 use weir::rls::request::{Descriptor, Request};
 use weir::rls::settings::{Counting, HeaderNames, Settings};
 use weir::rls::unit::Unit;
+use weir::rules::RuleIndex;
 use weir::rules::selection::Selection;
-use weir::rules::{RuleIndex, RuleSet, meter_specs};
 use weir::telemetry::metrics::DecisionOutcome;
 
 use crate::desk::{Desk, START, codes, descriptor, given_back, hits, limited, remaining};
@@ -39,27 +38,18 @@ fn with(rules: &str, settings: Settings) -> Desk {
 /// The same with a whole configuration.
 pub(crate) fn with_configuration(text: &str, settings: Settings) -> Desk {
     let mut desk = Desk::with(YAML, settings);
-    desk.service.native = Some(Arc::new(policy(text, &desk)));
+    desk.service.native = Some(policy(text, &desk));
     desk
 }
 
-fn policy(text: &str, desk: &Desk) -> Policy {
+fn policy(text: &str, desk: &Desk) -> Arc<Policy> {
     let config = match config::from_text(text, Path::new("weir.yaml"), &|_| None) {
         Ok(config) => config,
         Err(problems) => {
             panic!("{}", problems.iter().map(|problem| format!("{problem}\n")).collect::<String>())
         }
     };
-    let meters = desk.limiter.install(&meter_specs(&config.rules), START);
-    Policy {
-        generation: 1,
-        identify: config.identify,
-        rules: RuleSet::bind(config.rules, &meters, desk.limiter.hasher()),
-        refusals: config.refusals.into(),
-        routes: config.routes,
-        denied: Refusal::denied(),
-        response: config.response,
-    }
+    config.policy.install(1, &desk.limiter, START)
 }
 
 /// How many of `count` requests with this one descriptor pass, in domain `d`.

@@ -1,20 +1,16 @@
 //! What of a configuration takes effect only when the process starts.
 
 use crate::config::Config;
-use crate::identify;
+use crate::engine::PolicySpec;
 use crate::rls::options::Options;
-use crate::rules::routes::Routes;
 use crate::telemetry::spans;
 
 /// What is left of `config` when it does not keep lists and databases in memory for ever.
 pub(super) fn without_data(config: &Config) -> Config {
     Config {
-        identify: identify::Settings::default(),
-        rules: Vec::new(),
-        refusals: Vec::new(),
+        policy: PolicySpec::default(),
         tls: Vec::new(),
         upstream_tls: Vec::new(),
-        routes: Routes::default(),
         rls: config.rls.clone().map(Options::without_data),
         ..config.clone()
     }

@@ -65,7 +65,7 @@ impl Running {
     fn next_limit(&self) -> String {
         loop {
             if let Reload::Applied { config, .. } = self.next() {
-                return config.rules[0].limits()[0].quota.limit().to_string();
+                return config.policy.rules[0].limits()[0].quota.limit().to_string();
             }
         }
     }
@@ -259,7 +259,7 @@ fn in_new_directory_with_a_list(list: &str) -> (TempDir, PathBuf) {
 }
 
 fn holds_for(config: &Config, ip: &str) -> bool {
-    config.rules[0].matcher.client_ip.as_ref().unwrap().contains(ip.parse().unwrap())
+    config.policy.rules[0].matcher.client_ip.as_ref().unwrap().contains(ip.parse().unwrap())
 }
 
 /// The next configuration, whatever was rejected before it.

@@ -82,7 +82,7 @@ impl Pace {
 
     /// A tick has passed: whether the client has to go.
     ///
-    /// Once there is an answer, both sides may talk when they like: the request's body no longer `is_due`.
+    /// While there is an answer, both sides may talk when they like: the request's body only `is_due` before and after.
     pub(super) fn is_too_slow(&self, is_due: bool) -> bool {
         let scarcity = self.scarcity.borrow();
         let Some(scarcity) = &*scarcity else { return false };

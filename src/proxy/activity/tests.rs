@@ -304,3 +304,18 @@ fn an_upload_that_others_of_its_connection_may_hold_up_is_not_too_slow() {
     pass(&clock, Duration::from_secs(11));
     assert_eq!(stream.overdue(), Some(Overdue::Stalled));
 }
+
+#[test]
+fn an_upload_that_is_whole_does_not_hold_up_the_others_of_its_connection() {
+    let (_clock, connection) = clock_and_connection();
+    connection.multiplex();
+    let stream = connection.open_stream();
+    stream.begin_exchange(Duration::from_secs(1));
+    let uploading = stream.begin_upload();
+    uploading.moved(1);
+    assert_eq!(connection.held_uploads.get(), 1);
+    uploading.is_whole();
+    assert_eq!(connection.held_uploads.get(), 0);
+    drop(uploading);
+    assert_eq!(connection.held_uploads.get(), 0);
+}

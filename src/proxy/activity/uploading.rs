@@ -2,8 +2,9 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::task::Context;
 
-use super::Activity;
+use super::{Activity, Overdue, keep};
 use crate::proxy::deadline::Timeout;
 
 /// An upload on its way; it ends when this is dropped.
@@ -37,8 +38,19 @@ impl Uploading {
         }
     }
 
-    /// The request's last byte has been read: nothing of it is left to linger for.
+    /// Whether the client has been too slow with what is left of its request once the response is out. By then nothing but
+    /// the upload serves a stream, so its task, that of `cx`, is woken for it.
+    pub fn is_overdue(&self, cx: &Context<'_>) -> bool {
+        let activity = &self.activity;
+        if activity.is_stream() {
+            keep(&activity.upload_waker, cx.waker());
+        }
+        activity.is_stream() && !activity.answering.get() && activity.overdue() == Some(Overdue::Stalled)
+    }
+
+    /// The request's last byte has been read: nothing of it is left to linger for, nor held by the upstream.
     pub fn is_whole(&self) {
+        self.hold(false);
         if self.is_current() {
             self.activity.linger.set(false);
         }

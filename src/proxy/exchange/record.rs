@@ -7,9 +7,9 @@ use http::header::{HOST, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, request};
 
 use super::Flag;
+use crate::engine::Policy;
 use crate::identify::Attributes;
 use crate::identify::forwarded::X_FORWARDED_FOR;
-use crate::policy::Policy;
 use crate::proxy::connection::Connection;
 use crate::proxy::headers::X_REQUEST_ID;
 use crate::rules::RuleIndex;

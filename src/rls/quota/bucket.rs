@@ -15,6 +15,9 @@ use crate::limiter::timestamp::Timestamp;
 /// A report that comes sooner than this after a lower assignment was sent may have crossed it on its way.
 const CROSSING: Duration = Duration::from_millis(250);
 
+/// How long an assignment may be in force after it was sent: its time runs from when the client has it.
+const IN_FORCE: Duration = TIME_TO_LIVE.saturating_add(CROSSING);
+
 /// A share that differs by less than one part in so many stays: with every new assignment an Envoy begins with a full
 /// bucket, so changes are not free.
 const SLIGHT: u64 = 16;
@@ -75,7 +78,7 @@ impl Client {
             };
             self.replaced = Some(Replaced { by: now, of });
         }
-        self.assigned = Some(Assigned { tokens, expires: now.saturating_add(TIME_TO_LIVE) });
+        self.assigned = Some(Assigned { tokens, expires: now.saturating_add(IN_FORCE) });
     }
 
     fn report(&mut self, usage: &Usage, bound: Bound, now: Timestamp) {
@@ -195,11 +198,10 @@ impl Bucket {
         self.clients.remove(&client).is_some()
     }
 
-    /// Forgets clients that have gone and whose assignments have run out; how many.
-    pub(super) fn sweep(&mut self, now: Timestamp) -> usize {
-        let before = self.clients.len();
-        self.clients.retain(|_, client| !client.is_gone || client.in_force(now) > 0);
-        before - self.clients.len()
+    /// Forgets clients that have gone, or report on other buckets alone, and whose assignments have run out; says which.
+    pub(super) fn sweep(&mut self, now: Timestamp) -> Vec<StreamId> {
+        let is_over = |client: &Client| !client.is_here(now) && client.in_force(now) == 0;
+        self.clients.extract_if(|_, client| is_over(client)).map(|(id, _)| id).collect()
     }
 
     /// Tokens that may be in use.

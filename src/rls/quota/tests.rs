@@ -97,10 +97,10 @@ fn who_has_gone_keeps_its_share_until_that_has_run_out() {
     quotas.leave(1);
     let told = quotas.report(&rules, (2, "d"), report(), START);
     assert_eq!(told[0].strategy, Some(Strategy::DenyAll), "all of it is still out there");
-    let later = START.saturating_add(TIME_TO_LIVE);
+    let later = START.saturating_add(TIME_TO_LIVE + Duration::from_secs(1));
     let told = quotas.report(&rules, (2, "d"), report(), later);
     assert_eq!(told[0].strategy, Some(Strategy::Tokens { count: 100, per: Duration::from_secs(60) }));
-    let much_later = later.saturating_add(TIME_TO_LIVE);
+    let much_later = later.saturating_add(TIME_TO_LIVE * 2);
     quotas.leave(2);
     quotas.sweep(much_later);
     assert!(quotas.buckets.is_empty());
@@ -207,6 +207,17 @@ fn buckets_and_clients_are_bounded_and_a_client_that_leaves_is_forgotten_in_all_
     assert_eq!((quotas.shares, quotas.buckets.len(), quotas.streams.len()), (0, 0, 0));
     let long = "x".repeat(2_000);
     assert!(quotas.report(&rules, (1, "d"), vec![usage(&[("a", &long)], 0, 1)], START).is_empty());
+}
+
+#[test]
+fn a_bucket_that_is_not_reported_on_any_more_is_forgotten_while_its_stream_is_open() {
+    let (mut quotas, rules) = (Quotas::default(), limited(100));
+    for name in 0..100 {
+        let now = START.saturating_add(TIME_TO_LIVE * name);
+        quotas.report(&rules, (1, "d"), vec![usage(&[("a", &name.to_string())], 0, 1)], now);
+    }
+    let kept = (quotas.buckets.len(), quotas.shares, quotas.streams[&1].len());
+    assert!(kept.0 <= 4 && kept == (kept.0, kept.0, kept.0), "{kept:?}");
 }
 
 proptest! {

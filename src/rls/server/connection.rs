@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
-use http_body_util::Full;
+use http_body_util::{Empty, Full};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
@@ -22,6 +22,7 @@ use tonic::codegen::Service as _;
 use super::budget::Place;
 use super::calls::{Calls, Held, Tracked};
 use super::framing::Framed;
+use super::reports::{Handover, Reports};
 use super::shaking::Shaking;
 use super::{Port, Services, Shared};
 use crate::drain::Phase;
@@ -199,7 +200,10 @@ impl Connection {
     async fn quota(&self, request: Request<Incoming>) -> Responded {
         let stream = self.calls.open()?;
         let (incomplete, activity) = (&self.services.incomplete, self.place.activity());
-        let request = request.map(|body| Framed::new(body, Arc::clone(incomplete), activity.clone()));
+        let (mut head, body) = request.into_parts();
+        let reports = Reports::new(Framed::new(body, Arc::clone(incomplete), activity.clone()));
+        head.extensions.insert(Handover::of(reports));
+        let request = Request::from_parts(head, Empty::<Bytes>::new());
         let response = self.services.quota.clone().call(request).await;
         response.map(|response| (response, stream.into())).map_err(|never| match never {})
     }

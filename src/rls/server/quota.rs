@@ -2,9 +2,8 @@
 //! assignments go out, at any time.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_response::BucketAction as Action;
 use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_response::bucket_action::{
@@ -19,17 +18,16 @@ use envoy_types::pb::envoy::r#type::v3::rate_limit_strategy::{BlanketRule, Strat
 use envoy_types::pb::envoy::r#type::v3::{RateLimitStrategy, TokenBucket};
 use envoy_types::pb::google::protobuf::UInt32Value;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tonic::codegen::tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::outbox::{Outbox, Responses, outbox};
+use super::reports::{Handover, Reports};
 use super::wire;
 use crate::rls::desk::Desk;
 use crate::rls::quota::{Assignment, BucketId, Quotas, Strategy, StreamId, TIME_TO_LIVE, Usage};
 
-/// Responses that a client has not taken yet; one more ends its stream, for nobody knows what such a client goes by.
-const MAX_WAITING: usize = 256;
+/// Bytes of responses that wait on all streams. Beyond it the streams end on which the most waits.
+const MAX_WAITING_IN_ALL: usize = 64 << 20;
 
 /// Streams in all; an Envoy has one.
 const MAX_STREAMS: usize = 10_000;
@@ -40,22 +38,14 @@ const MAX_USAGES: usize = 10_000;
 /// Buckets that are divided without a pause for what else there is to do on this thread.
 const BATCH: usize = 128;
 
-type Outgoing = Result<RateLimitQuotaResponse, Status>;
-
 /// What all streams share.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     quotas: Quotas,
     open: HashMap<StreamId, Outbox>,
     last: StreamId,
-}
-
-/// Where responses of one stream go.
-#[derive(Debug)]
-struct Outbox {
-    responses: Sender<Outgoing>,
-    /// Too many have not been taken.
-    overflowed: Arc<Notify>,
+    /// Bytes of responses that wait on all streams.
+    waiting: Arc<AtomicUsize>,
 }
 
 /// The service.
@@ -67,28 +57,17 @@ pub(super) struct Quota {
 
 #[tonic::async_trait]
 impl RateLimitQuotaService for Quota {
-    type StreamRateLimitQuotasStream = Answers;
+    type StreamRateLimitQuotasStream = Responses;
 
     async fn stream_rate_limit_quotas(
         &self,
         request: Request<Streaming<RateLimitQuotaUsageReports>>,
-    ) -> Result<Response<Answers>, Status> {
-        let (sender, receiver) = channel(MAX_WAITING);
-        let opened = Open::new(self.clone(), sender)?;
-        tokio::task::spawn(opened.follow(request.into_inner()));
-        Ok(Response::new(Answers(receiver)))
-    }
-}
-
-/// What goes out on a stream.
-#[derive(Debug)]
-pub(super) struct Answers(Receiver<Outgoing>);
-
-impl Stream for Answers {
-    type Item = Outgoing;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outgoing>> {
-        self.0.poll_recv(cx)
+    ) -> Result<Response<Responses>, Status> {
+        let reports = request.extensions().get().and_then(Handover::take);
+        let reports = reports.ok_or_else(|| Status::internal("a call without a body"))?;
+        let (opened, responses) = Open::new(self.clone())?;
+        tokio::task::spawn(opened.follow(reports));
+        Ok(Response::new(responses))
     }
 }
 
@@ -96,51 +75,41 @@ impl Stream for Answers {
 struct Open {
     service: Quota,
     id: StreamId,
-    /// Ends when nobody takes responses any more.
-    sender: Sender<Outgoing>,
-    overflowed: Arc<Notify>,
+    outbox: Outbox,
 }
 
 impl Open {
-    fn new(service: Quota, sender: Sender<Outgoing>) -> Result<Self, Status> {
-        let overflowed = Arc::<Notify>::default();
+    fn new(service: Quota) -> Result<(Self, Responses), Status> {
         let mut streams = service.streams.lock();
         if streams.open.len() >= MAX_STREAMS {
             return Err(Status::resource_exhausted("too many streams"));
         }
         streams.last += 1;
         let id = streams.last;
-        let outbox = Outbox { responses: sender.clone(), overflowed: Arc::clone(&overflowed) };
-        streams.open.insert(id, outbox);
+        let (outbox, responses) = outbox(Arc::clone(&streams.waiting));
+        streams.open.insert(id, outbox.clone());
         drop(streams);
-        Ok(Self { service, id, sender, overflowed })
+        Ok((Self { service, id, outbox }, responses))
     }
 
-    /// Takes reports until the client, or the connection, has gone.
-    async fn follow(self, mut reports: Streaming<RateLimitQuotaUsageReports>) {
+    /// Takes reports until they end, and waits until what follows from them has been taken or dropped.
+    async fn follow(self, reports: Reports) {
+        let how = tokio::select! {
+            how = self.take_all(reports) => how,
+            () = self.outbox.ended() => Ok(()),
+        };
+        self.service.streams.lock().quotas.leave(self.id);
+        self.outbox.end(how);
+        self.outbox.gone().await;
+    }
+
+    async fn take_all(&self, mut reports: Reports) -> Result<(), Status> {
         // Named in the first report; later ones may leave it out.
         let mut domain = String::new();
-        loop {
-            let report = tokio::select! {
-                report = reports.message() => report,
-                () = self.sender.closed() => return,
-                () = self.overflowed.notified() => return,
-            };
-            match report {
-                Ok(Some(report)) => {
-                    if let Err(status) = self.take(report, &mut domain).await {
-                        return self.end(status);
-                    }
-                }
-                Ok(None) => return,
-                Err(status) => return self.end(status),
-            }
+        while let Some(report) = reports.next().await? {
+            self.take(report, &mut domain).await?;
         }
-    }
-
-    fn end(&self, status: Status) {
-        // One that takes nothing learns nothing.
-        let _ = self.sender.try_send(Err(status));
+        Ok(())
     }
 
     async fn take(&self, report: RateLimitQuotaUsageReports, domain: &mut String) -> Result<(), Status> {
@@ -189,12 +158,20 @@ impl Open {
 impl Streams {
     fn send(&mut self, to: StreamId, response: RateLimitQuotaResponse) {
         let Some(outbox) = self.open.get(&to) else { return };
-        if outbox.responses.try_send(Ok(response)).is_err() {
-            // What it was assigned before may be in force until it has run out.
-            outbox.overflowed.notify_one();
-            self.open.remove(&to);
-            self.quotas.leave(to);
+        if !outbox.push(response) {
+            self.overflow(to);
         }
+        while self.waiting.load(Ordering::Relaxed) > MAX_WAITING_IN_ALL {
+            let fullest = self.open.iter().max_by_key(|(_, outbox)| outbox.waiting());
+            let Some(fullest) = fullest.map(|(id, _)| *id) else { return };
+            self.overflow(fullest);
+        }
+    }
+
+    /// Ends a stream whose client takes too little. What it was assigned may be in force until it has run out.
+    fn overflow(&mut self, stream: StreamId) {
+        self.open.remove(&stream).into_iter().for_each(|outbox| outbox.overflow());
+        self.quotas.leave(stream);
     }
 }
 

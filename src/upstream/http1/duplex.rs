@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
 use hyper::body::Body;
@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use super::connection::{Connection, Open};
 use super::upload::Upload;
 use crate::http1::inbox::Inbox;
+use crate::upstream::endpoint::UnderWay;
 use crate::upstream::pool::Pool;
 use crate::upstream::transport::Half;
 
@@ -45,9 +46,11 @@ pub(super) struct Beside {
 
 /// Where the half that ends first waits for the other.
 #[derive(Debug)]
-struct Meeting {
+pub(super) struct Meeting {
     arrived: RefCell<Arrived>,
     pool: Rc<Pool>,
+    /// The request is in flight until both halves have ended: a response that comes early does not free the connection.
+    held: RefCell<Option<UnderWay>>,
 }
 
 #[derive(Debug)]
@@ -67,7 +70,7 @@ where
 {
     let Connection { stream, inbox, buffer: _, open } = connection;
     let (read, mut write) = stream.split();
-    let meeting = Rc::new(Meeting { arrived: RefCell::new(Arrived::Nobody), pool });
+    let meeting = Rc::new(Meeting { arrived: RefCell::new(Arrived::Nobody), pool, held: RefCell::default() });
     let meets = Rc::clone(&meeting);
     let sending = tokio::task::spawn_local(async move {
         if send(&mut upload, &mut write, &meets).await {
@@ -101,11 +104,17 @@ where
 }
 
 impl Beside {
-    /// The answer has ended; the connection is given back when the request has, too.
-    pub(super) fn answered(mut self, reading: Reading) {
+    /// The answer has ended; the connection is given back when the request has, too. Where they meet.
+    pub(super) fn answered(mut self, reading: Reading) -> Weak<Meeting> {
         // From now on the upload has only itself and its client to end it.
         self.sending = None;
         self.meeting.answered(reading);
+        Rc::downgrade(&self.meeting)
+    }
+
+    /// Where both halves meet.
+    pub(super) fn meeting(&self) -> Weak<Meeting> {
+        Rc::downgrade(&self.meeting)
     }
 }
 
@@ -118,6 +127,11 @@ impl Drop for Beside {
 }
 
 impl Meeting {
+    /// Keeps `held` until both halves have ended.
+    pub(super) fn hold(&self, held: UnderWay) {
+        self.held.replace(Some(held));
+    }
+
     /// Whether the answer has ended, and its half waits.
     fn is_answered(&self) -> bool {
         matches!(*self.arrived.borrow(), Arrived::Answered(_))

@@ -1,16 +1,17 @@
 //! The body of an answer, read as it is asked for.
 
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame};
 
 use super::connection::Connection;
-use super::duplex::{self, Beside, Reading};
+use super::duplex::{self, Beside, Meeting, Reading};
 use super::upload::Upload;
 use crate::http1::length::{Length, Piece};
+use crate::upstream::endpoint::UnderWay;
 use crate::upstream::pool::Pool;
 
 /// A body that is still to be read, and the connection it comes by.
@@ -28,6 +29,8 @@ enum Source {
     Whole(Box<Connection>, Rc<Pool>),
     /// The request is still being sent.
     Parted(Reading, Beside),
+    /// All of the answer is here, and the request may still be being sent.
+    Uploading(Weak<Meeting>),
     /// The connection is gone.
     Gone,
 }
@@ -82,12 +85,36 @@ impl Streaming {
         &self.length
     }
 
+    /// Keeps `held` as long as the request is still being sent; gives it back where all of it is out.
+    pub(in crate::upstream) fn hold(&self, held: UnderWay) -> Option<UnderWay> {
+        match self.uploading() {
+            Some(meeting) => {
+                meeting.hold(held);
+                None
+            }
+            None => Some(held),
+        }
+    }
+
+    /// Whether the request may still be being sent, or has been until the answer ended.
+    pub(in crate::upstream) fn is_uploading(&self) -> bool {
+        self.uploading().is_some()
+    }
+
+    fn uploading(&self) -> Option<Rc<Meeting>> {
+        match &self.source {
+            Source::Parted(_, beside) => beside.meeting().upgrade(),
+            Source::Uploading(meeting) => meeting.upgrade(),
+            Source::Whole(..) | Source::Gone => None,
+        }
+    }
+
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
         loop {
             let inbox = match &mut self.source {
                 Source::Whole(connection, _) => &mut connection.inbox,
                 Source::Parted(reading, _) => &mut reading.inbox,
-                Source::Gone => return Poll::Ready(Ok(None)),
+                Source::Uploading(_) | Source::Gone => return Poll::Ready(Ok(None)),
             };
             match self.length.decode(&mut inbox.bytes)? {
                 Piece::Data(data) => return Poll::Ready(Ok(Some(Frame::data(data)))),
@@ -98,7 +125,7 @@ impl Streaming {
             let read = match &mut self.source {
                 Source::Whole(connection, _) => connection.inbox.poll_read(&mut connection.stream, cx),
                 Source::Parted(reading, _) => reading.inbox.poll_read(&mut reading.half, cx),
-                Source::Gone => return Poll::Ready(Ok(None)),
+                Source::Uploading(_) | Source::Gone => return Poll::Ready(Ok(None)),
             };
             if ready!(read)? == 0 {
                 let ended = self.length.ends_with_connection();
@@ -118,7 +145,11 @@ impl Streaming {
         let source = std::mem::replace(&mut self.source, Source::Gone);
         match source {
             Source::Whole(connection, pool) if self.keeps => pool.give_back(connection),
-            Source::Parted(reading, beside) if self.keeps => beside.answered(reading),
+            Source::Parted(reading, beside) if self.keeps => {
+                self.source = Source::Uploading(beside.answered(reading));
+            }
+            // Asked for again after its end.
+            Source::Uploading(_) => self.source = source,
             Source::Whole(..) | Source::Parted(..) | Source::Gone => {}
         }
     }

@@ -57,6 +57,11 @@ impl Streaming {
         self.stream.is_end_stream()
     }
 
+    /// Whether the request is still being sent.
+    pub(in crate::upstream) fn is_uploading(&self) -> bool {
+        self.upload.as_ref().is_some_and(|upload| !upload.is_finished())
+    }
+
     /// The next piece.
     pub(in crate::upstream) fn poll_frame(
         &mut self,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use h2::Reason;
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use super::{impatient, obedient, with_rule};
 use crate::support::h2::H2;
@@ -63,6 +64,81 @@ fn an_upstream_that_gives_up_at_the_clients_deadline_earns_no_refund() {
     let statuses = calls(&weir, 4, "60m");
     assert!(statuses[..3].iter().all(|status| ["4", "14"].contains(&status.as_str())), "{statuses:?}");
     assert_eq!((statuses[3].as_str(), origin.streams()), ("8", 3));
+}
+
+/// An upstream that begins a response at once and ends it with this `grpc-status` after the client's deadline of 60 ms.
+fn late_trailers(status: &'static str) -> H2Origin {
+    H2Origin::start(None, move |_, mut respond| async move {
+        let mut stream = respond.send_response(Response::new(()), false)?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        stream.send_trailers(HeaderMap::from_iter([(
+            HeaderName::from_static("grpc-status"),
+            HeaderValue::from_static(status),
+        )]))
+    })
+}
+
+fn refunding_calls(origin: &H2Origin) -> Weir {
+    let rule = "rules:\n  - { name: all, key: [], limit: 3/year, algorithm: fixed_window, \
+                refund_on: [unavailable, internal, deadline_exceeded] }\n";
+    let upstream = format!("{{ address: \"{}\", http2: true, timeout: 1h }}", origin.address());
+    Weir::start(&config_with(LISTENER, &upstream, rule))
+}
+
+#[test]
+fn a_call_that_fails_in_its_trailers_after_its_deadline_is_not_refunded() {
+    for status in ["4", "14", "13"] {
+        let origin = late_trailers(status);
+        let weir = refunding_calls(&origin);
+        assert_eq!(calls(&weir, 4, "60m"), ["", "", "", "8"], "{status}");
+        let origin = late_trailers(status);
+        let weir = refunding_calls(&origin);
+        assert_eq!(calls(&weir, 4, "1H"), [""; 4], "{status} before the deadline");
+    }
+}
+
+/// What servers make of a deadline that has passed is up to them: here it is an error in a head without a body.
+#[test]
+fn a_call_that_fails_in_its_head_after_its_deadline_is_not_refunded() {
+    let origin = H2Origin::start(None, |_, mut respond| async move {
+        // No later than our own timer.
+        let response = Response::builder().header("grpc-status", "14").body(()).unwrap();
+        respond.send_response(response, true).map(drop)
+    });
+    let weir = refunding_calls(&origin);
+    let statuses = calls(&weir, 4, "1n");
+    assert!(statuses[..3].iter().all(|status| ["4", "14"].contains(&status.as_str())), "{statuses:?}");
+    assert_eq!(statuses[3], "8");
+}
+
+#[test]
+fn the_shortest_of_several_deadlines_is_the_clients() {
+    let origin = silent();
+    let weir = refunding(&origin, "timeout: 1h");
+    let mut client = H2::connect(weir.address());
+    let mut status = || {
+        let call = client.call().header("grpc-timeout", "1H").header("grpc-timeout", "50m");
+        client.ask(call).header("grpc-status").to_owned()
+    };
+    assert_eq!([status(), status(), status(), status()], ["4", "4", "4", "8"]);
+}
+
+/// The upstream is a server of gRPC and gives up at the deadline, though to us the request is no call.
+#[test]
+fn a_deadline_counts_for_requests_that_are_no_calls_to_us() {
+    for (name, value) in [("grpc-timeout", "60m"), ("grpc-timeout", "+60m"), ("connect-timeout-ms", "60")] {
+        let origin = H2Origin::start(None, |_, mut respond| async move {
+            tokio::time::sleep(Duration::from_millis(80)).await;
+            respond.send_reset(Reason::CANCEL);
+            Ok(())
+        });
+        let weir = refunding(&origin, "http2: true, timeout: 1h");
+        let request =
+            Request::post("/p.S/M", "call").header("content-type", "application/grpc").header(name, value);
+        let status = || Client::connect(weir.address()).ask(&request).status;
+        assert_eq!([status(), status(), status(), status()], [503, 503, 503, 429], "{name}: {value}");
+        assert_eq!(origin.streams(), 3);
+    }
 }
 
 #[test]

@@ -72,3 +72,18 @@ fn a_response_that_broke_off_unseen_is_logged_counted_and_refunded_as_what_the_c
     assert_eq!(weir.metric("weir_requests_total", &[("code_class", "5xx")]), 5.0);
     assert_eq!(weir.metric("weir_requests_in_flight", &[]), 0.0);
 }
+
+/// The status that the client got decides, not the one that its response would have had.
+#[test]
+fn a_response_that_broke_off_unseen_is_counted_by_the_status_that_the_client_got() {
+    let origin = breaking(BROKEN[0]);
+    let count = |status| {
+        let rule = format!(
+            "rules: [{{ name: all, key: [], limit: 2/year, algorithm: fixed_window, count: {{ response_status: {status} }} }}]"
+        );
+        let weir = Weir::start(&config(origin.address(), &rule));
+        (0..4).map(|_| Client::connect(weir.address()).get("/").status).collect::<Vec<_>>()
+    };
+    assert_eq!(count("5xx"), [502, 502, 429, 429]);
+    assert_eq!(count("2xx"), [502; 4]);
+}

@@ -2,15 +2,16 @@
 //! addresses of our own: the configuration as it is compiled, without the sockets around it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
-use weir::config::{self, Config};
+use weir::config;
+use weir::engine::Policy;
 use weir::identify::identify;
 use weir::limiter::elastic::Headroom;
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{self, Limiter};
 use weir::rules::selection::Selection;
-use weir::rules::{RuleSet, meter_specs};
 use weir::throttle::{self, Action};
 
 use super::recipe;
@@ -22,8 +23,7 @@ const HOUR: u64 = 60 * MINUTE;
 
 /// A recipe without a proxy around it.
 struct Rules {
-    config: Config,
-    rules: RuleSet,
+    policy: Arc<Policy>,
     limiter: Limiter,
 }
 
@@ -36,17 +36,16 @@ impl Rules {
         let text = format!("listeners: 127.0.0.1:0\nupstream: echo\n{}", recipe(heading));
         let config = config::from_text(&text, &directory.path().join("weir.yaml"), &|_| None).unwrap();
         let limiter = Limiter::new(limiter::Settings { max_keys: 1000, secret: [7, 11] });
-        let meters = limiter.install(&meter_specs(&config.rules), Timestamp::from_secs(MIDNIGHT));
-        let rules = RuleSet::bind(config.rules.clone(), &meters, limiter.hasher());
-        Self { config, rules, limiter }
+        let policy = config.policy.install(1, &limiter, Timestamp::from_secs(MIDNIGHT));
+        Self { policy, limiter }
     }
 
     /// Whether a request from `client` passes at so many seconds after midnight.
     fn passes(&self, client: &str, seconds: u64) -> bool {
         let (client, now): (IpAddr, _) = (client.parse().unwrap(), Timestamp::from_secs(MIDNIGHT + seconds));
         let (uri, headers) = (Uri::from_static("/"), HeaderMap::new());
-        let request = identify(&Method::GET, &uri, &headers, client, &self.config.identify, now).unwrap();
-        let Selection::Limited(selected, _) = self.rules.select(&request, Headroom::default()) else {
+        let request = identify(&Method::GET, &uri, &headers, client, &self.policy.identify, now).unwrap();
+        let Selection::Limited(selected, _) = self.policy.rules.select(&request, Headroom::default()) else {
             return false;
         };
         let checks: Vec<_> = selected.iter().map(|selected| selected.check).collect();

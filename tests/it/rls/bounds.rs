@@ -43,10 +43,23 @@ fn a_call_with_too_many_descriptors_entries_or_bytes_is_rejected_and_counts_noth
     let rejected = service.client.try_ask(deep).unwrap_err();
     let message = "too many entries in rate limit descriptor 1, at most 64: 65";
     assert_eq!((rejected.code(), rejected.message()), (Status::InvalidArgument, message));
-    let rejected = service.client.try_ask(request(80_000)).unwrap_err();
+    let rejected = service.client.try_ask(request(160_000)).unwrap_err();
     assert_eq!(rejected.code(), Status::ResourceExhausted);
-    assert!(rejected.message().contains("at most 262144 bytes"), "{}", rejected.message());
+    assert!(rejected.message().contains("at most 1048576 bytes"), "{}", rejected.message());
     assert_eq!(service.stat("ratelimit.service.rate_limit.d.k.total_hits"), 256);
+}
+
+/// An error of the service lets the request pass unless Envoy is told otherwise, so a client must not be able to cause one.
+#[test]
+fn the_longest_header_that_envoy_takes_is_counted_in_sixteen_descriptors() {
+    let rules = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: hour, requests_per_unit: 1 }\n  \
+                 - key: client\n    descriptors:\n      - key: route\n";
+    let service = Service::start(&[("rules.yaml", rules)]);
+    let header = "x".repeat(60 * 1024);
+    let mut request = request(1);
+    request.descriptors.extend((1..16).map(|index| descriptor(&format!("client={header},route={index}"))));
+    assert_eq!(service.client.try_ask(request.clone()).unwrap().overall_code(), Code::Ok);
+    assert_eq!(service.client.try_ask(request).unwrap().overall_code(), Code::OverLimit);
 }
 
 #[test]

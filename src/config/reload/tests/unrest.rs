@@ -148,7 +148,7 @@ fn a_file_that_ends_early_is_applied_with_a_warning_unless_it_was_put_in_place_w
     let (_directory, path, running) = start_with_two_rules();
     write_in_place(&path, &text("1/s"));
     let Reload::Applied { config, warnings, .. } = running.next() else { panic!("not applied") };
-    assert_eq!((config.rules.len(), warnings.len()), (1, 1));
+    assert_eq!((config.policy.rules.len(), warnings.len()), (1, 1));
     assert!(warnings[0].contains("ends 2 lines earlier than before"), "{warnings:?}");
     assert_eq!(running.status_after(Outcome::Applied).last.unwrap().warnings, warnings);
 
@@ -170,7 +170,7 @@ fn a_file_that_ends_early_and_goes_on_within_a_second_is_never_applied_short() {
     assert!(running.said.recv_timeout(Duration::from_millis(500)).is_err(), "applied too early");
     write_in_place(&path, &two_rules().replace("2/s", "3/s"));
     let Reload::Applied { config, .. } = running.next() else { panic!("not applied") };
-    assert_eq!(config.rules.len(), 2);
+    assert_eq!(config.policy.rules.len(), 2);
 }
 
 #[test]

@@ -142,9 +142,8 @@ impl Envoy {
             if let (true, Strategy::Tokens { count, .. }) = (is_another, strategy) {
                 self.tokens = count.into();
             }
-            // Its time runs from when it was sent, for what follows from it elsewhere does.
-            let sent = now.saturating_sub(self.latency);
-            self.strategy = Some((strategy, sent.saturating_add(TIME_TO_LIVE)));
+            // Its time runs from when it is received.
+            self.strategy = Some((strategy, now.saturating_add(TIME_TO_LIVE)));
         }
         self.asked += self.demand * STEP.as_secs_f64();
         let before = self.usage.0;

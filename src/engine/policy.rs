@@ -3,8 +3,9 @@
 use http::HeaderName;
 
 use crate::identify;
+use crate::limiter::Meter;
+use crate::response;
 use crate::response::refusal::Refusal;
-use crate::response::{self};
 use crate::rules::key::KeyPart;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
@@ -19,8 +20,8 @@ pub struct Policy {
     pub identify: identify::Settings,
     /// The rules.
     pub rules: RuleSet,
-    /// What each rule answers when it refuses, beside the rules.
-    pub refusals: Box<[Refusal]>,
+    /// What each rule answers when it rejects, beside the rules.
+    pub rejections: Box<[Refusal]>,
     /// Which upstream takes which requests.
     pub routes: Routes,
     /// What `deny` answers.
@@ -30,9 +31,14 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// What the rule at `index` answers when it refuses.
-    pub fn refusal(&self, index: RuleIndex) -> Option<&Refusal> {
-        self.refusals.get(index.0)
+    /// What the rule at `index` answers when it rejects.
+    pub fn rejection(&self, index: RuleIndex) -> Option<&Refusal> {
+        self.rejections.get(index.0)
+    }
+
+    /// The limits that decide.
+    pub fn meters(&self) -> impl Iterator<Item = Meter> + '_ {
+        (0..self.rules.rules().len()).flat_map(|index| self.rules.meters(RuleIndex(index)))
     }
 
     /// The headers by which clients are told apart, each once.

@@ -1,0 +1,130 @@
+use std::convert::Infallible;
+use std::path::Path;
+
+use http::{HeaderMap, Method, Uri};
+
+use super::*;
+use crate::config;
+use crate::identify::identify;
+use crate::limiter;
+use crate::limiter::elastic::Headroom;
+use crate::rules::selection::Selection;
+use crate::throttle::{self, Action};
+
+const START: Timestamp = Timestamp::from_secs(1_000_000);
+
+fn spec(rules: &str) -> PolicySpec {
+    let text = format!("listeners: 127.0.0.1:0\nupstream: echo\nrules:\n{rules}");
+    config::from_text(&text, Path::new("weir.yaml"), &|_| None).unwrap().policy
+}
+
+/// An engine without anything that is replaced with a policy.
+fn start(spec: &PolicySpec, permanent: &[MeterSpec]) -> Engine<Arc<Policy>> {
+    let limiter = Arc::new(Limiter::new(limiter::Settings { max_keys: 100, secret: [1, 2] }));
+    Engine::start(spec, (&limiter, permanent), START, Ok::<_, Infallible>).unwrap()
+}
+
+impl Engine<Arc<Policy>> {
+    fn replace(&self, spec: &PolicySpec) -> u64 {
+        self.apply(spec, || START, |policy, _| policy)
+    }
+
+    fn in_force(&self) -> Arc<Policy> {
+        Arc::clone(&self.current.load())
+    }
+
+    /// Whether `policy` lets a request from 192.0.2.`host` to `path` pass at `now`.
+    fn passes(&self, policy: &Policy, (host, path): (u8, &str), now: Timestamp) -> bool {
+        let (uri, headers) = (path.parse::<Uri>().unwrap(), HeaderMap::new());
+        let peer = [192, 0, 2, host].into();
+        let request = identify(&Method::GET, &uri, &headers, peer, &policy.identify, now).unwrap();
+        match policy.rules.select(&request, Headroom::NONE) {
+            Selection::Exempt(_) => true,
+            Selection::Denied(..) => false,
+            Selection::Limited(selected, _) => {
+                let checks: Vec<_> = selected.iter().map(|selected| selected.check).collect();
+                matches!(throttle::resolve(&self.limiter.check(&checks, now)), Action::Forward)
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_that_began_before_a_reload_is_decided_by_the_limits_it_began_with() {
+    let engine = start(&spec("  - { name: a, key: [], limit: 1/d }"), &[]);
+    let passes = |policy: &Policy| engine.passes(policy, (1, "/"), START);
+    let before = engine.in_force();
+    assert!(passes(&before));
+    assert_eq!(engine.replace(&spec("  - { name: a, key: path, limit: 1/d }")), 2);
+    assert!(!passes(&before), "its limit is still there, and used up");
+    assert!(passes(&engine.in_force()) && !passes(&engine.in_force()));
+    assert_eq!(engine.replace(&spec("  - { name: a, key: path, limit: 2/d }")), 3);
+    assert!(passes(&before), "two generations later it is gone");
+    assert!(passes(&engine.in_force()) && !passes(&engine.in_force()));
+}
+
+#[test]
+fn permanent_limits_outlive_every_policy_and_take_no_part_in_the_succession_of_rules() {
+    let hourly = spec("  - { name: a, key: [], limit: 1/h }");
+    let permanent = meter_specs(&spec("  - { name: permanent, key: [], limit: 1/h }").rules);
+    let engine = start(&hourly, &permanent);
+    assert!(engine.passes(&engine.in_force(), (1, "/"), START));
+    engine.replace(&spec("  - { name: a, key: [], limit: 1/d }"));
+    assert!(
+        !engine.passes(&engine.in_force(), (1, "/"), START),
+        "it continues the limit of the other period"
+    );
+    let none = PolicySpec::default();
+    assert_eq!([(); 3].map(|()| engine.replace(&none)), [3, 4, 5]);
+    let key = engine.limiter.hasher().hash(b"any");
+    assert!(engine.limiter.usage(engine.permanent()[0], key, START).is_some());
+}
+
+#[test]
+fn recorded_requests_can_be_decided_again_on_a_clock_of_their_own() {
+    let engine = start(
+        &spec(
+            "  - { name: health, action: allow, match: { path: /health } }
+  - { name: internal, action: deny, match: { path: /internal } }
+  - { name: per-ip, key: client_ip, limit: 2/min, algorithm: fixed_window }",
+        ),
+        &[],
+    );
+    let policy = engine.in_force();
+    let log = [
+        (0, 1, "/", true),
+        (1, 1, "/", true),
+        (2, 1, "/", false),
+        (2, 2, "/", true),
+        (3, 1, "/health", true),
+        (3, 2, "/internal", false),
+        (61, 1, "/", true),
+    ];
+    for (second, host, path, passes) in log {
+        let now = Timestamp::from_secs(1_000_020 + second);
+        assert_eq!(engine.passes(&policy, (host, path), now), passes, "{host} at {second}: {path}");
+    }
+}
+
+#[test]
+fn counters_go_on_under_the_same_counter_and_key() {
+    let old = spec(
+        "  - { name: a, key: client_ip, limit: 1/h }
+  - { name: b, key: client_ip, limit: 1/h, on_limit: { ban: 1h } }
+  - { name: c, key: client_ip, in_flight: 3 }
+  - { name: d, key: client_ip, limit: 1/h }",
+    );
+    let new = spec(
+        "  - { name: a, key: path, limit: 1/h }
+  - { name: b, key: client_ip, limit: 1/h, counter: e, on_limit: { ban: 1h } }
+  - { name: f, key: client_ip, in_flight: 4, counter: c }
+  - { name: d, key: client_ip, limit: 9/d }",
+    );
+    let carry_over = CarryOver::between(&old, &new);
+    let kept = |spec: &PolicySpec| -> Vec<String> {
+        let kept = spec.rules.iter().filter(|rule| carry_over.keeps(rule));
+        kept.map(|rule| rule.name.to_string()).collect()
+    };
+    assert_eq!(kept(&old), ["c", "d"], "a ban alone is no counter");
+    assert_eq!(kept(&new), ["f", "d"]);
+}

@@ -1,0 +1,125 @@
+//! Circles of files inside one module: files that import one another, directly or through others.
+//!
+//! A file and those below it in the tree belong together, so imports between them do not count.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::source::Source;
+
+/// Files by their path of modules, each with those that it imports.
+type Imports = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
+
+/// The files of one circle, sorted.
+type Circle = Vec<Vec<String>>;
+
+/// The largest circle of each top module that has one; of equal ones the first.
+pub(super) fn largest_circles(sources: &[Source]) -> BTreeMap<String, Circle> {
+    let mut largest = BTreeMap::<String, Circle>::new();
+    for circle in circles(&imports(sources)) {
+        let known = largest.entry(circle[0][0].clone()).or_default();
+        if circle.len() > known.len() {
+            *known = circle;
+        }
+    }
+    largest
+}
+
+fn imports(sources: &[Source]) -> Imports {
+    let files: BTreeSet<Vec<String>> = sources.iter().map(path_of).filter(|path| !path.is_empty()).collect();
+    let mut imports = Imports::new();
+    for source in sources.iter().filter(|source| !source.modules().is_empty()) {
+        let from = path_of(source);
+        let paths = source.absolute_paths();
+        let modules = paths.iter().filter(|path| files.contains(*path));
+        let through_modules: Vec<Vec<String>> = modules
+            .flat_map(|module| {
+                let paths = source.paths_from(module.last().map_or("", String::as_str)).into_iter();
+                paths.map(|path| module.iter().cloned().chain(path.into_iter().skip(1)).collect())
+            })
+            .collect();
+        let all = paths.iter().chain(&through_modules);
+        let imported = all.filter_map(|path| file_of(path, &files)).filter(|to| counts(&from, to)).collect();
+        imports.insert(from, imported);
+    }
+    imports
+}
+
+fn path_of(source: &Source) -> Vec<String> {
+    source.modules().into_iter().map(str::to_owned).collect()
+}
+
+/// The file that has the item at `path`: the longest beginning of the path that is a file.
+fn file_of(path: &[String], files: &BTreeSet<Vec<String>>) -> Option<Vec<String>> {
+    let mut beginnings = (1..=path.len()).rev().map(|length| &path[..length]);
+    beginnings.find(|beginning| files.contains(*beginning)).map(<[String]>::to_vec)
+}
+
+/// Whether an import counts: inside one top module, and neither file is below the other.
+fn counts(from: &[String], to: &[String]) -> bool {
+    from[0] == to[0] && !from.starts_with(to) && !to.starts_with(from)
+}
+
+/// The strongly connected components of more than one file.
+fn circles(imports: &Imports) -> Vec<Circle> {
+    let reached: BTreeMap<&Vec<String>, BTreeSet<&Vec<String>>> =
+        imports.keys().map(|file| (file, reachable(file, imports))).collect();
+    let mut seen = BTreeSet::new();
+    let mut circles = Vec::new();
+    for (file, others) in &reached {
+        if seen.contains(file) || !others.contains(file) {
+            continue;
+        }
+        let circle: Vec<&Vec<String>> =
+            others.iter().copied().filter(|other| reached[other].contains(file)).collect();
+        seen.extend(circle.iter().copied());
+        circles.push(circle.into_iter().cloned().collect());
+    }
+    circles
+}
+
+/// Every file that `start` imports, directly or through others.
+fn reachable<'a>(start: &Vec<String>, imports: &'a Imports) -> BTreeSet<&'a Vec<String>> {
+    let mut reached = BTreeSet::new();
+    let mut pending: Vec<&Vec<String>> = imports[start].iter().collect();
+    while let Some(file) = pending.pop() {
+        if reached.insert(file) {
+            pending.extend(&imports[file]);
+        }
+    }
+    reached
+}
+
+mod tests {
+    //! The search itself: it must find circles, and no others.
+
+    use super::*;
+
+    fn largest(files: &[(&str, &str)]) -> Option<Vec<String>> {
+        let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
+        let (_, circle) = largest_circles(&sources).pop_first()?;
+        Some(circle.iter().map(|path| path.join("::")).collect())
+    }
+
+    #[test]
+    fn circles_are_found_however_long_and_however_the_imports_are_written() {
+        let circle = largest(&[
+            ("src/a.rs", "mod b; mod c; mod d; mod e;"),
+            ("src/a/b.rs", "use super::c::{self, X};"),
+            ("src/a/c.rs", "fn f() { crate::a::d::g() }"),
+            ("src/a/d.rs", "use super::e; fn f() { e::inner::g() }"),
+            ("src/a/e.rs", "mod inner; use super::b;"),
+            ("src/a/e/inner.rs", "use super::super::b::Y;"),
+        ]);
+        assert_eq!(circle.unwrap(), ["a::b", "a::c", "a::d", "a::e", "a::e::inner"]);
+    }
+
+    #[test]
+    fn parents_and_other_modules_do_not_count() {
+        let files = [
+            ("src/a.rs", "mod b; use self::b::X;"),
+            ("src/a/b.rs", "use super::Y; use crate::c::Z;"),
+            ("src/c.rs", "use crate::a::b::X;"),
+        ];
+        assert_eq!(largest(&files), None);
+    }
+}

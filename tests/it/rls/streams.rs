@@ -1,0 +1,89 @@
+//! What the streams of quotas hold while their clients are slow, silent or hostile.
+
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_usage_reports::BucketQuotaUsage;
+use envoy_types::pb::envoy::service::rate_limit_quota::v3::{BucketId, RateLimitQuotaUsageReports};
+use h2::SendStream;
+use h2::client::ResponseFuture;
+use prost::Message as _;
+
+use super::Service;
+use crate::support::h2::H2;
+use crate::support::wait::{throughout, until_true};
+
+const RULES: &str =
+    "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: hour, requests_per_unit: 1000000 }\n";
+
+const QUOTAS: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
+
+fn open(h2: &mut H2) -> (ResponseFuture, SendStream<Bytes>) {
+    let call = h2.request("POST", QUOTAS).header("content-type", "application/grpc").header("te", "trailers");
+    h2.begin(call, false)
+}
+
+/// A report on `count` buckets whose values have so many bytes, as it is sent.
+fn report(count: usize, bytes: usize) -> Bytes {
+    let usage = |index: usize| BucketQuotaUsage {
+        bucket_id: Some(BucketId {
+            bucket: [("k".to_owned(), format!("{index}{}", "x".repeat(bytes)))].into_iter().collect(),
+        }),
+        num_requests_allowed: 1,
+        ..BucketQuotaUsage::default()
+    };
+    let usages = (0..count).map(usage).collect();
+    let reports = RateLimitQuotaUsageReports { domain: "d".to_owned(), bucket_quota_usages: usages };
+    let mut sent = BytesMut::new();
+    sent.put_u8(0);
+    sent.put_u32(u32::try_from(reports.encoded_len()).unwrap());
+    reports.encode(&mut sent).unwrap();
+    sent.freeze()
+}
+
+/// Bytes that the process has resident.
+fn resident(service: &Service) -> f64 {
+    service.weir.metric("process_resident_memory_bytes", &[])
+}
+
+#[test]
+fn assignments_that_a_client_does_not_take_end_its_stream_and_hold_little_memory() {
+    let service = Service::start(&[("rules.yaml", RULES)]);
+    let mut h2 = H2::connect(service.weir.door("grpc"));
+    let before = resident(&service);
+    let large = report(900, 1000);
+    let mut streams: Vec<_> = (0..8).map(|_| open(&mut h2)).collect();
+    for (_, sending) in &mut streams {
+        (0..30).for_each(|_| sending.send_data(large.clone(), false).unwrap());
+    }
+    let mut most: f64 = 0.0;
+    throughout(Duration::from_secs(6), || most = most.max(resident(&service)));
+    assert!(most - before < 150e6, "{} MB", (most - before) / 1e6);
+    for (response, _sending) in streams {
+        let ended = h2.whole(response).unwrap();
+        assert_eq!(ended.trailers.unwrap()["grpc-status"], "8");
+    }
+}
+
+#[test]
+fn a_stream_that_rests_after_a_large_report_holds_nothing_of_it() {
+    let service = Service::start(&[("rules.yaml", RULES)]);
+    let mut h2 = H2::connect(service.weir.door("grpc"));
+    let before = resident(&service);
+    // More than a bucket may have, so that nothing is kept of the bucket itself.
+    let large = report(1, 1_000_000);
+    let small = report(1, 1);
+    let streams: Vec<_> = (0..100)
+        .map(|_| {
+            let (response, mut sending) = open(&mut h2);
+            sending.send_data(large.clone(), false).unwrap();
+            sending.send_data(small.clone(), false).unwrap();
+            let mut body = h2.head(response).unwrap().into_body();
+            // The report after it has been taken.
+            assert!(h2.within(body.data()).unwrap().is_ok());
+            (sending, body)
+        })
+        .collect();
+    until_true("the memory to be given back", || resident(&service) - before < 40e6);
+    drop(streams);
+}
