@@ -66,9 +66,13 @@ const fn domain(reason: &'static str, hint: &'static str) -> Void {
 }
 
 const NO_SCOPE: &str = "make it a rule of its own, without `scope`";
-const ENDS: Void = domain("Envoy says nothing of how requests end", "make it a rule of its own, without `domain`");
-const LOCAL: Void =
-    Void { kind: Kind::RemoteAlone, reason: "", hint: "with `on_error: local` it holds where that does not answer" };
+const ENDS: Void =
+    domain("Envoy says nothing of how requests end", "make it a rule of its own, without `domain`");
+const LOCAL: Void = Void {
+    kind: Kind::RemoteAlone,
+    reason: "",
+    hint: "with `on_error: local` it holds where that does not answer",
+};
 const OWN_ANSWER: &[Void] = &[Void { kind: Kind::Descriptors, reason: "", hint: "Envoy writes the answer" }];
 const UNLIMITED: &[Void] = &[void(Kind::Unlimited)];
 const COUNTS: &[Void] = &[void(Kind::Unlimited), void(Kind::InFlight), remote(NO_SCOPE), ENDS];
@@ -125,7 +129,10 @@ const TABLE: &[Row] = &[
         &["cost"],
         "other than a number",
         |given| matches!(given.rule.cost, Some(raw::Cost::Told(_))),
-        &[domain("Envoy says nothing of heads and bodies", "Envoy's `hits_addend` says what a request costs")],
+        &[domain(
+            "Envoy says nothing of heads and bodies",
+            "Envoy's `hits_addend` says what a request costs",
+        )],
     )
     .by_key(),
     key(&["count"], |given| given.rule.count.is_some(), COUNTS),
@@ -175,7 +182,11 @@ const TABLE: &[Row] = &[
     key(&["on_limit", "status"], |given| answers(given.rule, |answer| answer.status.is_some()), OWN_ANSWER),
     key(&["on_limit", "body"], |given| answers(given.rule, |answer| answer.body.is_some()), OWN_ANSWER),
     key(&["on_limit", "headers"], |given| answers(given.rule, |answer| answer.headers.is_some()), OWN_ANSWER),
-    key(&["on_limit", "fallback"], |given| answers(given.rule, |answer| answer.fallback.is_some()), OWN_ANSWER),
+    key(
+        &["on_limit", "fallback"],
+        |given| answers(given.rule, |answer| answer.fallback.is_some()),
+        OWN_ANSWER,
+    ),
     key(&["on_limit", "ban"], |given| answers(given.rule, |answer| answer.ban.is_some()), &[remote("")]),
     key(
         &["domain"],
@@ -262,7 +273,8 @@ pub(super) fn conditions() -> Value {
             keys.map(|row| (row.path[0].to_owned(), Value::Bool(false))).collect();
         json!({ "if": condition, "then": { "properties": forbidden } })
     };
-    let unlimited = json!({ "properties": { "action": { "enum": ["allow", "deny"] } }, "required": ["action"] });
+    let unlimited =
+        json!({ "properties": { "action": { "enum": ["allow", "deny"] } }, "required": ["action"] });
     let remote = json!({ "properties": { "scope": { "type": "object" } }, "required": ["scope"] });
     let domain = json!({ "required": ["domain"] });
     json!([when(Kind::Unlimited, unlimited), when(Kind::Remote, remote), when(Kind::Domain, domain)])
@@ -274,12 +286,18 @@ mod tests {
 
     /// The table of the documentation, a line for each row.
     fn documented() -> String {
-        let columns =
-            [Kind::Unlimited, Kind::InFlight, Kind::Remote, Kind::RemoteAlone, Kind::Domain, Kind::Descriptors];
+        let columns = [
+            Kind::Unlimited,
+            Kind::InFlight,
+            Kind::Remote,
+            Kind::RemoteAlone,
+            Kind::Domain,
+            Kind::Descriptors,
+        ];
         let mut lines: Vec<(String, Vec<Kind>)> = Vec::new();
         for row in TABLE {
             let values = if row.values.is_empty() { String::new() } else { format!(" {}", row.values) };
-            let name = format!("`{}`{values}", row.path.join("."));
+            let name = format!("{}{values}", row.path.join("."));
             let kinds = row.void.iter().map(|void| void.kind);
             match lines.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, known)) => known.extend(kinds),
@@ -296,7 +314,11 @@ mod tests {
     #[test]
     fn the_documentation_has_the_table() {
         let documentation = include_str!("../../docs/configuration.md");
-        assert!(documentation.contains(&documented()), "expected in docs/configuration.md:\n{}", documented());
+        assert!(
+            documentation.contains(&documented()),
+            "expected in docs/configuration.md:\n{}",
+            documented()
+        );
     }
 
     #[test]

@@ -84,7 +84,8 @@ impl Builder {
     fn step(&mut self, event: Event<'_>, at: Position) -> Result<(), End> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                self.scalar((&text, style), tag.as_deref().map(events::name), anchor, at)
+                let tag = tag.as_deref().map(events::name);
+                self.scalar((&text, style), tag.as_deref(), anchor, at)
             }
             Event::Alias(_) | Event::MappingStart(..) | Event::SequenceStart(..)
                 if self.wants_key() && self.dialect == Dialect::Core =>
@@ -135,7 +136,7 @@ impl Builder {
     fn scalar(
         &mut self,
         (text, style): (&str, ScalarStyle),
-        tag: Option<String>,
+        tag: Option<&str>,
         anchor: usize,
         at: Position,
     ) -> Result<(), End> {
@@ -143,7 +144,7 @@ impl Builder {
         // The parser notices that a value is missing only where the next thing starts.
         let is_missing = !is_key && text.is_empty() && style == ScalarStyle::Plain;
         let at = if is_missing { self.around().unwrap_or(at) } else { at };
-        let scalar = Scalar::read(text, style, tag.as_deref(), self.dialect);
+        let scalar = Scalar::read(text, style, tag, self.dialect);
         let scalar = scalar.map_err(|problem| self.error(at, problem))?;
         let value = self.tagged(Value::Scalar(scalar), tag, at);
         let node = Node { at, is_alias: false, value };
@@ -183,15 +184,15 @@ impl Builder {
             }
             Content::Map(map, _) => Value::Map(Rc::new(map)),
         };
-        let value = self.tagged(value, tag, at);
+        let value = self.tagged(value, tag.as_deref(), at);
         // Its values have been counted one by one.
         self.values = self.values.saturating_sub(values - 1);
         self.finished(Weighed { node: Node { at, is_alias: false, value }, values, depth }, anchor)
     }
 
     /// A value under the tag that it is given, unless that is one of YAML's own.
-    fn tagged(&self, value: Value, tag: Option<String>, at: Position) -> Value {
-        let own = tag.as_deref().and_then(|tag| tag.strip_prefix('!'));
+    fn tagged(&self, value: Value, tag: Option<&str>, at: Position) -> Value {
+        let own = tag.and_then(|tag| tag.strip_prefix('!'));
         match own.filter(|_| self.dialect == Dialect::Core) {
             Some(name) => {
                 let name = if name.is_empty() { "!" } else { name };

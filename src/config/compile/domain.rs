@@ -33,12 +33,7 @@ pub(super) fn name(
 }
 
 /// A rule that asks for what no descriptor has is for proxied requests alone, whatever its domain.
-pub(super) fn note_what_is_never_told(
-    raw: &raw::Rule,
-    rule: &Rule,
-    at: At<'_>,
-    report: &mut Report<'_>,
-) {
+pub(super) fn note_what_is_never_told(raw: &raw::Rule, rule: &Rule, at: At<'_>, report: &mut Report<'_>) {
     let (Some(matching), Some(_)) = (&raw.matching, &rule.domain) else { return };
     let Matcher { headers, claims, certificate, .. } = &rule.matcher;
     let wanted =

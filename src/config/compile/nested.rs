@@ -73,9 +73,7 @@ pub(super) fn limits(
 }
 
 /// The parts of the key that have `prefixes`, with their indices.
-pub(super) fn prefixes_of(
-    raw: &raw::Rule,
-) -> impl Iterator<Item = (Option<usize>, &raw::ClientNetworks)> {
+pub(super) fn prefixes_of(raw: &raw::Rule) -> impl Iterator<Item = (Option<usize>, &raw::ClientNetworks)> {
     raw.key.iter().flat_map(List::items).filter_map(|(index, part)| match part {
         raw::KeyPart::Named(named) => {
             Some((index, named.client_ip.as_ref().filter(|it| it.prefixes.is_some())?))

@@ -178,7 +178,10 @@ proptest! {
         pieces in prop::collection::vec(prop::sample::select(&PIECES[..]), 0..24),
     ) {
         let text = pieces.concat();
-        if let (Ok(document), Some(value)) = (parse(&text, Path::new("w")), by_serde(&text)) {
+        // To libyaml a block scalar that is a whole document cannot begin in the first column.
+        if let (Ok(document), Some(value)) = (parse(&text, Path::new("w")), by_serde(&text))
+            && !value.is_string()
+        {
             prop_assert_eq!(format!("{:?}", document.value), format!("{value:?}"), "{}", text);
         }
     }
