@@ -37,7 +37,6 @@ use crate::snapshot;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::{ClusterView, Metrics};
-use crate::telemetry::spans::Tracer;
 use crate::tls::client::Client;
 use crate::tls::server::Server;
 
@@ -128,8 +127,6 @@ pub struct State {
     pub levels: LevelHandle,
     /// The access log, if there is one.
     pub access_log: Option<AccessLog>,
-    /// Who sends spans, if anybody does.
-    pub tracer: Option<Arc<Tracer>>,
     /// When the process started.
     pub started: Timestamp,
     /// Worker threads.

@@ -166,13 +166,14 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
     let generations = Generations::first(config, &limiter, &clock, &metrics)
         .map(Arc::new)
         .map_err(Error::system("cannot set up TLS"))?;
-    let tracing = config.tracing.as_ref().map(Tracer::start).transpose();
+    let tracing =
+        config.tracing.as_ref().map(|settings| Tracer::start(settings, metrics.spans())).transpose();
     let (tracer, span_guard) = tracing.map_err(Error::system("cannot start a thread for spans"))?.unzip();
     let log = config.access_log.as_ref().map(AccessLog::open).transpose();
     let (access_log, log_guard) = log.map_err(Error::system("cannot open the access log"))?.unzip();
     metrics.config_started(1, clock.now());
     let overload = Overload::new(&config.overload, pressure::descriptors(), pressure::memory());
-    tracing::info!(connections = overload.most_connections(), "so many connections of clients may be open");
+    tracing::info!(connections = overload.max_connections(), "so many connections of clients may be open");
     let shared = Arc::new(Shared {
         generation: Arc::clone(generations.engine.current()),
         limiter,
@@ -180,7 +181,7 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
         drain: Arc::new(Drain::default()),
         metrics,
         access_log,
-        tracer: tracer.map(Arc::new),
+        tracer,
         elastic: Elastic::default(),
         overload: Arc::new(overload),
         warned_of_proxy: AtomicBool::new(false),

@@ -10,7 +10,6 @@ pub mod head;
 pub mod inbox;
 pub mod interim;
 pub mod length;
-pub mod lines;
 pub mod malformed;
 pub mod outbox;
 pub mod sending;

@@ -6,7 +6,6 @@ pub mod address;
 pub mod preamble;
 pub mod proxy_protocol;
 pub mod socket;
-pub mod transport;
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +16,7 @@ use serde::Deserialize;
 
 pub use self::address::Address;
 use self::socket::{Accepting, Socket};
-use self::transport::Transport;
+use crate::transport::Transport;
 
 /// Pause after an accept that failed for want of descriptors or memory: time for some to be given back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);

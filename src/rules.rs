@@ -5,7 +5,7 @@
 //! be read in two ways is refused where that would decide over a `deny` or a limit. Pure; a rule set is compiled
 //! once per configuration and never changes.
 
-pub mod elsewhere;
+pub mod attribute;
 pub mod enforce;
 pub mod grpc;
 pub mod key;
@@ -14,6 +14,7 @@ pub mod matcher;
 pub mod membership;
 pub mod outcome;
 pub mod pattern;
+pub mod remote_limit;
 pub mod routes;
 pub mod rule;
 pub mod schedule;
@@ -28,14 +29,15 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
-use self::elsewhere::Ask;
+use self::attribute::Incomplete;
 use self::index::Index;
-use self::key::Incomplete;
-use self::matcher::{Match, Route};
+use self::matcher::Match;
+use self::pattern::Route;
 use self::plan::Planned;
 pub use self::plan::meter_specs;
-use self::rule::{Action, Limiting, OnMissing, Rule};
-use self::selection::{Aside, Denial, Part, Selected, Selection};
+use self::remote_limit::RemoteQuery;
+use self::rule::{Action, LimitSource, Limiting, OnMissing, Rule};
+use self::selection::{Denial, Part, Selected, Selection, SideEffects};
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
@@ -170,27 +172,27 @@ impl RuleSet {
                 }
             }
         }
-        let (mut selected, mut aside) = (SmallVec::new(), Aside::default());
+        let (mut selected, mut beside) = (SmallVec::new(), SideEffects::default());
         for index in self.of_kind(candidates, Kind::Limit) {
-            match self.select_limits(index, request, headroom, (&mut selected, &mut aside.asks)) {
+            match self.select_limits(index, request, headroom, (&mut selected, &mut beside.queries)) {
                 None => {}
                 Some(Stop { is_enforced: true, denial }) => {
                     return Selection::Denied(RuleIndex(index), denial);
                 }
-                Some(Stop { is_enforced: false, .. }) => aside.onlookers.push(RuleIndex(index)),
+                Some(Stop { is_enforced: false, .. }) => beside.shadow_rules.push(RuleIndex(index)),
             }
         }
-        Selection::Limited(selected, aside)
+        Selection::Limited(selected, beside)
     }
 
-    /// Adds the checks of one rule, or what is to be asked for it, if it applies; answers a refusal where neither can
-    /// be.
+    /// Adds the checks of one rule, or the query to the service that counts for it, if it applies; returns a rejection
+    /// where neither can be.
     fn select_limits(
         &self,
         index: usize,
         request: &Attributes<'_>,
         headroom: Headroom,
-        (selected, asks): (&mut SmallVec<[Selected; 2]>, &mut Vec<Ask>),
+        (selected, queries): (&mut SmallVec<[Selected; 2]>, &mut Vec<RemoteQuery>),
     ) -> Option<Stop> {
         let rule = &self.rules[index];
         let Action::Limit(limiting) = &rule.action else { return None };
@@ -212,22 +214,25 @@ impl RuleSet {
         };
         let key =
             Keyed { key, is_whole, is_enforced: limiting.is_enforced(is_whole.then_some((request, route))) };
-        let Some(remote) = &limiting.remote else {
-            self.add_checks(index, limiting, key, (request, route), headroom, selected);
-            return None;
+        let remote = match &limiting.source {
+            LimitSource::Remote(remote) => remote,
+            LimitSource::Local => {
+                self.add_checks(index, limiting, key, (request, route), headroom, selected);
+                return None;
+            }
         };
         let entries = match remote.descriptor(&limiting.key, request, route) {
             Ok(entries) => entries,
             Err(ambiguity) => return stop(Denial::Ambiguous(ambiguity)),
         };
-        let mut otherwise = SmallVec::new();
-        self.add_checks(index, limiting, key, (request, route), headroom, &mut otherwise);
-        asks.push(Ask {
+        let mut local_fallback = SmallVec::new();
+        self.add_checks(index, limiting, key, (request, route), headroom, &mut local_fallback);
+        queries.push(RemoteQuery {
             rule: RuleIndex(index),
             is_enforced: key.is_enforced,
             entries,
             hits: limiting.tariff.on_arrival(request.headers),
-            otherwise,
+            local_fallback,
         });
         None
     }

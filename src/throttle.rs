@@ -29,9 +29,8 @@ pub fn resolve(decision: &Decision) -> Action {
     };
     for (by, verdict) in decision.verdicts().iter().enumerate().filter(|(_, verdict)| verdict.refuses()) {
         let wait = verdict.wait();
-        match action {
-            Action::Refuse { retry_after, .. } if wait <= retry_after => {}
-            _ => action = Action::Refuse { by, retry_after: wait },
+        if !matches!(action, Action::Refuse { retry_after, .. } if wait <= retry_after) {
+            action = Action::Refuse { by, retry_after: wait };
         }
     }
     action

@@ -6,6 +6,7 @@
 
 pub mod certificate;
 pub mod client;
+pub mod handshake_limiter;
 pub mod identity;
 pub mod pair;
 pub mod pem;

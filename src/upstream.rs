@@ -13,25 +13,28 @@ pub mod settings;
 pub mod stream;
 pub mod tunnel;
 
-mod breaker;
+mod background;
+mod carry_over;
+mod circuit_breaker;
+mod connect;
 mod echo;
 mod endpoints;
+mod halves;
 mod health;
 mod http1;
 mod http2;
-mod outliers;
+mod in_flight;
+mod jitter;
+mod outlier_detection;
 mod pool;
 mod resolve;
-mod secured;
-mod succession;
-mod transport;
 
 use std::cell::Cell;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use self::breaker::{Place, Taken};
+use self::circuit_breaker::{Permit, Resource};
 use self::cluster::Cluster;
 use self::endpoint::Endpoint;
 use self::endpoints::Endpoints;
@@ -44,7 +47,7 @@ use crate::telemetry::metrics::{Metrics, Overflow};
 
 /// A retry under way, until this is dropped.
 #[derive(Debug)]
-pub struct Retrying(#[expect(dead_code, reason = "held")] Taken);
+pub struct Retrying(#[expect(dead_code, reason = "held")] Permit);
 
 /// One worker's way to an upstream.
 #[derive(Debug)]
@@ -121,7 +124,7 @@ impl Upstream {
         if let Some(scarcity) = &self.scarcity {
             scarcity.set(self.cluster.breaker.is_scarce());
         }
-        if self.cluster.breaker.used(Place::Pending) > 0 {
+        if self.cluster.breaker.used(Resource::Pending) > 0 {
             self.endpoints.close_unused();
         }
     }
@@ -131,16 +134,16 @@ impl Upstream {
         self.endpoints.pick(&self.cluster, tried)
     }
 
-    /// A place for a retry, if there is one: so many at once, or a share of the requests under way.
+    /// A permit for a retry, if there is one: so many at once, or a share of the requests in flight.
     pub fn retry(&self) -> Option<Retrying> {
         let Cluster { breaker, .. } = &*self.cluster;
         let budget = u64::from(self.settings().retries.budget);
-        let share = u64::from(breaker.used(Place::Request)).saturating_mul(budget) / 100;
-        let place = breaker.take_retry(u32::try_from(share).unwrap_or(u32::MAX));
-        if place.is_none() {
+        let share = u64::from(breaker.used(Resource::Request)).saturating_mul(budget) / 100;
+        let permit = breaker.acquire_retry(u32::try_from(share).unwrap_or(u32::MAX));
+        if permit.is_none() {
             self.cluster.metrics.overflowed(Overflow::Retries);
         }
-        place.map(Retrying)
+        permit.map(Retrying)
     }
 
     /// Whether a request has somewhere else to go than to those at `tried`.

@@ -11,8 +11,8 @@ use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::elastic::signal::Level;
 use crate::limiter::quota::{Ban, Quota};
 use crate::limiter::terms::OnDenied;
-use crate::rules::elsewhere::Remote;
-use crate::rules::rule::{Action, Limiting, OnMissing, Rule, RuleLimit};
+use crate::rules::remote_limit::RemoteLimit;
+use crate::rules::rule::{Action, LimitSource, Limiting, OnMissing, Rule, RuleLimit};
 use crate::rules::tariff::Cost;
 use crate::telemetry::metrics::Decisions;
 use crate::telemetry::rfc3339;
@@ -119,7 +119,8 @@ fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
         let (first, most) = (first.as_secs_f64(), most.as_secs_f64());
         shown.insert("ban".to_owned(), json!({ "seconds": first, "most_seconds": most }));
     }
-    if let Some(Remote { place, domain, on_error, .. }) = limiting.remote.as_deref() {
+    if let LimitSource::Remote(remote) = &limiting.source {
+        let RemoteLimit { place, domain, on_error, .. } = &**remote;
         let scope = json!({ "rls": place, "domain": domain, "on_error": on_error.as_str() });
         shown.insert("scope".to_owned(), scope);
     }

@@ -14,7 +14,6 @@ use crate::rules::RuleIndex;
 use crate::rules::rule::Rule;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::{Elastic, Saves, Scrape, ServerState};
-use crate::telemetry::spans::Counted;
 use crate::tls::pair::Pair;
 
 /// Counting walks the whole table, shard by shard under the locks that requests take: whoever can reach the
@@ -58,7 +57,6 @@ pub(super) fn scrape(state: &State) -> Scrape {
         capacity: state.capacity,
         overflows: state.limiter.overflows(),
         access_log_dropped: state.access_log.as_ref().map_or(0, AccessLog::dropped),
-        spans: state.tracer.as_ref().map_or_else(Counted::default, |tracer| tracer.counted()),
         saves: state.process.state_file().map(|file| Saves {
             saved: file.saved,
             failed: file.failed,

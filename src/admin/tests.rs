@@ -18,7 +18,8 @@ use crate::limiter::reservation::Charging;
 use crate::limiter::{Check, Settings as LimiterSettings};
 use crate::response::refusal::Refusal;
 use crate::rules::RuleIndex;
-use crate::rules::key::{KeyPart, KeyTemplate};
+use crate::rules::attribute::Attribute;
+use crate::rules::key::KeyTemplate;
 use crate::rules::matcher::Matcher;
 use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
 use crate::telemetry::logging::{self, LogFormat};
@@ -34,7 +35,7 @@ fn per_ip() -> Rule {
     let limit = Limit::new(NonZeroU32::new(100).unwrap(), Period::one(Unit::Second));
     let quota = Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(200)).unwrap();
     let limiting = Limiting {
-        key: KeyTemplate([KeyPart::ClientIp].into()),
+        key: KeyTemplate([Attribute::ClientIp].into()),
         on_missing: OnMissing::Skip,
         limits: [quota.into()].into(),
         ..Limiting::default()
@@ -149,7 +150,6 @@ fn state_of(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> State {
         drain: Arc::default(),
         levels: levels(),
         access_log: None,
-        tracer: None,
         started: Timestamp::from_secs(NOW.as_secs() - 71),
         workers: 2,
         hosts: Box::new(["weir.internal".into()]),

@@ -66,7 +66,6 @@ impl AdminPort {
             drain: Arc::clone(&shared.drain),
             levels,
             access_log: shared.access_log.clone(),
-            tracer: shared.tracer.clone(),
             started: shared.clock.now(),
             workers: config.workers.get(),
             hosts: config.admin.hosts.clone(),

@@ -39,13 +39,13 @@ fn total(meminfo: &str) -> Option<u64> {
 
 /// Watches memory for as long as it is polled.
 pub(super) async fn watch(overload: &Overload) {
-    if !overload.minds_memory() {
+    if !overload.limits_memory() {
         return std::future::pending().await;
     }
     loop {
         tokio::time::sleep(LOOK).await;
         let Some(bytes) = resident_memory() else { continue };
-        match overload.note_memory(bytes) {
+        match overload.record_memory(bytes) {
             Some(true) => tracing::warn!(bytes, "memory is short: requests are turned away"),
             Some(false) => tracing::info!(bytes, "memory is no longer short"),
             None => {}

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Error, Running};
-use crate::config::reload::{Outcome, Reload, Reloader};
-use crate::telemetry::metrics::ReloadOutcome;
+use crate::config::reload::{Reload, Reloader};
 
 /// Follows the configuration file on a thread of its own.
 pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> {
@@ -17,11 +16,7 @@ pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> 
         reloader.run(
             || shared.clock.civil_now(),
             |reload| {
-                let outcome = match reload.outcome() {
-                    Outcome::Applied => ReloadOutcome::Applied,
-                    Outcome::Unchanged => ReloadOutcome::Unchanged,
-                    Outcome::Rejected => ReloadOutcome::Rejected,
-                };
+                let outcome = reload.outcome();
                 let generation = match reload {
                     Reload::Applied { config, needs_restart, .. } => {
                         shared.metrics.config_restart_pending(!needs_restart.is_empty());

@@ -11,8 +11,8 @@ use crate::engine::CarryOver;
 use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::quota::Quota;
 use crate::rls::options::Options;
-use crate::rules::elsewhere::Remote;
-use crate::rules::rule::{Action, Limiting, Rule, RuleLimit};
+use crate::rules::remote_limit::RemoteLimit;
+use crate::rules::rule::{Action, LimitSource, Limiting, Rule, RuleLimit};
 
 const KEPT: &str = "counters kept";
 const AFRESH: &str = "counters start afresh";
@@ -89,10 +89,16 @@ fn changes_of_rule(old: &Rule, new: &Rule, keeps: bool, parts: &mut Vec<String>)
     }
     match (&old.action, &new.action) {
         (Action::Limit(old), Action::Limit(new)) => changes_of_limits(old, new, keeps, parts),
-        (Action::Limit(_), _) => parts.push(format!("limit → {}; {DROPPED}", summary(new))),
-        (_, Action::Limit(_)) => parts.push(format!("{} → {}", action(&old.action), summary(new))),
-        (old, new) if action(old) != action(new) => parts.push(format!("{} → {}", action(old), action(new))),
-        _ => {}
+        (Action::Limit(_), Action::Allow | Action::Deny) => {
+            parts.push(format!("limit → {}; {DROPPED}", summary(new)));
+        }
+        (Action::Allow | Action::Deny, Action::Limit(_)) => {
+            parts.push(format!("{} → {}", action(&old.action), summary(new)));
+        }
+        (Action::Allow, Action::Allow) | (Action::Deny, Action::Deny) => {}
+        (Action::Allow, Action::Deny) | (Action::Deny, Action::Allow) => {
+            parts.push(format!("{} → {}", action(&old.action), action(&new.action)));
+        }
     }
 }
 
@@ -137,10 +143,11 @@ fn have_same_services(old: &Config, new: &Config) -> bool {
 
 /// Whether the same is asked in both.
 fn are_kept_alike(old: &Limiting, new: &Limiting) -> bool {
-    let asked = |limiting: &Limiting| {
-        limiting.remote.as_ref().map(|remote| Remote { service: 0, ..(**remote).clone() })
-    };
-    asked(old) == asked(new)
+    let of_same_service = |remote: &RemoteLimit| RemoteLimit { service: 0, ..remote.clone() };
+    match (&old.source, &new.source) {
+        (LimitSource::Remote(old), LimitSource::Remote(new)) => of_same_service(old) == of_same_service(new),
+        (old, new) => old == new,
+    }
 }
 
 /// Limits by the rules of the limiter: the same period goes on, and what is left continues in order.
@@ -205,8 +212,12 @@ fn summary(rule: &Rule) -> String {
     let mut limits: Vec<String> =
         limiting.limits.iter().map(|limit| limit.quota.limit().to_string()).collect();
     limits.extend(limiting.in_flight.map(|most| format!("{most} in flight")));
-    let remote = limiting.remote.as_ref();
-    limits.extend(remote.map(|remote| format!("what {} says of {}", remote.place, remote.domain)));
+    match &limiting.source {
+        LimitSource::Local => {}
+        LimitSource::Remote(remote) => {
+            limits.push(format!("what {} says of {}", remote.place, remote.domain))
+        }
+    }
     format!("{} by {}", limits.join(" and "), limiting.key)
 }
 

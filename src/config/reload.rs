@@ -21,7 +21,7 @@ use self::reading::{Found, Reading, Stamps, lines_cut_off, missing_end};
 pub use self::restart::restart_fields;
 use self::restart::without_data;
 use self::status::Shared;
-pub use self::status::{Attempt, Handle, Outcome, Reload, Status};
+pub use self::status::{Attempt, Handle, Reload, Status};
 use super::files::Files;
 use super::{Config, Problem, source, with_files};
 use crate::clock::Stopwatch;

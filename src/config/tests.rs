@@ -239,7 +239,7 @@ fn a_variable_may_become_a_number_or_a_word_as_is_wanted() {
     assert_eq!(&config.policy.rejections[0].body[..], br#"{"wait":7,"literal":"${N}"}"#);
     assert_eq!(config.drain.delay, Duration::from_secs(3));
     assert!(config.access_log.is_none());
-    assert!(format!("{:?}", config.policy.rules[0].matcher.headers).contains("Exact(\"12345\")"));
+    assert!(format!("{:?}", config.policy.rules[0].matcher.conditions).contains("Exact(\"12345\")"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::PolicySpec;
-use crate::limiter::algorithm::Algorithm;
+use crate::limiter::algorithm::Counts;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{self, Limiter, Lineage, MeterSpec};
 use crate::rules::meter_specs;
@@ -34,7 +34,7 @@ impl CarryOver {
 
 /// Whose counters the limits of `specs` are, one for each; `None` for bans, which count nothing.
 fn counting(specs: Vec<MeterSpec>) -> impl Iterator<Item = Option<Lineage>> {
-    specs
-        .into_iter()
-        .map(|MeterSpec { lineage, quota, .. }| (quota.algorithm() != Algorithm::Ban).then_some(lineage))
+    specs.into_iter().map(|MeterSpec { lineage, quota, .. }| {
+        (quota.algorithm().counts() != Counts::Bans).then_some(lineage)
+    })
 }

@@ -6,7 +6,7 @@ use crate::identify;
 use crate::limiter::Meter;
 use crate::response;
 use crate::response::refusal::Refusal;
-use crate::rules::key::KeyPart;
+use crate::rules::attribute::Attribute;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
 use crate::rules::{RuleIndex, RuleSet};
@@ -43,10 +43,7 @@ impl Policy {
 
     /// The headers by which clients are told apart, each once.
     pub fn telling_headers(&self) -> Box<[HeaderName]> {
-        let header = |part: &KeyPart| match part {
-            KeyPart::Header(name) => Some(name.clone()),
-            _ => None,
-        };
+        let header = |attribute: &Attribute| attribute.source().header().cloned();
         let parts = self.rules.rules().iter().flat_map(Rule::identifying);
         let token = self.identify.jwt.iter().filter_map(|verifier| verifier.header().cloned());
         let mut names: Vec<_> = parts.filter_map(header).chain(token).collect();

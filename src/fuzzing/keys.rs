@@ -5,11 +5,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
-use crate::identify::{self, Attributes, cookie, identify, lookup};
+use crate::identify::{self, Attributes, identify};
 use crate::limiter::key::KeyHasher;
 use crate::limiter::timestamp::Timestamp;
-use crate::rules::key::{KeyPart, KeyTemplate};
-use crate::rules::matcher::Route;
+use crate::rules::attribute::Attribute;
+use crate::rules::key::KeyTemplate;
+use crate::rules::pattern::Route;
 
 const FIRST: HeaderName = HeaderName::from_static("x-first");
 const SECOND: HeaderName = HeaderName::from_static("x-second");
@@ -25,16 +26,16 @@ pub fn keys(data: &[u8]) {
     let settings = identify::Settings::default();
     let hasher = KeyHasher::new([3, 4]);
     let parts = [
-        KeyPart::Header(FIRST),
-        KeyPart::Header(SECOND),
-        KeyPart::Cookie("c".into()),
-        KeyPart::Query("q".into()),
-        KeyPart::Path,
+        Attribute::Header(FIRST),
+        Attribute::Header(SECOND),
+        Attribute::Cookie("c".into()),
+        Attribute::Query("q".into()),
+        Attribute::Path,
     ];
     let template = KeyTemplate(parts.into());
     let Some((one, other)) = one.identified(&settings).zip(other.identified(&settings)) else { return };
     let counter = |request: &Attributes<'_>| template.hash(request, Route(""), hasher);
-    let (by_one, by_other) = (values(&one), values(&other));
+    let (by_one, by_other) = (values(&template.0, &one), values(&template.0, &other));
     assert_eq!(counter(&one).is_ok(), by_one.is_some());
     if let (Some(by_one), Some(by_other)) = (by_one, by_other) {
         let same = counter(&one) == counter(&other);
@@ -66,13 +67,6 @@ impl Request {
 }
 
 /// What the rule counts by, one by one.
-fn values(request: &Attributes<'_>) -> Option<[Vec<u8>; 5]> {
-    let header = |name| Some(lookup::header(request.headers, name).ok()??.into_owned());
-    Some([
-        header(&FIRST)?,
-        header(&SECOND)?,
-        cookie::key(request.headers, "c").ok()??.into_owned(),
-        lookup::parameter(request.query?, "q").ok()??.to_vec(),
-        request.path.as_bytes().to_vec(),
-    ])
+fn values(parts: &[Attribute], request: &Attributes<'_>) -> Option<Vec<Vec<u8>>> {
+    parts.iter().map(|part| part.read(request, Route(""), <[u8]>::to_vec).ok()).collect()
 }

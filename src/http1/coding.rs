@@ -1,11 +1,9 @@
 //! How a body goes out, and the bytes around its pieces.
 
 use bytes::Bytes;
-use http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST,
-    MAX_FORWARDS, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING,
-};
 use http::{HeaderMap, HeaderName};
+
+use crate::headers::{may_trail, write_field};
 
 /// The last chunk without trailers.
 pub(super) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
@@ -21,15 +19,6 @@ pub enum Coding {
     Close,
 }
 
-/// Writes a field.
-#[inline]
-pub fn field(name: &HeaderName, value: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(name.as_str().as_bytes());
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
-}
-
 /// Writes the length of a body, in our own digits: `0010` is eight to some.
 pub fn content_length(octets: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(b"content-length: ");
@@ -37,32 +26,13 @@ pub fn content_length(octets: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The trailers that a message announces, those apart that must not stand in one (RFC 9110 section 6.5.1).
-pub fn announced(headers: &HeaderMap) -> Box<[HeaderName]> {
-    let lists = headers.get_all(TRAILER).iter().filter_map(|list| list.to_str().ok());
+/// The trailers that a message announces in these values of its Trailer field, without those that must not be trailers.
+pub fn announced<'a>(lists: impl Iterator<Item = &'a [u8]>) -> Box<[HeaderName]> {
     lists
-        .flat_map(|list| list.split(','))
-        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        .flat_map(|list| list.split(|byte| *byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
         .filter(may_trail)
         .collect()
-}
-
-fn may_trail(name: &HeaderName) -> bool {
-    !matches!(
-        *name,
-        AUTHORIZATION
-            | CACHE_CONTROL
-            | CONTENT_ENCODING
-            | CONTENT_LENGTH
-            | CONTENT_RANGE
-            | CONTENT_TYPE
-            | HOST
-            | MAX_FORWARDS
-            | SET_COOKIE
-            | TRAILER
-            | TRANSFER_ENCODING
-            | TE
-    )
 }
 
 /// What stands before a chunk's data.
@@ -78,7 +48,7 @@ pub(super) fn chunk_size(data: &Bytes, out: &mut Vec<u8>) {
 pub(super) fn trailers(fields: &HeaderMap, announced: &[HeaderName], out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in fields.iter().filter(|(name, _)| announced.contains(name)) {
-        field(name, value.as_bytes(), out);
+        write_field(name.as_str().as_bytes(), value.as_bytes(), out);
     }
     out.extend_from_slice(b"\r\n");
 }

@@ -80,8 +80,8 @@ pub fn may_end(read: &[u8], looked: usize) -> bool {
 }
 
 /// Whether a comma-separated value has this option, in any case.
-pub fn lists(value: &HeaderValue, option: &str) -> bool {
-    let mut options = value.as_bytes().split(|byte| *byte == b',');
+pub fn lists(value: &[u8], option: &str) -> bool {
+    let mut options = value.split(|byte| *byte == b',');
     options.any(|listed| listed.trim_ascii().eq_ignore_ascii_case(option.as_bytes()))
 }
 

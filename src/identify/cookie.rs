@@ -2,9 +2,9 @@
 //!
 //! RFC 6265 gives a cookie's value no encoding, and servers decode it in their own ways: PHP, Express, Rack and ASP.NET take off
 //! percent-encoding, Rack reads `+` as a space, Express, Go and Java take off quotes, Python's `http.cookies` (Django, Flask) takes
-//! off quotes and octal escapes. Names are decoded too: by Rack, PHP and ASP.NET in older versions. A client could otherwise
-//! spell its session in a new way for each request, and have a fresh limit each time. Where servers differ, two values that
-//! only differ by what one of them takes off count as one.
+//! off quotes and octal escapes, Django, Flask and older Express white space of Unicode at the ends. Names are decoded too: by
+//! Rack, PHP and ASP.NET in older versions. A client could otherwise spell its session in a new way for each request, and have
+//! a fresh limit each time. Where servers differ, two values that only differ by what one of them takes off count as one.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,8 @@ use super::lookup::Ambiguity;
 /// only to be compared with others of its kind.
 ///
 /// # Errors
-/// [`Ambiguity::Repeated`] if there are several values, [`Ambiguity::Quoted`] if one is not to be read.
+/// [`Ambiguity::Repeated`] if there are several values, [`Ambiguity::Quoted`] or
+/// [`Ambiguity::Spaced`] if servers differ about where one ends.
 pub fn key<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, [u8]>>, Ambiguity> {
     only(headers, name, |value| {
         if !value.iter().any(|byte| matches!(byte, b'%' | b'"' | b'\\' | b'+')) {
@@ -39,7 +40,8 @@ pub fn key<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, [u8]
 /// The value as most servers read it, over all lines: without quotes, their escapes, and percent-encoding.
 ///
 /// # Errors
-/// [`Ambiguity::Repeated`] if there are several values, [`Ambiguity::Quoted`] if one is not to be read.
+/// [`Ambiguity::Repeated`] if there are several values, [`Ambiguity::Quoted`] or
+/// [`Ambiguity::Spaced`] if servers differ about where one ends.
 pub fn decoded<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, [u8]>>, Ambiguity> {
     only(headers, name, |value| {
         if !value.iter().any(|byte| matches!(byte, b'%' | b'"')) {
@@ -60,11 +62,17 @@ fn only<'a>(
     let mut only = None;
     for line in headers.get_all(COOKIE) {
         for pair in line.as_bytes().split(|byte| *byte == b';') {
-            let Some(at) = pair.iter().position(|byte| *byte == b'=') else { continue };
-            if !is_named(pair[..at].trim_ascii(), name.as_bytes()) {
+            let Some((given, value)) = split_pair(pair) else { continue };
+            let is_the_one = |given: &[u8]| is_named(given, name.as_bytes());
+            let is_wanted = is_the_one(given);
+            let hidden_in_name = !is_wanted && behind_space(given).is_some_and(is_the_one);
+            if hidden_in_name || hides_pair(value, |hidden| is_wanted || is_the_one(hidden)) {
+                return Err(Ambiguity::Spaced);
+            }
+            if !is_wanted {
                 continue;
             }
-            let value = read(pair[at + 1..].trim_ascii())?;
+            let value = read(value)?;
             match &only {
                 Some(only) if *only != value => return Err(Ambiguity::Repeated),
                 _ => only = Some(value),
@@ -74,8 +82,58 @@ fn only<'a>(
     Ok(only)
 }
 
+/// The name and the value of a pair.
+fn split_pair(pair: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = pair.iter().position(|byte| *byte == b'=')?;
+    Some((trimmed(&pair[..at]), trimmed(&pair[at + 1..])))
+}
+
+/// Without white space at its ends: also that of Unicode, which Django, Flask and older Express take off. Python decodes the
+/// header as UTF-8, Node as ISO 8859-1.
+fn trimmed(text: &[u8]) -> &[u8] {
+    let text = text.trim_ascii();
+    let is_plain = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii);
+    if is_plain(text.first()) && is_plain(text.last()) {
+        return text;
+    }
+    if let Ok(text) = std::str::from_utf8(text) {
+        return text.trim().as_bytes();
+    }
+    let is_space = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, 0x85 | 0xa0);
+    let start = text.iter().position(|byte| !is_space(byte)).unwrap_or(text.len());
+    let end = text.iter().rposition(|byte| !is_space(byte)).map_or(start, |last| last + 1);
+    &text[start..end]
+}
+
+/// Whether a value has white space in it and behind that a further pair with a name that is `wanted`: for Python's
+/// `http.cookies` it ends a value as a semicolon does.
+fn hides_pair(value: &[u8], wanted: impl Fn(&[u8]) -> bool) -> bool {
+    if !value.iter().any(|byte| is_space(*byte)) || is_one_string(value) {
+        return false;
+    }
+    let Some(last) = value.iter().rposition(|byte| *byte == b'=') else { return false };
+    value[..last].split(|byte| *byte == b'=').filter_map(behind_space).any(wanted)
+}
+
+/// The last word, if there is another one or a space before it.
+fn behind_space(text: &[u8]) -> Option<&[u8]> {
+    let text = text.trim_ascii_end();
+    Some(&text[text.iter().rposition(|byte| is_space(*byte))? + 1..])
+}
+
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+/// Whether all of it is in one pair of quotes.
+fn is_one_string(value: &[u8]) -> bool {
+    let inner = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
+    inner.is_some_and(|inner| !inner.contains(&b'"'))
+}
+
 /// Whether a server may find the cookie `name` under the name that is `given`: percent-encoded, in another case (ASP.NET looks
-/// for names without regard to it), or with what PHP makes an underscore.
+/// for names without regard to it), or as PHP reads it, which makes some characters an underscore, skips spaces in front and
+/// ends a name at a zero byte.
 fn is_named(given: &[u8], name: &[u8]) -> bool {
     if given == name {
         return true;
@@ -87,9 +145,9 @@ fn is_named(given: &[u8], name: &[u8]) -> bool {
     let is_same = |(given, wanted): (u8, &u8)| {
         given.eq_ignore_ascii_case(wanted) || (*wanted == b'_' && matches!(given, b'.' | b' ' | b'+' | b'['))
     };
-    let mut given = percent_decode(given);
+    let mut given = percent_decode(given).skip_while(|byte| matches!(byte, b' ' | b'+'));
     name.iter().all(|wanted| given.next().is_some_and(|given| is_same((given, wanted))))
-        && given.next().is_none()
+        && given.next().is_none_or(|byte| byte == 0)
 }
 
 /// A quoted value without its quotes and escapes.

@@ -122,12 +122,12 @@ impl Verifier {
             Judgement::Foreign => Ok(None),
             Judgement::Unreadable => Err(Ambiguity::Unreadable),
             Judgement::Refused => {
-                self.cache.refuse(fingerprint);
+                self.cache.reject(fingerprint);
                 Ok(None)
             }
             Judgement::Accepted(known) => {
                 let claims = known.at(now);
-                self.cache.keep(fingerprint, known, now);
+                self.cache.accept(fingerprint, known);
                 Ok(claims)
             }
         }

@@ -23,6 +23,9 @@ pub enum Ambiguity {
     /// A cookie opens a quote and does not close it: servers differ about where its value ends.
     #[error("open quote in a cookie")]
     Quoted,
+    /// A cookie's value has white space and a further pair behind it: for some servers that is another cookie.
+    #[error("white space and a pair in the value of a cookie")]
+    Spaced,
     /// There is a token that others might read, but not without guessing.
     #[error("unreadable token")]
     Unreadable,

@@ -10,10 +10,12 @@ pub mod history;
 pub(super) mod ban;
 pub(super) mod saved;
 
+mod bucket;
 mod fixed_window;
 mod gcra;
 mod in_flight;
 mod leaky_bucket;
+mod lookback;
 mod lump;
 mod refill_bucket;
 mod sliding_log;
@@ -59,6 +61,17 @@ pub enum Algorithm {
     /// Until when a key is refused everything. Not by name: `on_limit.ban` asks for it.
     #[serde(skip)]
     Ban,
+}
+
+/// What a counter counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counts {
+    /// Units per time.
+    Rate,
+    /// Requests in flight.
+    InFlight,
+    /// Bans in a row.
+    Bans,
 }
 
 impl Algorithm {
@@ -108,12 +121,43 @@ impl Algorithm {
 
     /// Whether it knows for sure when there will be room, so that requests can be told to come then.
     pub const fn can_delay(self) -> bool {
-        matches!(self, Self::Gcra | Self::TokenBucket | Self::RefillBucket | Self::LeakyBucket)
+        match self {
+            Self::Gcra | Self::TokenBucket | Self::RefillBucket | Self::LeakyBucket => true,
+            Self::FixedWindow | Self::SlidingWindow | Self::SlidingLog | Self::InFlight | Self::Ban => false,
+        }
     }
 
-    /// Whether its counters mean anything to another process: what is under way ends with this one.
-    pub const fn outlives_process(self) -> bool {
-        !matches!(self, Self::InFlight)
+    /// Whether units come back one by one while the period runs, so that more than the limit may pass in it.
+    pub const fn gives_back_one_by_one(self) -> bool {
+        match self {
+            Self::Gcra | Self::TokenBucket | Self::LeakyBucket => true,
+            Self::RefillBucket
+            | Self::FixedWindow
+            | Self::SlidingWindow
+            | Self::SlidingLog
+            | Self::InFlight
+            | Self::Ban => false,
+        }
+    }
+
+    /// What its counters count.
+    pub const fn counts(self) -> Counts {
+        match self {
+            Self::Gcra
+            | Self::TokenBucket
+            | Self::RefillBucket
+            | Self::LeakyBucket
+            | Self::FixedWindow
+            | Self::SlidingWindow
+            | Self::SlidingLog => Counts::Rate,
+            Self::InFlight => Counts::InFlight,
+            Self::Ban => Counts::Bans,
+        }
+    }
+
+    /// Whether its counters mean anything to another process: what is in flight ends with this one.
+    pub fn outlives_process(self) -> bool {
+        self.counts() != Counts::InFlight
     }
 }
 
@@ -213,10 +257,10 @@ pub fn evaluate<'a>(
         Counter::Short(state) => Some(state),
         Counter::Long(history) => return history.evaluate(quota, cost, now),
     };
-    match quota.algorithm() {
-        Algorithm::Gcra => gcra::evaluate(state, quota, cost, now),
-        _ => evaluate_other(state, quota, cost, now),
+    if quota.algorithm() == Algorithm::Gcra {
+        return gcra::evaluate(state, quota, cost, now);
     }
+    evaluate_other(state, quota, cost, now)
 }
 
 #[inline(never)]
@@ -330,7 +374,14 @@ pub(super) fn until_owed(
 pub(super) fn rounding(quota: &Quota) -> Duration {
     match quota.algorithm() {
         Algorithm::TokenBucket => token_bucket::rounding(quota),
-        _ => Duration::ZERO,
+        Algorithm::Gcra
+        | Algorithm::RefillBucket
+        | Algorithm::LeakyBucket
+        | Algorithm::FixedWindow
+        | Algorithm::SlidingWindow
+        | Algorithm::SlidingLog
+        | Algorithm::InFlight
+        | Algorithm::Ban => Duration::ZERO,
     }
 }
 
@@ -346,7 +397,12 @@ fn is_in_debt(state: State, quota: &Quota, now: Timestamp) -> bool {
         Algorithm::FixedWindow => fixed_window::is_in_debt(state, quota, now),
         Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::is_in_debt(state, quota, now),
         Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::is_in_debt(state, quota, now),
-        _ => usage(Some(state), quota, now).used > quota.capacity(),
+        Algorithm::Gcra
+        | Algorithm::TokenBucket
+        | Algorithm::RefillBucket
+        | Algorithm::LeakyBucket
+        | Algorithm::InFlight
+        | Algorithm::Ban => usage(Some(state), quota, now).used > quota.capacity(),
     }
 }
 
@@ -356,7 +412,12 @@ fn lapsing(state: State, quota: &Quota, now: Timestamp) -> State {
         Algorithm::FixedWindow => fixed_window::lapsing(state, quota, now),
         Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::lapsing(state, quota, now),
         Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::lapsing(state, quota, now),
-        _ => state,
+        Algorithm::Gcra
+        | Algorithm::TokenBucket
+        | Algorithm::RefillBucket
+        | Algorithm::LeakyBucket
+        | Algorithm::InFlight
+        | Algorithm::Ban => state,
     }
 }
 

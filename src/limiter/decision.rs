@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::algorithm::{self, Algorithm, Outcome, State, Usage};
+use super::algorithm::{self, Counts, Outcome, State, Usage};
 use super::quota::Quota;
 use super::timestamp::Timestamp;
 
@@ -51,7 +51,7 @@ impl Verdict {
     pub fn until_more(&self, price: NonZeroU32, now: Timestamp) -> Option<Duration> {
         let (quota, state) = self.counter.as_ref()?;
         let usage = algorithm::usage(*state, quota, now);
-        if usage.used == 0 || matches!(quota.algorithm(), Algorithm::InFlight | Algorithm::Ban) {
+        if usage.used == 0 || quota.algorithm().counts() != Counts::Rate {
             return None;
         }
         if self.more > 0 {

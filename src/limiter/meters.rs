@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use super::algorithm::Algorithm;
 use super::algorithm::conversion::OnChange;
 use super::key::{KeyHash, KeyHasher};
 use super::quota::Quota;
@@ -189,7 +188,8 @@ impl Meters {
         let period = quota.limit().period == spec.quota.limit().period;
         // What went before that is only still there for requests under way.
         let recent = known.generation + 1 == self.generation;
-        kind(quota) == kind(&spec.quota) && if same_period { period } else { recent }
+        quota.algorithm().counts() == spec.quota.algorithm().counts()
+            && if same_period { period } else { recent }
     }
 
     fn add(&mut self, (rule, key): &(Box<str>, Box<str>), serial: u16, hasher: KeyHasher) -> Known {
@@ -203,22 +203,6 @@ impl Meters {
             serial,
             generation: self.generation,
         }
-    }
-}
-
-/// What a counter counts.
-#[derive(PartialEq, Eq)]
-enum Kind {
-    Rate,
-    Permits,
-    Ban,
-}
-
-fn kind(quota: &Quota) -> Kind {
-    match quota.algorithm() {
-        Algorithm::InFlight => Kind::Permits,
-        Algorithm::Ban => Kind::Ban,
-        _ => Kind::Rate,
     }
 }
 
@@ -238,6 +222,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
+    use crate::limiter::algorithm::Algorithm;
     use crate::limiter::quota::{Limit, Period, Unit};
 
     fn specs(limits: &[(u32, Unit)]) -> Vec<MeterSpec> {

@@ -8,20 +8,19 @@
 //! quota, which counts in shares of one. What people wrote is always in requests.
 
 mod parts;
+mod period;
 
-use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use self::period::DAY;
+pub use self::period::{Limit, Period, Unit};
 use super::algorithm::{self, Algorithm};
 use super::elastic::{Prices, Stretch};
 use super::percent::Percent;
 use super::timestamp::saturating_nanos;
 use super::zone::Zone;
-
-const SECOND: u64 = 1_000_000_000;
-const DAY: u64 = 86_400 * SECOND;
 
 /// A quota whose burst needs longer than this to refill is refused: it is surely a slip of the pen, and
 /// the bound keeps every sum of a timestamp and a tolerance far from the end of time.
@@ -32,139 +31,6 @@ pub const MOST_LOGGED: u32 = 10_000;
 
 /// How many sub-windows a sliding window may have.
 pub const PRECISIONS: RangeInclusive<u8> = 2..=60;
-
-/// The units in which people write limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unit {
-    /// 10⁻³ s.
-    Millisecond,
-    /// 1 s.
-    Second,
-    /// 60 s.
-    Minute,
-    /// 3600 s.
-    Hour,
-    /// 24 h; a calendar day for fixed windows.
-    Day,
-    /// 7 days; a week from Monday for fixed windows.
-    Week,
-    /// 30 days; a calendar month for fixed windows.
-    Month,
-    /// 365 days; a calendar year for fixed windows.
-    Year,
-}
-
-impl Unit {
-    /// Every unit, shortest first.
-    pub const ALL: [Self; 8] = [
-        Self::Millisecond,
-        Self::Second,
-        Self::Minute,
-        Self::Hour,
-        Self::Day,
-        Self::Week,
-        Self::Month,
-        Self::Year,
-    ];
-
-    /// The unit's nominal length in nanoseconds.
-    pub const fn nanos(self) -> u64 {
-        match self {
-            Self::Millisecond => SECOND / 1000,
-            Self::Second => SECOND,
-            Self::Minute => 60 * SECOND,
-            Self::Hour => 3600 * SECOND,
-            Self::Day => DAY,
-            Self::Week => 7 * DAY,
-            Self::Month => 30 * DAY,
-            Self::Year => 365 * DAY,
-        }
-    }
-
-    /// The short name, as configuration has it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Millisecond => "ms",
-            Self::Second => "s",
-            Self::Minute => "min",
-            Self::Hour => "h",
-            Self::Day => "d",
-            Self::Week => "w",
-            Self::Month => "month",
-            Self::Year => "year",
-        }
-    }
-}
-
-/// A whole number of units, e.g. thirty seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Period {
-    count: NonZeroU32,
-    unit: Unit,
-}
-
-impl Period {
-    /// `count` times `unit`.
-    pub const fn new(count: NonZeroU32, unit: Unit) -> Self {
-        Self { count, unit }
-    }
-
-    /// One `unit`.
-    pub const fn one(unit: Unit) -> Self {
-        Self { count: NonZeroU32::MIN, unit }
-    }
-
-    /// How many units.
-    pub const fn count(self) -> NonZeroU32 {
-        self.count
-    }
-
-    /// Which unit.
-    pub const fn unit(self) -> Unit {
-        self.unit
-    }
-
-    /// Nominal length in nanoseconds (a month has 30 days, a year 365), saturating.
-    pub const fn nanos(self) -> u64 {
-        self.unit.nanos().saturating_mul(self.count.get() as u64)
-    }
-
-    /// Nominal length.
-    pub const fn duration(self) -> Duration {
-        Duration::from_nanos(self.nanos())
-    }
-}
-
-impl fmt::Display for Period {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.count.get() > 1 {
-            write!(f, "{}", self.count)?;
-        }
-        f.write_str(self.unit.as_str())
-    }
-}
-
-/// So many per period: `100/s`, `10/30s`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Limit {
-    /// How many units of cost a period admits.
-    pub count: NonZeroU32,
-    /// Over which time.
-    pub period: Period,
-}
-
-impl Limit {
-    /// `count` per `period`.
-    pub const fn new(count: NonZeroU32, period: Period) -> Self {
-        Self { count, period }
-    }
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.count, self.period)
-    }
-}
 
 /// An exact span: `whole` nanoseconds and `part / limit.count` of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -180,8 +46,7 @@ pub(super) struct Span {
 pub struct Quota {
     interval: u64,
     tolerance: u64,
-    /// Windows need no exact spacing: here a fixed one keeps the number of its zone, a sliding one how finely it
-    /// looks.
+    /// Windows need no exact spacing, and keep their [`Params`] here.
     interval_part: u32,
     tolerance_part: u32,
     count: NonZeroU32,
@@ -191,6 +56,17 @@ pub struct Quota {
     shares: NonZeroU16,
     unit: Unit,
     algorithm: Algorithm,
+}
+
+/// What an algorithm goes by beside a limit and a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Params {
+    /// Nothing.
+    None,
+    /// The calendar of this time zone.
+    Calendar(Zone),
+    /// So many sub-windows of its window: 1 unless it is precise.
+    SubWindows(u8),
 }
 
 /// How long a key that was refused is refused everything.
@@ -254,13 +130,13 @@ impl Quota {
                     interval_part: interval.part,
                     tolerance_part: tolerance.part,
                     count: limit.count,
-                    periods: limit.period.count,
+                    periods: limit.period.count(),
                     burst,
                     shares: NonZeroU16::MIN,
-                    unit: limit.period.unit,
+                    unit: limit.period.unit(),
                     algorithm,
                 };
-                Ok(quota.detailed(0))
+                Ok(quota.with(Params::None))
             }
             _ => Err(QuotaError::TooSlow),
         }
@@ -300,27 +176,51 @@ impl Quota {
             false => None,
         };
         let raised = Self::new(self.algorithm, Limit::new(margin.raise(count)?, period), burst).ok()?;
-        Some(raised.detailed(self.interval_part))
+        Some(raised.with(self.params()))
     }
 
     /// The same with its windows at the marks of `zone`; nothing for what is no fixed window.
     pub fn in_zone(self, zone: Zone) -> Option<Self> {
-        (self.algorithm == Algorithm::FixedWindow).then(|| self.detailed(zone.number().into()))
+        matches!(self.params(), Params::Calendar(_)).then(|| self.with(Params::Calendar(zone)))
     }
 
     /// The same looked at in so many sub-windows; nothing for what is no sliding window, or not among
     /// [`PRECISIONS`].
     pub fn with_precision(self, windows: u8) -> Option<Self> {
-        let can = self.algorithm == Algorithm::SlidingWindow && PRECISIONS.contains(&windows);
-        can.then(|| self.detailed(windows.into()))
+        let can = matches!(self.params(), Params::SubWindows(_)) && PRECISIONS.contains(&windows);
+        can.then(|| self.with(Params::SubWindows(windows)))
     }
 
-    /// What a window keeps where spaced requests have their remainders; for others nothing.
-    fn detailed(self, detail: u32) -> Self {
+    /// The same with `params`, which are of its algorithm's kind.
+    fn with(self, params: Params) -> Self {
+        let packed = match params {
+            Params::None => 0,
+            Params::Calendar(zone) => zone.number().into(),
+            Params::SubWindows(windows) => u32::from(windows).saturating_sub(1),
+        };
         if self.algorithm.has_burst() {
             self
         } else {
-            Self { interval_part: detail, tolerance_part: 0, ..self }
+            Self { interval_part: packed, tolerance_part: 0, ..self }
+        }
+    }
+
+    /// What it goes by beside a limit and a burst.
+    pub fn params(&self) -> Params {
+        match self.algorithm {
+            Algorithm::FixedWindow => {
+                Params::Calendar(Zone::of_number(u16::try_from(self.interval_part).unwrap_or(0)))
+            }
+            Algorithm::SlidingWindow => {
+                Params::SubWindows(u8::try_from(self.interval_part).unwrap_or(0).saturating_add(1))
+            }
+            Algorithm::Gcra
+            | Algorithm::TokenBucket
+            | Algorithm::RefillBucket
+            | Algorithm::LeakyBucket
+            | Algorithm::SlidingLog
+            | Algorithm::InFlight
+            | Algorithm::Ban => Params::None,
         }
     }
 
@@ -349,7 +249,7 @@ impl Quota {
             shares: prices.full(),
             ..self
         };
-        Ok((stretched.detailed(self.interval_part), prices))
+        Ok((stretched.with(self.params()), prices))
     }
 
     /// How it is counted.
@@ -388,26 +288,32 @@ impl Quota {
 
     /// By whose calendar a fixed window goes.
     pub fn zone(&self) -> Zone {
-        match self.algorithm {
-            Algorithm::FixedWindow => Zone::of_number(u16::try_from(self.interval_part).unwrap_or(0)),
-            _ => Zone::UTC,
+        match self.params() {
+            Params::Calendar(zone) => zone,
+            Params::None | Params::SubWindows(_) => Zone::UTC,
         }
     }
 
     /// In how many sub-windows a sliding window looks: 1 unless it is precise.
     pub fn precision(&self) -> u8 {
-        match self.algorithm {
-            Algorithm::SlidingWindow => u8::try_from(self.interval_part).unwrap_or(1).max(1),
-            _ => 1,
+        match self.params() {
+            Params::SubWindows(windows) => windows,
+            Params::None | Params::Calendar(_) => 1,
         }
     }
 
     /// Whether it counts by what happened when, and its counters want a history.
     pub const fn looks_back(&self) -> bool {
         match self.algorithm {
-            Algorithm::SlidingWindow => self.interval_part > 1,
+            Algorithm::SlidingWindow => self.interval_part > 0,
             Algorithm::SlidingLog => true,
-            _ => false,
+            Algorithm::Gcra
+            | Algorithm::TokenBucket
+            | Algorithm::RefillBucket
+            | Algorithm::LeakyBucket
+            | Algorithm::FixedWindow
+            | Algorithm::InFlight
+            | Algorithm::Ban => false,
         }
     }
 

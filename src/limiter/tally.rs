@@ -212,10 +212,8 @@ fn spread(meter: &Quota, limit: u32) -> Quota {
 /// A state as `quota` reads it: the fraction of a nanosecond that another limit has left is none of its own.
 fn native(state: Option<State>, quota: &Quota) -> Option<State> {
     let most = quota.limit().count.get() - 1;
-    match quota.algorithm() {
-        Algorithm::Gcra => state.map(|state| State { extra: state.extra.min(most), ..state }),
-        _ => state,
-    }
+    let fitted = |state: State| State { extra: state.extra.min(most), ..state };
+    if quota.algorithm() == Algorithm::Gcra { state.map(fitted) } else { state }
 }
 
 #[cfg(test)]

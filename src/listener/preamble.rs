@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use tokio::io::AsyncReadExt;
 
 use super::proxy_protocol::{Beginning, LONGEST, Version, parse};
-use super::transport::Transport;
 use super::{Accepted, ProxyProtocol};
 use crate::telemetry::metrics::Preamble;
+use crate::transport::Transport;
 
 /// How much is read at once: a header and what usually follows.
 const PIECE: usize = 1024;

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use super::{Accepted, Address, Transport};
+use super::{Accepted, Address};
+use crate::transport::Transport;
 
 /// Connections that may wait for us in the kernel; the system's own cap applies on top.
 const BACKLOG: i32 = 4096;

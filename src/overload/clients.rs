@@ -17,27 +17,27 @@ type Shard = Mutex<HashMap<IpAddr, u32>>;
 /// has gone are taken out.
 #[derive(Debug)]
 pub(super) struct Clients {
-    most: u32,
+    max: u32,
     hasher: RandomState,
     shards: [Shard; SHARDS],
 }
 
 impl Clients {
-    pub(super) fn new(most: NonZeroU32) -> Self {
-        Self { most: most.get(), hasher: RandomState::default(), shards: Default::default() }
+    pub(super) fn new(max: NonZeroU32) -> Self {
+        Self { max: max.get(), hasher: RandomState::default(), shards: Default::default() }
     }
 
     /// Counts one more connection of `client`, unless it has as many as it may.
-    pub(super) fn take(&self, client: IpAddr) -> bool {
+    pub(super) fn acquire(&self, client: IpAddr) -> bool {
         let mut shard = self.shard(client).lock();
         let count = shard.entry(client).or_insert(0);
-        let fits = *count < self.most;
-        *count += u32::from(fits);
-        fits
+        let is_admitted = *count < self.max;
+        *count += u32::from(is_admitted);
+        is_admitted
     }
 
     /// One of them is gone.
-    pub(super) fn give_back(&self, client: IpAddr) {
+    pub(super) fn release(&self, client: IpAddr) {
         let mut shard = self.shard(client).lock();
         if let Entry::Occupied(mut count) = shard.entry(client) {
             *count.get_mut() -= 1;

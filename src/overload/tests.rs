@@ -12,36 +12,36 @@ fn client(number: u32) -> IpAddr {
 
 #[test]
 fn half_of_the_descriptors_are_for_clients_unless_said_otherwise() {
-    assert_eq!(overload(&Settings::default()).most_connections(), 500);
+    assert_eq!(overload(&Settings::default()).max_connections(), 500);
     let settings = Settings { connections: NonZeroUsize::new(7), ..Settings::default() };
-    assert_eq!(overload(&settings).most_connections(), 7);
+    assert_eq!(overload(&settings).max_connections(), 7);
 }
 
 #[test]
-fn a_place_is_free_again_when_it_is_dropped() {
+fn a_permit_is_released_when_it_is_dropped() {
     let settings =
         Settings { connections: NonZeroUsize::new(2), requests: NonZeroUsize::new(1), ..Settings::default() };
     let overload = overload(&settings);
-    let places = [overload.connect(), overload.connect()];
-    assert_eq!(overload.connect().err(), Some(Refusal::Connections));
-    drop(places);
-    assert!(overload.connect().is_ok());
-    let request = overload.begin();
-    assert_eq!(overload.begin().err(), Some(Refusal::Requests));
+    let permits = [overload.acquire_connection(), overload.acquire_connection()];
+    assert_eq!(overload.acquire_connection().err(), Some(LoadShed::Connections));
+    drop(permits);
+    assert!(overload.acquire_connection().is_ok());
+    let request = overload.acquire_request();
+    assert_eq!(overload.acquire_request().err(), Some(LoadShed::Requests));
     drop(request);
-    assert!(overload.begin().is_ok());
+    assert!(overload.acquire_request().is_ok());
 }
 
 #[test]
 fn a_client_that_is_refused_leaves_nothing_behind() {
     let settings = Settings { connections_per_client: NonZeroU32::new(1), ..Settings::default() };
     let overload = overload(&settings);
-    let mut first = overload.connect().unwrap();
-    let mut second = overload.connect().unwrap();
-    assert!(first.claim(client(1)) && !second.claim(client(1)));
+    let mut first = overload.acquire_connection().unwrap();
+    let mut second = overload.acquire_connection().unwrap();
+    assert!(first.count_client(client(1)) && !second.count_client(client(1)));
     drop(second);
-    let mut third = overload.connect().unwrap();
-    assert!(third.claim(client(2)) && third.claim(client(3)), "a connection is one client's");
+    let mut third = overload.acquire_connection().unwrap();
+    assert!(third.count_client(client(2)) && third.count_client(client(3)), "a connection is one client's");
     drop((first, third));
     assert_eq!(overload.clients.as_ref().unwrap().len(), 0);
 }
@@ -63,13 +63,13 @@ fn bounds_hold_exactly_while_many_threads_come_and_go() {
                 for round in 0..2000_u32 {
                     let who = (thread + round) % 4;
                     // Eight threads never meet the bound of all.
-                    let mut place = overload.connect().unwrap();
-                    if place.claim(client(who)) {
+                    let mut permit = overload.acquire_connection().unwrap();
+                    if permit.count_client(client(who)) {
                         let there = inside[who as usize].fetch_add(1, Ordering::SeqCst) + 1;
                         assert!(there <= MOST, "{there} at once");
                         inside[who as usize].fetch_sub(1, Ordering::SeqCst);
                     }
-                    drop(place);
+                    drop(permit);
                 }
             });
         }
@@ -79,12 +79,12 @@ fn bounds_hold_exactly_while_many_threads_come_and_go() {
 }
 
 #[test]
-fn nobody_is_turned_away_below_the_bound() {
+fn nothing_is_shed_below_the_limit() {
     let settings = Settings { connections: NonZeroUsize::new(8), ..Settings::default() };
     let overload = overload(&settings);
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| (0..5000).for_each(|_| drop(overload.connect().unwrap())));
+            scope.spawn(|| (0..5000).for_each(|_| drop(overload.acquire_connection().unwrap())));
         }
     });
 }
@@ -93,16 +93,16 @@ fn nobody_is_turned_away_below_the_bound() {
 fn memory_that_is_short_stays_so_until_some_is_given_back() {
     let settings = Settings { memory: Some(Memory::Share(50)), ..Settings::default() };
     let overload = Overload::new(&settings, 1000, 2_000_000);
-    assert!(overload.minds_memory());
-    assert_eq!(overload.note_memory(999_999), None);
-    assert_eq!(overload.note_memory(1_000_000), Some(true));
-    assert_eq!(overload.begin().err(), Some(Refusal::Memory));
-    assert_eq!(overload.note_memory(960_000), None);
-    assert_eq!(overload.note_memory(940_000), Some(false));
-    assert!(overload.begin().is_ok());
+    assert!(overload.limits_memory());
+    assert_eq!(overload.record_memory(999_999), None);
+    assert_eq!(overload.record_memory(1_000_000), Some(true));
+    assert_eq!(overload.acquire_request().err(), Some(LoadShed::Memory));
+    assert_eq!(overload.record_memory(960_000), None);
+    assert_eq!(overload.record_memory(940_000), Some(false));
+    assert!(overload.acquire_request().is_ok());
 }
 
 #[test]
 fn where_nothing_is_set_no_request_is_counted() {
-    assert!(matches!(overload(&Settings::default()).begin(), Ok(None)));
+    assert!(matches!(overload(&Settings::default()).acquire_request(), Ok(None)));
 }

@@ -9,39 +9,40 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version, request};
+use http::{HeaderName, HeaderValue, Method, StatusCode, request};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 
 use super::View;
-use super::asking::{self, Recalled};
 use super::body::{Incoming, RequestBody, ResponseBody};
+use super::decide::CachedFallbacks;
+use super::ending;
 use super::exchange::{Exchange, Flag};
 use super::forward::Failure;
 use super::grpc;
 use super::headers::envoy::SERVICE_TIME;
 use super::headers::{self, Expectation, Unacceptable};
-use super::limits::Limits;
-use super::reply::Reply;
-use super::settle;
 use super::stream::MOST_DISCARDED;
-use crate::http1::lines::Lines;
+use super::timeouts::UploadTimer;
+use crate::headers::{Headers, Response};
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::timestamp::saturating_millis;
-use crate::overload;
+use crate::limits::{Limits, Reason, Rejected};
+use crate::overload::LoadShed;
 use crate::response::fallback::Kept;
-use crate::rules::RuleIndex;
 use crate::rules::selection::Denial;
+use crate::rules::tariff::Ending;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
 
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const X_ENVOY_OVERLOADED: HeaderName = HeaderName::from_static("x-envoy-overloaded");
-/// How many fields an answer gets from us, at the most.
-const ADDED: usize = 6;
 /// How long the rest of a refused request is read.
 const DISCARD_TIME: Duration = Duration::from_secs(1);
+
+/// A response on its way to the client.
+pub(super) type Reply = Response<ResponseBody>;
 
 /// A request as far as a refusal has not read it.
 #[derive(Debug)]
@@ -57,140 +58,127 @@ impl Unread {
 }
 
 /// A request that we could not pass on without risk; the connection is closed, for we may have misread it.
-pub(super) fn malformed(mut exchange: Box<Exchange>, unacceptable: Unacceptable) -> Response<ResponseBody> {
+pub(super) fn malformed(mut exchange: Box<Exchange>, unacceptable: Unacceptable) -> Reply {
     let (status, text) = match unacceptable {
         Unacceptable::Malformed => (StatusCode::BAD_REQUEST, "bad request\n"),
         Unacceptable::Method => (StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n"),
         Unacceptable::Coding => (StatusCode::NOT_IMPLEMENTED, "transfer coding not implemented\n"),
         Unacceptable::Fields => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too many header fields\n"),
     };
-    exchange.activity().must_linger();
+    exchange.timer().must_linger();
     exchange.answers(status, Flag::DownstreamProtocol);
     let close = exchange.is_alone();
     closing_if(close, ours(exchange, status, text))
 }
 
-/// A request that comes when there is too much of something already. Where that is memory, its connection goes, too.
-pub(super) fn overloaded(
-    mut exchange: Box<Exchange>,
-    refusal: overload::Refusal,
-    unread: Unread,
-) -> Response<ResponseBody> {
-    exchange.note_turned_away(refusal);
+/// A request that is shed. Where memory is short its connection is closed, too.
+pub(super) fn overloaded(mut exchange: Box<Exchange>, by: LoadShed, unread: Unread) -> Reply {
+    exchange.record_shed(by);
     let (status, body) = (StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"overloaded\n"));
     exchange.answers(status, Flag::Overloaded);
-    let close = refusal == overload::Refusal::Memory && exchange.is_alone();
-    let headers = HeaderMap::from_iter([
-        (CONTENT_TYPE, PLAIN_TEXT),
-        (X_ENVOY_OVERLOADED, HeaderValue::from_static("true")),
-    ]);
-    closing_if(close, refused(exchange, (status, &body), headers, unread))
+    let close = by == LoadShed::Memory && exchange.is_alone();
+    let mut reply = refused(exchange, (status, &body), plain_text(), unread);
+    reply.headers.set(X_ENVOY_OVERLOADED, &HeaderValue::from_static("true"));
+    closing_if(close, reply)
 }
 
 /// A request that a rule refuses without asking limits.
-pub(super) fn denied(
-    mut exchange: Box<Exchange>,
-    view: &View,
-    denial: Denial,
-    unread: Unread,
-) -> Response<ResponseBody> {
+pub(super) fn denied(mut exchange: Box<Exchange>, view: &View, denial: Denial, unread: Unread) -> Reply {
     match denial {
         Denial::Forbidden => {
             let refusal = &view.policy.denied;
             exchange.answers(refusal.status, Flag::Denied);
-            refused(exchange, (refusal.status, &refusal.body), refusal.headers.clone(), unread)
+            refused(exchange, (refusal.status, &refusal.body), refusal.headers.clone().into(), unread)
         }
         Denial::Ambiguous(ambiguity) => ambiguous(exchange, ambiguity, unread),
     }
 }
 
-/// A request that the limit at position `by` rejects. Its response is what is `kept` of an earlier one, the rule's degraded
+/// A request that a limit rejects. Its response is what is `kept` of an earlier one, the rule's degraded
 /// response or its rejection. The memory of its `head` is used again.
 pub(super) fn limited(
     exchange: Box<Exchange>,
     view: &View,
-    (limits, by, retry_after): (&Limits, usize, Duration),
+    rejected: &Rejected<'_>,
     (kept, head): (Option<Arc<Kept>>, request::Parts),
     unread: Unread,
 ) -> Reply {
-    let rule = limits.rule(by);
-    let refusal = view.refusal(rule);
+    let refusal = view.limits.rejection(rejected.rule);
     if kept.is_some() || refusal.degraded.is_some() {
-        let stand_in = (limits, rule, retry_after);
-        return stand_in_for(exchange, view, stand_in, (kept, &head.method), unread);
+        return stand_in_for(exchange, view, rejected, (kept, &head.method), unread);
     }
     if exchange.is_alone()
-        && let Some(ours) = limits.refusal_lines(view, by, retry_after)
+        && let Some(raw) = rejected.raw_headers(&view.limits)
     {
-        let mut spare = head.headers;
-        spare.clear();
-        let plain = limited_with(exchange, (refusal.status, &refusal.body), spare, unread);
-        return Reply::with(plain, ours);
+        let headers = Headers::raw_with_spare(raw, head.headers);
+        return limited_with(exchange, (refusal.status, &refusal.body), headers, unread);
     }
-    let headers = limits.refusal_headers(view, by, retry_after);
-    limited_with(exchange, (refusal.status, &refusal.body), headers, unread).into()
+    let headers = rejected.headers(&view.limits);
+    limited_with(exchange, (refusal.status, &refusal.body), headers, unread)
 }
 
 /// A request that `rule` rejects, which has a degraded response for some requests.
 fn stand_in_for(
     exchange: Box<Exchange>,
     view: &View,
-    (limits, rule, retry_after): (&Limits, RuleIndex, Duration),
+    rejected: &Rejected<'_>,
     (kept, method): (Option<Arc<Kept>>, &Method),
     unread: Unread,
 ) -> Reply {
-    let refusal = view.refusal(rule);
+    let refusal = view.limits.rejection(rejected.rule);
     if let Some(kept) = kept {
-        let mut headers = limits.told_headers(view, &refusal.headers, retry_after);
-        kept.extend(&mut headers, limits.at());
-        return limited_with(exchange, (StatusCode::OK, kept.body()), headers, unread).into();
+        let mut headers = rejected.headers_with(&view.limits, &refusal.headers);
+        kept.extend(headers.map_mut(), rejected.limits.at());
+        return limited_with(exchange, (StatusCode::OK, kept.body()), headers, unread);
     }
     let (status, body, headers) = match refusal.degraded(method) {
         Some(degraded) => (degraded.status, &degraded.body, &degraded.headers),
         None => (refusal.status, &refusal.body, &refusal.headers),
     };
-    let headers = limits.told_headers(view, headers, retry_after);
-    limited_with(exchange, (status, body), headers, unread).into()
+    let headers = rejected.headers_with(&view.limits, headers);
+    limited_with(exchange, (status, body), headers, unread)
 }
 
-/// A request that does not go on for what another rate limit service says, or does not say.
-pub(super) fn refused_elsewhere(
+/// A request that does not go on for what another rate limit service says, or for want of a response.
+pub(super) fn rejected_remotely(
     exchange: Box<Exchange>,
     view: &View,
-    (limits, refusal): (&Limits, asking::Refusal),
-    (recalled, method): (Recalled, &Method),
+    rejected: &Rejected<'_>,
+    (fallbacks, method): (CachedFallbacks, &Method),
     unread: Unread,
 ) -> Reply {
-    let (rule, retry_after, body) = match refusal {
-        asking::Refusal::Otherwise { by, retry_after } => (limits.rule(by), retry_after, Bytes::new()),
-        asking::Refusal::Told { by, retry_after, body } => (by, retry_after, body),
-        asking::Refusal::Undecided { .. } => return undecided(exchange, unread).into(),
+    let body = match &rejected.reason {
+        Reason::Limit => None,
+        Reason::Remote(body) => Some(body).filter(|body| !body.is_empty()),
+        Reason::Unanswered => return undecided(exchange, unread),
     };
-    let kept = recalled.take(rule);
-    let refusal = view.refusal(rule);
-    if body.is_empty() || kept.is_some() || refusal.degraded(method).is_some() {
-        return stand_in_for(exchange, view, (limits, rule, retry_after), (kept, method), unread);
+    let kept = fallbacks.take(rejected.rule);
+    let refusal = view.limits.rejection(rejected.rule);
+    match body.filter(|_| kept.is_none() && refusal.degraded(method).is_none()) {
+        None => stand_in_for(exchange, view, rejected, (kept, method), unread),
+        Some(body) => {
+            let mut headers = rejected.headers_with(&view.limits, &refusal.headers);
+            rejected.write_content_type(&mut headers);
+            limited_with(exchange, (refusal.status, body), headers, unread)
+        }
     }
-    let mut headers = limits.told_headers(view, &refusal.headers, retry_after);
-    limits.write_type(&mut headers);
-    limited_with(exchange, (refusal.status, &body), headers, unread).into()
 }
 
 fn limited_with(
     mut exchange: Box<Exchange>,
     (status, body): (StatusCode, &Bytes),
-    headers: HeaderMap,
+    headers: Headers,
     unread: Unread,
-) -> Response<ResponseBody> {
+) -> Reply {
     exchange.answers(status, Flag::RateLimited);
     refused(exchange, (status, body), headers, unread)
 }
 
 /// A request of which nobody knows whether it may pass, and whose rule then refuses it.
-fn undecided(mut exchange: Box<Exchange>, unread: Unread) -> Response<ResponseBody> {
+fn undecided(mut exchange: Box<Exchange>, unread: Unread) -> Reply {
     let (status, body) = (StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"service unavailable\n"));
     exchange.answers(status, Flag::RateLimitServiceError);
-    refused(exchange, (status, &body), HeaderMap::from_iter([(CONTENT_TYPE, PLAIN_TEXT)]), unread)
+    refused(exchange, (status, &body), plain_text(), unread)
 }
 
 /// The upstream's answer, or ours in its place.
@@ -200,36 +188,27 @@ pub(super) fn upstream(
     limits: &mut Limits,
     answered: Result<Response<Answer<RequestBody>>, Failure>,
 ) -> Reply {
-    let (took, apart) = (exchange.upstream_took(), exchange.is_alone());
-    let mut ours = Lines::default();
-    let response = match answered {
-        Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+    let took = exchange.upstream_took();
+    let mut reply = match answered {
+        Ok(response) if response.status == StatusCode::SWITCHING_PROTOCOLS => {
             switching(exchange, limits, response)
         }
-        Ok(response) => {
-            let (mut head, mut body) = response.into_parts();
-            ours = body.take_fields();
-            exchange.settle(&settle::ending_by(head.status, &head.headers), limits);
-            headers::prepare_response(&mut head.headers);
-            exchange.note_answer(head.status, &head.headers);
-            if !apart {
-                head.headers.reserve(ADDED);
-            }
-            head.version = Version::HTTP_11;
-            head.extensions.clear();
+        Ok(Response { status, mut headers, body }) => {
+            exchange.settle(&Ending::Answered { status, headers: &headers }, limits);
+            headers::prepare_response(&mut headers);
+            exchange.note_answer(status, &mut headers);
             upstream.inspect(|upstream| upstream.note_success());
             if !exchange.request_is_whole() {
                 // An early answer: if the rest of the request is never read, the answer must not be lost.
-                exchange.activity().must_linger();
+                exchange.timer().must_linger();
             }
-            exchange.answers(head.status, Flag::None);
+            exchange.answers(status, Flag::None);
             let close = exchange.is_last();
-            closing_if(close, Response::from_parts(head, ResponseBody::upstream(body, exchange)))
+            closing_if(close, Response { status, headers, body: ResponseBody::upstream(body, exchange) })
         }
-        Err(failure) => return Reply::new(failed(exchange, upstream, limits, &failure), apart),
+        Err(failure) => return failed(exchange, upstream, limits, &failure),
     };
-    let mut reply = Reply { response, ours, apart };
-    reply.fields(|name| name == SERVICE_TIME).set_number(SERVICE_TIME, saturating_millis(took));
+    reply.headers.set_number(SERVICE_TIME, saturating_millis(took));
     reply
 }
 
@@ -237,22 +216,20 @@ pub(super) fn upstream(
 fn switching(
     mut exchange: Box<Exchange>,
     limits: &mut Limits,
-    response: Response<Answer<RequestBody>>,
-) -> Response<ResponseBody> {
-    let (mut head, answer) = response.into_parts();
-    exchange.settle(&settle::ending_by(head.status, &head.headers), limits);
+    Response { mut status, mut headers, body }: Response<Answer<RequestBody>>,
+) -> Reply {
+    exchange.settle(&Ending::Answered { status, headers: &headers }, limits);
     if exchange.insists() {
-        head.status = StatusCode::OK;
-        headers::connect::prepare_answer(&mut head.headers);
+        status = StatusCode::OK;
+        headers::connect::prepare_answer(&mut headers);
     } else {
-        headers::prepare_switch(&mut head.headers);
+        headers::prepare_switch(&mut headers);
     }
-    exchange.answers(head.status, Flag::None);
-    if let Some(tunnel) = answer.into_tunnel() {
+    exchange.answers(status, Flag::None);
+    if let Some(tunnel) = body.into_tunnel() {
         exchange.switch(tunnel);
     }
-    head.version = Version::HTTP_11;
-    Response::from_parts(head, ResponseBody::none())
+    Response { status, headers, body: ResponseBody::none() }
 }
 
 /// Whose fault it was decides what the client is told; nothing of our insides is.
@@ -261,7 +238,7 @@ fn failed(
     upstream: Option<&Upstream>,
     limits: &mut Limits,
     failure: &Failure,
-) -> Response<ResponseBody> {
+) -> Reply {
     let (status, flag, text) = match failure {
         Failure::NoRoute => (StatusCode::NOT_FOUND, Flag::NoRoute, "not found\n"),
         Failure::NoProtocol => {
@@ -295,23 +272,23 @@ fn failed(
         Failure::Stalled => (StatusCode::REQUEST_TIMEOUT, Flag::IdleTimeout, "request timed out\n"),
         Failure::BrokenRequest => (StatusCode::BAD_REQUEST, Flag::DownstreamProtocol, "bad request\n"),
     };
-    exchange.settle(&settle::ending_of(failure, status), limits);
+    exchange.settle(&ending::of_failure(failure, status), limits);
     exchange.answers(status, flag);
-    exchange.activity().answered();
+    exchange.timer().response_started();
     let whole = exchange.request_is_whole();
     if !whole {
-        exchange.activity().must_linger();
+        exchange.timer().must_linger();
     }
     let close = exchange.is_last() || (exchange.is_alone() && !whole);
-    let mut response = ours(exchange, status, text);
+    let mut reply = ours(exchange, status, text);
     if flag == Flag::UpstreamOverflow {
-        response.headers_mut().insert(X_ENVOY_OVERLOADED, HeaderValue::from_static("true"));
+        reply.headers.set(X_ENVOY_OVERLOADED, &HeaderValue::from_static("true"));
     }
-    closing_if(close, response)
+    closing_if(close, reply)
 }
 
 /// The upstream's answer broke off, and the client has seen nothing of it.
-pub(super) fn broken_off(mut exchange: Box<Exchange>) -> Response<ResponseBody> {
+pub(super) fn broken_off(mut exchange: Box<Exchange>) -> Reply {
     let failure = match exchange.request_is_broken() {
         true => Failure::BrokenRequest,
         false => Failure::BrokenOff,
@@ -321,38 +298,32 @@ pub(super) fn broken_off(mut exchange: Box<Exchange>) -> Response<ResponseBody> 
 }
 
 /// A request that says in more than one way who the client is.
-fn ambiguous(mut exchange: Box<Exchange>, ambiguity: Ambiguity, unread: Unread) -> Response<ResponseBody> {
+fn ambiguous(mut exchange: Box<Exchange>, ambiguity: Ambiguity, unread: Unread) -> Reply {
     let text = match ambiguity {
         Ambiguity::Repeated => {
             "bad request: a header, cookie or query parameter that may be given once has several values\n"
         }
+        Ambiguity::Spaced => "bad request: a cookie's value has a space and another cookie behind it\n",
         Ambiguity::Quoted => "bad request: a cookie opens a quote and does not close it\n",
         Ambiguity::Unreadable => "bad request: the token cannot be read\n",
     };
     let (status, body) = (StatusCode::BAD_REQUEST, Bytes::from_static(text.as_bytes()));
     exchange.answers(status, Flag::Denied);
-    refused(exchange, (status, &body), HeaderMap::from_iter([(CONTENT_TYPE, PLAIN_TEXT)]), unread)
+    refused(exchange, (status, &body), plain_text(), unread)
 }
 
 fn refused(
     exchange: Box<Exchange>,
     (status, body): (StatusCode, &Bytes),
-    headers: HeaderMap,
+    headers: Headers,
     unread: Unread,
-) -> Response<ResponseBody> {
-    exchange.activity().answered();
+) -> Reply {
+    exchange.timer().response_started();
     let close = exchange.is_last() | dispose(unread, &exchange);
     if exchange.is_grpc() {
         return grpc::refused(exchange, status, body, headers);
     }
-    let mut response = Response::new(ResponseBody::ours(body.clone(), exchange));
-    *response.status_mut() = status;
-    // The map that was there has no memory to be given back.
-    std::mem::forget(std::mem::replace(response.headers_mut(), headers));
-    if close {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
+    closing_if(close, Response { status, headers, body: ResponseBody::ours(body.clone(), exchange) })
 }
 
 /// Sees to a body that nobody wants; whether the connection has to be closed after the answer.
@@ -362,16 +333,16 @@ fn dispose(unread: Unread, exchange: &Exchange) -> bool {
         // A stream's rest is not asked for: the stream is reset after the answer (RFC 9113 section 8.1).
         return false;
     }
-    exchange.activity().must_linger();
+    exchange.timer().must_linger();
     let fits = body.size_hint().upper().is_none_or(|most| most <= MOST_DISCARDED as u64);
     // Reading a body that waits for permission would give it; RFC 9110 section 10.1.1 lets us close instead.
     if !fits || expectation == Expectation::Continue {
         return true;
     }
-    let uploading = exchange.activity().begin_upload();
+    let upload = UploadTimer::start(exchange.timer());
     tokio::task::spawn_local(async move {
         if tokio::time::timeout(DISCARD_TIME, discard(body)).await == Ok(true) {
-            uploading.is_whole();
+            upload.is_whole();
         }
     });
     false
@@ -389,19 +360,23 @@ async fn discard(mut body: Incoming) -> bool {
     body.is_end_stream()
 }
 
-fn ours(exchange: Box<Exchange>, status: StatusCode, text: &'static str) -> Response<ResponseBody> {
+fn ours(exchange: Box<Exchange>, status: StatusCode, text: &'static str) -> Reply {
     if exchange.is_grpc() {
-        return grpc::refused(exchange, status, &Bytes::from_static(text.as_bytes()), HeaderMap::new());
+        return grpc::refused(exchange, status, &Bytes::from_static(text.as_bytes()), Headers::default());
     }
-    let mut response = Response::new(ResponseBody::ours(Bytes::from_static(text.as_bytes()), exchange));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, PLAIN_TEXT);
-    response
+    let body = ResponseBody::ours(Bytes::from_static(text.as_bytes()), exchange);
+    Response { status, headers: plain_text(), body }
 }
 
-fn closing_if(close: bool, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+fn plain_text() -> Headers {
+    let mut headers = Headers::default();
+    headers.set(CONTENT_TYPE, &PLAIN_TEXT);
+    headers
+}
+
+fn closing_if(close: bool, mut reply: Reply) -> Reply {
     if close {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        reply.headers.set(CONNECTION, &HeaderValue::from_static("close"));
     }
-    response
+    reply
 }

@@ -17,10 +17,9 @@ use hyper::body::{Body, Frame, SizeHint};
 pub(super) use self::incoming::{Incoming, Interrupted};
 pub(super) use self::replay::Replay;
 use self::replay::Replayed;
-use super::activity::Uploading;
-use super::deadline::Timeout;
 use super::exchange::Exchange;
 use super::headers::identity::clean_trailers;
+use super::timeouts::{Timeout, UploadTimer};
 use crate::upstream::answer::{Answer, AnswerError};
 
 /// What is read of an answer before its head is sent.
@@ -44,8 +43,8 @@ pub(super) enum RequestBody {
 /// What has to be known about a body while it is sent.
 #[derive(Debug)]
 pub(super) struct Upload {
-    uploading: Uploading,
-    answer_timeout: Timeout,
+    timer: UploadTimer,
+    response_timeout: Timeout,
     progress: Rc<Progress>,
 }
 
@@ -61,14 +60,14 @@ pub(super) struct Progress {
 }
 
 impl RequestBody {
-    /// A body to be streamed; the answer's head is due `answer_timeout` after its last byte.
-    pub(super) fn new(incoming: Incoming, exchange: &mut Exchange, answer_timeout: Timeout) -> Self {
+    /// A body to be streamed; the response's head is due `response_timeout` after its last byte.
+    pub(super) fn new(incoming: Incoming, exchange: &mut Exchange, response_timeout: Timeout) -> Self {
         if incoming.is_end_stream() {
-            exchange.activity().await_answer(answer_timeout);
+            exchange.timer().await_response(response_timeout);
             return Self::None;
         }
         let progress = exchange.begin_upload();
-        let upload = Upload { uploading: exchange.activity().begin_upload(), answer_timeout, progress };
+        let upload = Upload { timer: UploadTimer::start(exchange.timer()), response_timeout, progress };
         Self::Incoming(Box::new((incoming, upload)))
     }
 
@@ -84,15 +83,15 @@ impl Upload {
             Poll::Ready(Some(Ok(frame))) => {
                 let octets = frame.data_ref().map_or(0, |data| data.len() as u64);
                 self.progress.received.set(self.progress.received.get().saturating_add(octets));
-                self.uploading.moved(octets);
+                self.timer.received(octets);
             }
-            Poll::Pending => self.uploading.waits(),
+            Poll::Pending => self.timer.awaits(),
             Poll::Ready(Some(Err(_))) => self.progress.failed.set(true),
             Poll::Ready(_) => {}
         }
         if ended && !self.progress.ended.replace(true) && !self.progress.failed.get() {
-            self.uploading.is_whole();
-            self.uploading.await_answer(self.answer_timeout);
+            self.timer.is_whole();
+            self.timer.await_response(self.response_timeout);
         }
     }
 }
@@ -109,7 +108,7 @@ impl Body for RequestBody {
             Self::None => Poll::Ready(None),
             Self::Incoming(streamed) => {
                 let (incoming, upload) = &mut **streamed;
-                if upload.uploading.is_overdue(cx) {
+                if upload.timer.is_expired(cx) {
                     let error = Interrupted::Http1(io::ErrorKind::TimedOut.into());
                     return Poll::Ready(Some(Err(error)));
                 }
@@ -251,7 +250,7 @@ impl ResponseBody {
 
     fn new(content: Content, exchange: Box<Exchange>) -> Self {
         // Until it is asked for, its client has not made room for it.
-        exchange.activity().hands_over(0);
+        exchange.timer().data_ready(0);
         let mut body = Self { content, exchange: Some(exchange) };
         body.note_in_flight();
         body.note_end();
@@ -266,7 +265,7 @@ impl ResponseBody {
             Content::Ahead(ahead) => ahead.answer.is_in_flight(),
         };
         if let Some(exchange) = self.exchange.as_ref().filter(|_| !is_in_flight) {
-            exchange.activity().has_own_pace();
+            exchange.timer().waive_min_rate();
         }
     }
 
@@ -288,7 +287,7 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
         if let Some(exchange) = &self.exchange {
-            exchange.activity().is_asked();
+            exchange.timer().data_polled();
         }
         let polled = match &mut self.content {
             Content::Ours(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
@@ -300,7 +299,7 @@ impl Body for ResponseBody {
                 Poll::Ready(Some(Ok(frame))) => {
                     frame.trailers_ref().inspect(|trailers| exchange.note_trailers(trailers));
                     exchange.sent(frame.data_ref());
-                    exchange.activity().hands_over(frame.data_ref().map_or(0, Bytes::len));
+                    exchange.timer().data_ready(frame.data_ref().map_or(0, Bytes::len));
                 }
                 Poll::Ready(Some(Err(_))) => exchange.broke_off(),
                 Poll::Ready(None) => exchange.note_whole(),

@@ -1,7 +1,6 @@
 //! One client's connection, whatever it speaks: HTTP/1.1 or HTTP/2, until either side has had enough.
 
 mod arrival;
-mod handshakes;
 pub(super) mod http1;
 mod http2;
 mod opening;
@@ -10,28 +9,28 @@ mod rejected;
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::time::Duration;
 
 use http::{HeaderValue, Version};
 use hyper_util::rt::TokioIo;
 
-pub(super) use self::handshakes::Handshakes;
 use self::opening::Opening;
 use super::Worker;
-use super::activity::Activity;
 use super::headers::{self, Hop};
 use super::stream::Downstream;
+use super::timeouts::{ConnectionTimer, RequestTimer};
 use super::tunnel::{Sending, Switched};
 use crate::http1::interim::Interims;
 use crate::identify;
 use crate::identify::certificate::Certificate;
 use crate::identify::client_ip::{self, ClientAddress};
 use crate::listener::{Accepted, Limits, ProxyProtocol};
-use crate::overload::{Place, Refusal};
+use crate::overload::{ConnectionPermit, LoadShed};
 
-/// By which listener a connection comes, and what that expects of it.
+/// The settings of the listener by which a connection comes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entrance {
-    /// The listener's place among all.
+pub(super) struct ListenerSettings {
+    /// The listener's index.
     pub(super) listener: usize,
     /// Whether a proxy in front says who connected.
     pub(super) proxy_protocol: ProxyProtocol,
@@ -59,11 +58,11 @@ pub(super) struct Connection {
     pub(super) limits: Limits,
     /// What is known by TLS, if that is spoken.
     pub(super) secured: Option<Box<Secured>>,
-    activity: Rc<Activity>,
-    /// Its place among all.
-    place: Place,
-    /// The notes of the stream opened last, until its task has them.
-    newest: RefCell<Option<Rc<Activity>>>,
+    timer: Rc<ConnectionTimer>,
+    /// Its permit among all connections.
+    permit: ConnectionPermit,
+    /// The timer of the stream opened last, until its task has it.
+    newest_stream: RefCell<Option<Rc<RequestTimer>>>,
     /// Interim responses to the request under way, where the connection has one at a time.
     pub(super) interims: Interims,
     /// What the connection is to become when its last answer is out.
@@ -75,10 +74,10 @@ pub(super) struct Connection {
 impl Connection {
     fn new(
         worker: Rc<Worker>,
-        Entrance { listener, limits, .. }: Entrance,
-        activity: Rc<Activity>,
+        ListenerSettings { listener, limits, .. }: ListenerSettings,
+        timer: Rc<ConnectionTimer>,
         peer: IpAddr,
-        place: Place,
+        permit: ConnectionPermit,
     ) -> Self {
         worker.metrics.downstream_connection_opened(listener);
         let peer_text = headers::address(peer);
@@ -89,9 +88,9 @@ impl Connection {
             peer_text,
             limits,
             secured: None,
-            activity,
-            place,
-            newest: RefCell::default(),
+            timer,
+            permit,
+            newest_stream: RefCell::default(),
             interims: Interims::default(),
             switched: RefCell::default(),
             leaving: RefCell::default(),
@@ -104,11 +103,11 @@ impl Connection {
         if peer.port() == 0 && peer.ip().is_loopback() {
             return true;
         }
-        let fits = self.place.claim(self.network());
-        if !fits {
-            self.worker.turn_away(Refusal::Client);
+        let is_admitted = self.permit.count_client(self.network());
+        if !is_admitted {
+            self.worker.metrics.load_shed(LoadShed::Client);
         }
-        fits
+        is_admitted
     }
 
     /// Its peer where connections are bounded: an IPv6 client has a whole network of addresses.
@@ -133,13 +132,13 @@ impl Connection {
         Hop { secured, peer: self.peer, peer_text: &self.peer_text, client, random }
     }
 
-    /// The notes for another exchange: the connection's, or where several go on at once, those of its stream.
-    pub(super) fn begin_exchange(&self, version: Version) -> Rc<Activity> {
+    /// A request's head is complete. Its timer: over HTTP/1.1 the connection has one for all its requests.
+    pub(super) fn start_request(&self, version: Version, stream_idle_timeout: Duration) -> Rc<RequestTimer> {
         if version != Version::HTTP_2 {
-            return Rc::clone(&self.activity);
+            return self.timer.start_request(stream_idle_timeout);
         }
-        let stream = self.activity.open_stream();
-        self.newest.replace(Some(Rc::clone(&stream)));
+        let stream = self.worker.slow_clock.add_stream(&self.timer, stream_idle_timeout);
+        self.newest_stream.replace(Some(Rc::clone(&stream)));
         stream
     }
 }
@@ -172,18 +171,18 @@ impl Drop for Connection {
 /// Serves a connection to its end.
 pub(super) async fn serve(
     worker: Rc<Worker>,
-    entrance: Entrance,
-    activity: Rc<Activity>,
+    settings: ListenerSettings,
+    timer: Rc<ConnectionTimer>,
     accepted: Accepted,
-    place: Place,
+    permit: ConnectionPermit,
 ) {
     accepted.stream.set_nodelay();
     let peer = accepted.peer.ip().to_canonical();
-    let mut connection = Connection::new(worker, entrance, Rc::clone(&activity), peer, place);
-    let Some(transport) = arrival::arrive(&mut connection, entrance, accepted).await else { return };
+    let mut connection = Connection::new(worker, settings, Rc::clone(&timer), peer, permit);
+    let Some(transport) = arrival::arrive(&mut connection, settings, accepted).await else { return };
     let connection = Rc::new(connection);
-    let mut stream = Downstream::new(transport, Rc::clone(&activity), connection.network());
-    match opening::read(&mut stream, &activity).await {
+    let mut stream = Downstream::new(transport, Rc::clone(&timer), connection.network());
+    match opening::read(&mut stream, &timer).await {
         Opening::Http1 => http1::serve(connection, stream).await,
         Opening::Http2 => http2::serve(connection, TokioIo::new(stream)).await,
         Opening::TimedOut => http1::time_out(&connection, &mut stream, &[]),

@@ -10,7 +10,6 @@ mod record;
 
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,8 +19,6 @@ use hyper::upgrade::OnUpgrade;
 pub(super) use self::flag::Flag;
 use self::held::{Held, Waiting};
 use self::record::Record;
-use super::Shared;
-use super::activity::Activity;
 use super::body::Progress;
 use super::connection::Connection;
 use super::elastic::Load;
@@ -29,15 +26,16 @@ use super::fallback::Capture;
 use super::grpc;
 use super::headers::envoy::Controls;
 use super::headers::{self, Given, Hop, Wishes};
-use super::limits::Limits;
-use super::settle::Settlement;
+use super::timeouts::RequestTimer;
 use super::tunnel::{self, Switched};
 use crate::engine::Policy;
+use crate::headers::Headers;
 use crate::http1::interim::Interims;
 use crate::identify::Attributes;
 use crate::identify::client_ip;
 use crate::limiter::timestamp::Timestamp;
-use crate::overload::{Refusal, Underway};
+use crate::limits::{Limits, Settlement};
+use crate::overload::{InFlightPermit, LoadShed};
 use crate::rules::RuleIndex;
 use crate::rules::grpc::GrpcStatus;
 use crate::rules::tariff::Ending;
@@ -49,7 +47,7 @@ use crate::upstream::tunnel::Tunnel;
 #[derive(Debug)]
 pub(super) struct Exchange {
     connection: Rc<Connection>,
-    activity: Rc<Activity>,
+    timer: Rc<RequestTimer>,
     grpc: bool,
     /// Whose share of an upstream's requests it takes: the client's address, or its network.
     client: IpAddr,
@@ -78,8 +76,8 @@ pub(super) struct Exchange {
     /// The answer is taken down for others.
     capture: Option<Box<Capture>>,
     record: Option<Box<Record>>,
-    /// Its place among all, where they are counted.
-    underway: Option<Underway>,
+    /// Its permit among all requests, where these are limited.
+    permit: Option<InFlightPermit>,
 }
 
 impl Exchange {
@@ -92,13 +90,12 @@ impl Exchange {
         stall: Duration,
     ) -> Box<Self> {
         let stream = headers::connect::take(head, || connection.worker.random());
-        let activity = connection.begin_exchange(head.version);
-        activity.begin_exchange(stall);
+        let timer = connection.start_request(head.version, stall);
         connection.worker.metrics.request_started(connection.listener);
         let record = Record::begin(connection, head);
         Box::new(Self {
             connection: Rc::clone(connection),
-            activity,
+            timer,
             grpc: grpc::is_call(head),
             client: connection.peer,
             upgrade: None,
@@ -117,42 +114,36 @@ impl Exchange {
             settlement: None,
             capture: None,
             record,
-            underway: None,
+            permit: None,
         })
     }
 
-    /// Takes a place among all requests, until its end.
+    /// Acquires a permit among all requests, until its end.
     ///
     /// # Errors
-    /// What there is too much of.
-    pub(super) fn take_place(&mut self) -> Result<(), Refusal> {
-        self.underway = self.connection.worker.shared.overload.begin()?;
+    /// The limit that is reached.
+    pub(super) fn acquire_permit(&mut self) -> Result<(), LoadShed> {
+        self.permit = self.connection.worker.shared.overload.acquire_request()?;
         Ok(())
     }
 
-    /// Somebody is turned away.
-    pub(super) fn note_turned_away(&self, refusal: Refusal) {
-        self.connection.worker.turn_away(refusal);
+    /// The request is shed.
+    pub(super) fn record_shed(&self, by: LoadShed) {
+        self.connection.worker.metrics.load_shed(by);
     }
 
-    pub(super) fn activity(&self) -> &Rc<Activity> {
-        &self.activity
+    pub(super) fn timer(&self) -> &Rc<RequestTimer> {
+        &self.timer
     }
 
     /// Whether the exchange has its connection to itself, and may close it.
     pub(super) fn is_alone(&self) -> bool {
-        !self.activity.is_stream()
+        !self.timer.is_stream()
     }
 
     /// Whether the client called a procedure by gRPC, and looks for the outcome in `grpc-status`.
     pub(super) fn is_grpc(&self) -> bool {
         self.grpc
-    }
-
-    /// Whether somebody reads the fields of the answer.
-    pub(super) fn reads_answer(&self) -> bool {
-        let is_counted = self.settlement.as_ref().is_some_and(|settlement| settlement.reads_fields());
-        is_counted || self.capture.is_some() || self.upgrade.is_some()
     }
 
     /// Whether somebody reads the request's fields as they go out.
@@ -273,7 +264,7 @@ impl Exchange {
 
     /// Holds the request back until `done` is, however long its bodies may stand still otherwise.
     pub(super) async fn hold<T>(&mut self, done: impl Future<Output = T>) -> T {
-        let held = Held::begin(&self.activity);
+        let held = Held::begin(&self.timer);
         let done = done.await;
         drop(held);
         self.forwarded = self.connection.worker.shared.clock.now();
@@ -317,17 +308,12 @@ impl Exchange {
         &self.connection.worker.load
     }
 
-    /// What all workers share.
-    pub(super) fn shared(&self) -> Arc<Shared> {
-        Arc::clone(&self.connection.worker.shared)
-    }
-
     /// The upstream that takes the request: its bodies may stand still as long as it says, and go as slowly as its
     /// requests are not scarce. The messages of a gRPC call come when they come.
     pub(super) fn goes_to(&self, upstream: &Upstream) {
-        self.activity.bodies_may_rest(upstream.settings().idle_timeout);
+        self.timer.set_stream_idle_timeout(upstream.settings().idle_timeout);
         if let Some(scarcity) = upstream.scarcity() {
-            self.activity.keep_pace(Rc::clone(scarcity), !self.grpc);
+            self.timer.require_min_rate(Rc::clone(scarcity), !self.grpc);
         }
     }
 
@@ -339,8 +325,8 @@ impl Exchange {
     }
 
     /// The request has passed its limits: what they reserved is settled when the end is known.
-    pub(super) fn reserve(&mut self, limits: &Limits, policy: &Arc<Policy>) {
-        self.settlement = Settlement::of(limits, policy);
+    pub(super) fn reserve(&mut self, settlement: Option<Box<Settlement>>) {
+        self.settlement = settlement;
     }
 
     /// Settles what the request reserved, and notes in `limits` how the client stands now.
@@ -377,8 +363,8 @@ impl Exchange {
     }
 
     /// The head of the upstream's answer as it is passed on.
-    pub(super) fn note_answer(&mut self, status: StatusCode, headers: &HeaderMap) {
-        self.capture.take_if(|capture| !capture.head(status, headers));
+    pub(super) fn note_answer(&mut self, status: StatusCode, headers: &mut Headers) {
+        self.capture.take_if(|capture| !capture.head(status, headers.map_mut()));
     }
 
     /// A part of the answer's body has been handed over; `None` for its trailers.
@@ -470,6 +456,6 @@ impl Drop for Exchange {
             _ => worker.metrics.request_reset(self.connection.listener),
         }
         self.log(duration);
-        self.activity.end_exchange();
+        self.timer.response_ended();
     }
 }

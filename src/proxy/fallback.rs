@@ -22,10 +22,10 @@ use self::taking::{Desk, Taking};
 use super::View;
 use super::body::Incoming;
 use super::headers::Hop;
-use super::limits::Limits;
 use crate::engine::Policy;
 use crate::identify::{Attributes, client_ip};
 use crate::limiter::timestamp::Timestamp;
+use crate::limits::Pending;
 use crate::response::fallback::cache_key::{self, CacheKey, Headers};
 use crate::response::fallback::{Keeping, Kept};
 use crate::rules::RuleIndex;
@@ -109,10 +109,10 @@ impl Fallbacks {
         stored.find(|kept| kept.is_usable(now, memory.keeping.max_age))
     }
 
-    /// Prepares to store the response to a request that passed `limits`.
+    /// Prepares to store the response to a request that passed the limits here.
     pub(super) fn listen(
         &self,
-        limits: &Limits,
+        pending: &Pending,
         arrived: Arrived<'_>,
         view: &View,
         now: Timestamp,
@@ -122,10 +122,10 @@ impl Fallbacks {
             return None;
         }
         // A service may have another response for what is marked as over a limit.
-        if limits.marking().next().is_some() {
+        if pending.so_far().marking().next().is_some() {
             return None;
         }
-        let takings: Vec<_> = limits
+        let takings: Vec<_> = pending
             .rules()
             .filter_map(|rule| self.memory(rule))
             .filter_map(|memory| {

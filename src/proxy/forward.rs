@@ -5,18 +5,19 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use http::header::{CONNECTION, UPGRADE};
-use http::{Response, StatusCode, request};
+use http::{StatusCode, request};
 use smallvec::SmallVec;
 
 use super::View;
-use super::activity::{Activity, Overdue};
 use super::body::RequestBody;
-use super::deadline::{self, SetBy};
 use super::exchange::Exchange;
 use super::headers::envoy::{self, Controls};
 use super::retry::{self, Plan};
+use super::timeouts::{RequestTimer, SetBy, Timeout, TimeoutKind};
+use crate::headers::Response;
 use crate::limiter::timestamp::saturating_millis;
 use crate::telemetry::metrics::UpstreamOutcome;
 use crate::upstream::Upstream;
@@ -69,18 +70,18 @@ pub(super) async fn forward(
         return Err(Failure::NoProtocol);
     }
     let plan = Plan::of(upstream.settings(), controls);
-    let timeout = deadline::of_request(Some(upstream), controls);
-    request.ours.number(&envoy::EXPECTED_TIMEOUT, saturating_millis(timeout.time));
+    let timeout = response_timeout(Some(upstream), controls);
+    request.ours.push_number(&envoy::EXPECTED_TIMEOUT, saturating_millis(timeout.time));
     let answered = if plan.repeats(&request.head.method) {
         Box::pin(retry::forward(upstream, exchange, (request, body), &plan)).await
     } else {
         once(upstream, exchange, (request, body), &plan, &mut SmallVec::new()).await
     };
-    exchange.activity().answered();
+    exchange.timer().response_started();
     if let Ok(response) = &answered
         && view.policy.rules.is_elastic()
     {
-        exchange.load().answered(exchange.upstream_took(), response.status(), response.headers());
+        exchange.load().answered(exchange.upstream_took(), response.status, &response.headers);
     }
     answered
 }
@@ -122,10 +123,10 @@ pub(super) async fn once(
             // In place: what is passed on by value has its place in each future on the way.
             let sending = pin!(attempt.endpoint.send(line, request, body, exchange.interims()));
             match plan.per_try_timeout {
-                None => or_overdue(exchange.activity(), sending).await,
+                None => or_timeout(exchange.timer(), sending).await,
                 Some(each) => {
                     let sending = Box::pin(tokio::time::timeout(each.time, sending));
-                    match or_overdue(exchange.activity(), sending).await {
+                    match or_timeout(exchange.timer(), sending).await {
                         Ok(Ok(answered)) => Ok(answered),
                         Ok(Err(_)) => Err(Failure::TryLate(each.set_by)),
                         Err(failure) => Err(failure),
@@ -157,7 +158,7 @@ pub(super) async fn once(
 /// A request may ask to leave HTTP only where the upstream lets it. To a client that wants nothing else that is said;
 /// for others it is a request like any.
 async fn mind_offer(exchange: &Exchange, head: &mut request::Parts, line: &Line) -> Result<(), Failure> {
-    if or_overdue(exchange.activity(), pin!(line.can_switch())).await? {
+    if or_timeout(exchange.timer(), pin!(line.can_switch())).await? {
         return Ok(());
     }
     if exchange.insists() {
@@ -171,10 +172,10 @@ async fn mind_offer(exchange: &Exchange, head: &mut request::Parts, line: &Line)
 /// Whether an answer means to the client what it means to us. A 101 ends HTTP on the connection of a client that may not
 /// have asked for anything else, or not for that; and for one that insists any success would.
 fn is_followed(response: &Response<Answer<RequestBody>>, exchange: &Exchange) -> bool {
-    match response.status() {
+    match response.status {
         StatusCode::SWITCHING_PROTOCOLS => {
-            let wanted = exchange.wanted().zip(response.headers().get(UPGRADE));
-            wanted.is_some_and(|(wanted, got)| wanted.as_bytes().eq_ignore_ascii_case(got.as_bytes()))
+            let wanted = exchange.wanted().zip(response.headers.get(&UPGRADE));
+            wanted.is_some_and(|(wanted, got)| wanted.as_bytes().eq_ignore_ascii_case(got))
         }
         status => !(exchange.insists() && status.is_success()),
     }
@@ -191,7 +192,7 @@ async fn connect(
     loop {
         let connecting = {
             let connecting = pin!(attempt.endpoint.connect(exchange.client(), exchange.is_grpc()));
-            or_overdue(exchange.activity(), connecting).await
+            or_timeout(exchange.timer(), connecting).await
         };
         match connecting {
             Ok(Ok(line)) => return Ok((attempt, line)),
@@ -209,22 +210,30 @@ const fn is_of_endpoint(error: &UpstreamError) -> bool {
     matches!(error, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout | UpstreamError::Reset(_))
 }
 
-/// What `future` says, unless something has taken too long meanwhile.
-pub(super) async fn or_overdue<F: Future + Unpin>(
-    activity: &Activity,
+/// How long the upstream has for its response: what an internal client asks for, else what the configuration says.
+pub(super) fn response_timeout(upstream: Option<&Upstream>, controls: Option<&Controls>) -> Timeout {
+    match controls.and_then(|controls| controls.timeout) {
+        Some(time) => Timeout::by_client(time),
+        None => Timeout::configured(upstream.map_or(Duration::MAX, |upstream| upstream.settings().timeout)),
+    }
+}
+
+/// What `future` comes to, unless a timeout of the request expires before.
+pub(super) async fn or_timeout<F: Future + Unpin>(
+    timer: &RequestTimer,
     mut future: F,
 ) -> Result<F::Output, Failure> {
     poll_fn(|cx| {
         if let Poll::Ready(output) = Pin::new(&mut future).poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        if let Poll::Ready(set_by) = activity.poll_response_overdue(cx) {
+        if let Poll::Ready(set_by) = timer.poll_response_timeout(cx) {
             return Poll::Ready(Err(Failure::Late(set_by)));
         }
-        // Whatever is overdue has woken this connection's task.
-        match activity.overdue() {
-            Some(Overdue::Answer(set_by)) => Poll::Ready(Err(Failure::Late(set_by))),
-            Some(Overdue::Stalled) => Poll::Ready(Err(Failure::Stalled)),
+        // A timeout that expires wakes this connection's task.
+        match timer.expired() {
+            Some(TimeoutKind::Response(set_by)) => Poll::Ready(Err(Failure::Late(set_by))),
+            Some(TimeoutKind::StreamIdle) => Poll::Ready(Err(Failure::Stalled)),
             _ => Poll::Pending,
         }
     })
@@ -282,7 +291,7 @@ impl Attempt {
 
 fn outcome(answered: &Answered) -> UpstreamOutcome {
     match answered {
-        Ok(response) => UpstreamOutcome::Answered(response.status()),
+        Ok(response) => UpstreamOutcome::Answered(response.status),
         Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
             UpstreamOutcome::ConnectFailed
         }

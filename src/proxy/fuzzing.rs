@@ -44,5 +44,5 @@ pub(crate) fn steering(data: &[u8]) {
 
 /// What an answer says of the upstream's load.
 pub(crate) fn load_report(headers: &HeaderMap) -> Option<f64> {
-    elastic::utilization(headers)
+    elastic::utilization(&headers.clone().into())
 }

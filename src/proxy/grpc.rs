@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version, request};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, request};
 
+use super::answers::Reply;
 use super::body::ResponseBody;
 use super::exchange::Exchange;
+use crate::headers::{Headers, Response};
 use crate::rules::grpc::{CallStatus, GRPC_STATUS, GrpcStatus};
 use crate::rules::tariff::Ending;
 
@@ -86,18 +88,17 @@ pub(super) fn refused(
     mut exchange: Box<Exchange>,
     status: StatusCode,
     text: &Bytes,
-    mut headers: HeaderMap,
-) -> Response<ResponseBody> {
-    headers.remove(CONTENT_LENGTH);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(GRPC_STATUS, HeaderValue::from_static(code(status).as_str()));
+    mut headers: Headers,
+) -> Reply {
+    let map = headers.map_mut();
+    map.remove(CONTENT_LENGTH);
+    map.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    map.insert(GRPC_STATUS, HeaderValue::from_static(code(status).as_str()));
     if let Some(message) = message(text) {
-        headers.insert(GRPC_MESSAGE, message);
+        map.insert(GRPC_MESSAGE, message);
     }
     exchange.answers_with(StatusCode::OK);
-    let mut response = Response::new(ResponseBody::ours(Bytes::new(), exchange));
-    *response.headers_mut() = headers;
-    response
+    Response { status: StatusCode::OK, headers, body: ResponseBody::ours(Bytes::new(), exchange) }
 }
 
 /// The nearest status of a call. What a limit refuses is exhausted (as Envoy's `rate_limited_as_resource_exhausted`
@@ -119,7 +120,7 @@ const fn code(status: StatusCode) -> GrpcStatus {
 /// we gave it in place of the upstream, or the end of the response will tell.
 pub(super) fn call_status(is_call: bool, ending: &Ending<'_>) -> CallStatus {
     match *ending {
-        Ending::Answered { headers, .. } => match GrpcStatus::of_fields(headers) {
+        Ending::Answered { headers, .. } => match GrpcStatus::of_field(headers.get(&GRPC_STATUS)) {
             Some(status) => CallStatus::Known(status),
             None if is_call => CallStatus::Awaited,
             None => CallStatus::None,

@@ -11,14 +11,13 @@ use std::net::IpAddr;
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
-use smallvec::SmallVec;
-
 use self::envoy::Controls;
 use self::given::Once;
 pub(super) use self::given::{Given, validate};
 use super::connection::Secured;
+use crate::headers::{FieldLines, Headers, remove_hop_by_hop};
 use crate::http1::content_length;
-use crate::http1::lines::Lines;
+use crate::http1::head::lists;
 use crate::identify::client_ip::ClientAddress;
 use crate::identify::forwarded;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -233,7 +232,7 @@ pub(super) fn prepare_request(
     given: Given,
     hop: &Hop<'_>,
     upgrades: &[Box<str>],
-    apart: Option<&mut Lines>,
+    apart: Option<&mut FieldLines>,
 ) -> Wishes {
     if head.uri.authority().is_some() {
         to_origin_form(head);
@@ -246,8 +245,8 @@ pub(super) fn prepare_request(
     let mut upgrade = None;
     if given.of_the_hop {
         upgrade = wanted_protocol(&head.method, head.version, headers, upgrades);
-        let wants_trailers = headers.get(TE).is_some_and(|te| lists(te, "trailers"));
-        remove_hop_by_hop(headers);
+        let wants_trailers = headers.get(TE).is_some_and(|te| lists(te.as_bytes(), "trailers"));
+        remove_hop_by_hop(headers, identity::tells_who_asks);
         // The client has been, or will be, told to continue by us.
         headers.remove(EXPECT);
         headers.remove(X_ENVOY_INTERNAL);
@@ -272,9 +271,9 @@ pub(super) fn prepare_request(
 }
 
 /// Says on whose behalf a request comes.
-fn forward(headers: &mut HeaderMap, given: Given, hop: &Hop<'_>, mut apart: Option<&mut Lines>) {
+fn forward(headers: &mut HeaderMap, given: Given, hop: &Hop<'_>, mut apart: Option<&mut FieldLines>) {
     let mut set = |headers: &mut HeaderMap, is_given: bool, name: HeaderName, value: &[u8]| match &mut apart {
-        Some(lines) if !is_given => lines.put(&name, value),
+        Some(raw) if !is_given => raw.push(name.as_str().as_bytes(), value),
         _ => {
             // Built from what is valid; cannot fail.
             let value = HeaderValue::from_bytes(value).unwrap_or_else(|_| HeaderValue::from_static(""));
@@ -317,7 +316,7 @@ fn wanted_protocol(
     let mut protocols = headers.get_all(UPGRADE).iter();
     let (protocol, others) = (protocols.next()?, protocols.next());
     let is = |name: &str| protocol.as_bytes().eq_ignore_ascii_case(name.as_bytes());
-    let asks = headers.get_all(CONNECTION).iter().any(|value| lists(value, "upgrade"));
+    let asks = headers.get_all(CONNECTION).iter().any(|value| lists(value.as_bytes(), "upgrade"));
     let has_body = headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
         || headers.contains_key(TRANSFER_ENCODING);
     // RFC 6455 section 4.1; the clients of other protocols also come with POST.
@@ -353,87 +352,17 @@ fn to_origin_form(head: &mut request::Parts) {
 }
 
 /// Turns an upstream's answer into ours.
-pub(super) fn prepare_response(headers: &mut HeaderMap) {
-    if headers.keys().any(|name| is_of_the_hop(name.as_str())) {
-        remove_hop_by_hop(headers);
-    }
-}
-
-/// Whether an answer's field of this name, in any case, goes on as it is, and we put none of the same name on it.
-pub(super) fn goes_through(name: &[u8]) -> bool {
-    let begins =
-        |with: &str| name.get(..with.len()).is_some_and(|part| part.eq_ignore_ascii_case(with.as_bytes()));
-    match name.first().map(u8::to_ascii_lowercase) {
-        // One at a time: most names begin with none of these letters, or are told apart soon.
-        Some(b'x') => !begins("x-ratelimit-") && !begins(envoy::SERVICE_TIME.as_str()),
-        Some(b'r') => !begins("ratelimit"),
-        // The names of trailers are for whoever writes them.
-        Some(b't') => !begins("trailer") && !begins("te") && !begins("transfer-encoding"),
-        Some(b'c') => !begins("connection"),
-        Some(b'u') => !begins("upgrade"),
-        Some(b'k') => !begins("keep-alive"),
-        Some(b'p') => !begins("proxy-"),
-        Some(b'h') => !begins("http2-settings"),
-        _ => true,
-    }
+pub(super) fn prepare_response(headers: &mut Headers) {
+    headers.remove_hop_by_hop(identity::tells_who_asks);
 }
 
 /// Turns an upstream's 101 into ours: the protocol stays, for it is agreed between the two ends.
-pub(super) fn prepare_switch(headers: &mut HeaderMap) {
-    let protocol = headers.get(UPGRADE).cloned();
+pub(super) fn prepare_switch(headers: &mut Headers) {
+    let protocol = headers.map_mut().get(UPGRADE).cloned();
     prepare_response(headers);
+    let headers = headers.map_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.extend(protocol.map(|protocol| (UPGRADE, protocol)));
-}
-
-/// RFC 9110 section 7.6.1, and what practice has added to it.
-fn is_of_the_hop(name: &str) -> bool {
-    matches!(
-        name,
-        "connection"
-            | "transfer-encoding"
-            | "te"
-            | "upgrade"
-            | "keep-alive"
-            | "proxy-authorization"
-            | "proxy-authenticate"
-            | "proxy-connection"
-            | "http2-settings"
-    )
-}
-
-fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let mut doomed: SmallVec<[HeaderName; 4]> =
-        headers.keys().filter(|name| is_of_the_hop(name.as_str())).cloned().collect();
-    for value in headers.get_all(CONNECTION) {
-        // What nearly every Connection field says names no other field.
-        if !["keep-alive", "close"]
-            .iter()
-            .any(|usual| value.as_bytes().eq_ignore_ascii_case(usual.as_bytes()))
-        {
-            doomed.extend(named_by_connection(value));
-        }
-    }
-    for name in doomed {
-        headers.remove(name);
-    }
-}
-
-/// The fields that a Connection field names. RFC 9110 section 7.6.1: a client may not have us drop what the
-/// message needs to be understood, nor what says who it is.
-fn named_by_connection(value: &HeaderValue) -> impl Iterator<Item = HeaderName> {
-    // As bytes: one member beyond ASCII must not hide the others.
-    value
-        .as_bytes()
-        .split(|byte| *byte == b',')
-        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-        .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH) && !identity::tells_who_asks(name.as_str()))
-}
-
-/// Whether a comma-separated field names `token`.
-fn lists(value: &HeaderValue, token: &str) -> bool {
-    let mut members = value.as_bytes().split(|byte| *byte == b',');
-    members.any(|member| member.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
 }
 
 /// An address as a field's value.

@@ -8,14 +8,15 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use http::{HeaderValue, Method, Response};
+use http::{HeaderValue, Method};
 use smallvec::SmallVec;
 
 use super::body::{Replay, RequestBody};
-use super::deadline::Timeout;
 use super::exchange::Exchange;
-use super::forward::{Failure, Tried, once, or_overdue};
+use super::forward::{Failure, Tried, once, or_timeout};
 use super::headers::envoy::{ATTEMPT_COUNT, Controls};
+use super::timeouts::Timeout;
+use crate::headers::Response;
 use crate::upstream::Upstream;
 use crate::upstream::answer::Answer;
 use crate::upstream::error::Error as UpstreamError;
@@ -84,7 +85,7 @@ impl<'a> Plan<'a> {
             Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
                 self.on.connect_failure && self.outlasts_answers() && other
             }
-            Ok(response) => self.on.names(response.status().as_u16()),
+            Ok(response) => self.on.names(response.status.as_u16()),
             Err(Failure::Upstream(UpstreamError::Reset(_))) => self.on.reset,
             Err(Failure::TryLate(_)) => self.on.timeout,
             Err(_) => false,
@@ -132,7 +133,7 @@ pub(super) async fn forward(
         exchange.note_retry();
         drop(answered);
         let pause = back_off(settings.backoff, retries, fastrand::f64());
-        or_overdue(exchange.activity(), pin!(tokio::time::sleep(pause))).await?;
+        or_timeout(exchange.timer(), pin!(tokio::time::sleep(pause))).await?;
     }
 }
 

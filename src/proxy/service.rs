@@ -4,32 +4,29 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use http::{HeaderMap, request};
+use http::request;
 
 use super::View;
-use super::answers::{self, Unread};
-use super::asking::{self, Recalled, Refusal};
+use super::answers::{self, Reply, Unread};
 use super::body::{Incoming, RequestBody};
 use super::connection::Connection;
-use super::deadline;
+use super::decide::{self, CachedFallbacks};
 use super::exchange::Exchange;
 use super::fallback::Arrived;
-use super::forward::forward;
+use super::forward::{forward, response_timeout};
 use super::grpc;
 use super::headers::envoy::Controls;
 use super::headers::{self, Expectation, Given, Hop, Unacceptable};
-use super::limits::Limits;
-use super::reply::Reply;
-use crate::http1::lines::Lines;
+use crate::headers::FieldLines;
 use crate::identify::{self, identify};
+use crate::limits::{Admission, Pending, Rejected};
 use crate::response::fallback::Kept;
+use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::rules::selection::Selection;
 use crate::telemetry::metrics::DecisionOutcome;
-use crate::throttle::{self, Action};
 use crate::upstream::Upstream;
-use crate::upstream::outgoing::{LetsThrough, Outgoing};
+use crate::upstream::outgoing::Outgoing;
 
 /// Answers one request: identifies it, asks the rules and the limiter, and refuses or forwards it.
 ///
@@ -44,9 +41,9 @@ pub(super) fn handle(
     let policy = &view.policy;
     let now = worker.shared.clock.now();
     let mut exchange = Exchange::begin(connection, &mut head, now, view.stall);
-    if let Err(refusal) = exchange.take_place() {
+    if let Err(by) = exchange.acquire_permit() {
         let unread = Unread::new(Expectation::of(&head.headers), body);
-        return answered(answers::overloaded(exchange, refusal, unread));
+        return answered(answers::overloaded(exchange, by, unread));
     }
     let given = match validate(connection, &mut head, &policy.identify) {
         Ok(given) => given,
@@ -63,54 +60,54 @@ pub(super) fn handle(
     exchange.note_client(attributes.client.ip, policy.identify.ipv6_prefix);
     worker.warn_of_untrusted_proxy(&hop, given);
 
-    let mut limits = match policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
+    let mut pending = match policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
-            view.record(rule, DecisionOutcome::Exempt);
-            Limits::none(now)
+            view.limits.record(rule, DecisionOutcome::Exempt);
+            Pending::none(now)
         }
         Selection::Denied(rule, denial) => {
-            view.record(rule, DecisionOutcome::Denied);
+            view.limits.record(rule, DecisionOutcome::Denied);
             exchange.note_rules(policy, std::iter::once(rule), &attributes);
-            exchange.note_refused(view.rule_name(rule), (&mut head, given), &hop);
+            exchange.note_refused(view.limits.rule_name(rule), (&mut head, given), &hop);
             let unread = Unread::new(given.expectation(), body);
             return answered(answers::denied(exchange, &view, denial, unread));
         }
-        Selection::Limited(all, aside) => Limits::check(&worker.shared.limiter, all, aside, now),
+        Selection::Limited(all, beside) => Pending::check(&view.limits, all, beside, now),
     };
-    limits.record_unless_asking(&view);
-    exchange.note_rules(policy, limits.rules(), &attributes);
-    let delay = match throttle::resolve(limits.decision()) {
-        Action::Forward => None,
-        Action::Delay(delay) => Some(delay),
-        Action::Refuse { by, retry_after } => {
+    exchange.note_rules(policy, pending.rules(), &attributes);
+    let delay = match pending.admission() {
+        Admission::Pass(delay) => delay,
+        Admission::Reject(rejected) => {
             // Looked for before the log has the head made into what the upstream would have seen.
             let arrived = Arrived { head: &head, body: &body, hop: &hop, attributes: &attributes };
-            let kept = view.fallbacks.recall(limits.rule(by), arrived, &view, now);
-            let refusal = (&limits, by, retry_after);
-            return answered(refuse(exchange, &view, (refusal, kept), (head, given, &hop), body));
+            let kept = view.fallbacks.recall(rejected.rule, arrived, &view, now);
+            return answered(reject(exchange, &view, (&rejected, kept), (head, given, &hop), body));
         }
     };
 
     let upstream = view.upstream(&attributes).map(Rc::clone);
     upstream.as_deref().inspect(|upstream| exchange.goes_to(upstream));
-    exchange.reserve(&limits, policy);
+    exchange.reserve(pending.settlement(&view.limits));
     let arrived = Arrived { head: &head, body: &body, hop: &hop, attributes: &attributes };
-    let recalled = Recalled::of(&limits, &view, arrived, now);
-    exchange.listen(view.fallbacks.listen(&limits, arrived, &view, now));
+    let fallbacks = CachedFallbacks::look_up(&pending, &view, arrived, now);
+    exchange.listen(view.fallbacks.listen(&pending, arrived, &view, now));
     let (mut request, controls) =
-        outgoing((head, given), &hop, &mut exchange, &limits, (&view, upstream.as_deref()));
+        outgoing((head, given), &hop, &mut exchange, &pending, (&view, upstream.as_deref()));
     Handling::Forwarding(Box::pin(async move {
         let Outgoing { head: request::Parts { method, headers, .. }, .. } = &mut request;
-        if let Err(refusal) = pass(&view, &mut exchange, &mut limits, (delay, headers)).await {
-            let unread = Unread::new(given.expectation(), body);
-            let recalled = (recalled, &*method);
-            return answers::refused_elsewhere(exchange, &view, (&limits, refusal), recalled, unread);
-        }
+        let limits = match decide::resolve(&view, &mut exchange, &mut pending, (delay, headers)).await {
+            Ok(limits) => limits,
+            Err(rejected) => {
+                let unread = Unread::new(given.expectation(), body);
+                return answers::rejected_remotely(exchange, &view, &rejected, (fallbacks, method), unread);
+            }
+        };
+        grpc::mind_deadline(&mut exchange, headers);
         let upstream = upstream.as_deref();
-        let body = RequestBody::new(body, &mut exchange, deadline::of_request(upstream, controls.as_deref()));
+        let body = RequestBody::new(body, &mut exchange, response_timeout(upstream, controls.as_deref()));
         let answer = forward(&view, upstream, &mut exchange, (&mut request, body), controls.as_deref()).await;
-        let mut reply = answers::upstream(exchange, upstream, &mut limits, answer);
-        limits.write_all(&mut reply, &view);
+        let mut reply = answers::upstream(exchange, upstream, limits, answer);
+        limits.write_all(&mut reply.headers, &view.limits);
         reply
     }))
 }
@@ -129,33 +126,17 @@ fn validate(
     Ok(given)
 }
 
-/// The answer to a request that the limit at position `by` refuses.
-fn refuse(
+/// The response to a request that a limit rejects.
+fn reject(
     mut exchange: Box<Exchange>,
     view: &View,
-    ((limits, by, retry_after), kept): ((&Limits, usize, Duration), Option<Arc<Kept>>),
+    (rejected, kept): (&Rejected<'_>, Option<Arc<Kept>>),
     (mut head, given, hop): (request::Parts, Given, &Hop<'_>),
     body: Incoming,
 ) -> Reply {
-    exchange.note_refused(view.rule_name(limits.rule(by)), (&mut head, given), hop);
+    exchange.note_refused(view.limits.rule_name(rejected.rule), (&mut head, given), hop);
     let unread = Unread::new(given.expectation(), body);
-    answers::limited(exchange, view, (limits, by, retry_after), (kept, head), unread)
-}
-
-/// Waits until the request may go on, and asks whoever else may have it refused.
-async fn pass(
-    view: &Rc<View>,
-    exchange: &mut Exchange,
-    limits: &mut Limits,
-    (delay, headers): (Option<Duration>, &mut HeaderMap),
-) -> Result<(), Refusal> {
-    if limits.is_asking() {
-        asking::ask(view, exchange, limits, (delay, headers)).await?;
-    } else if let Some(delay) = delay {
-        exchange.wait(delay).await;
-    }
-    grpc::mind_deadline(exchange, headers);
-    Ok(())
+    answers::limited(exchange, view, rejected, (kept, head), unread)
 }
 
 /// The request as it goes on, and what somebody inside asks for it.
@@ -163,24 +144,26 @@ fn outgoing(
     (mut head, given): (request::Parts, Given),
     hop: &Hop<'_>,
     exchange: &mut Exchange,
-    limits: &Limits,
+    pending: &Pending,
     (view, upstream): (&View, Option<&Upstream>),
 ) -> (Outgoing, Option<Box<Controls>>) {
-    let mut ours = Lines::default();
-    let apart = writes_apart(exchange, limits, upstream).then_some(&mut ours);
+    let mut ours = FieldLines::default();
+    let apart = writes_apart(exchange, pending, upstream).then_some(&mut ours);
     let wishes = headers::prepare_request(&mut head, given, hop, upgrades(upstream), apart);
     let controls = exchange.note_wishes(wishes);
-    limits.write_marks(&mut head.headers, view);
+    for mark in pending.so_far().marks(&view.limits) {
+        head.headers.append(X_WEIR_OVER_LIMIT, mark);
+    }
     exchange.note_headers(&mut head.headers);
-    let is_read = exchange.reads_answer() || limits.is_asking() || view.policy.rules.is_elastic();
-    let lets_through = (exchange.is_alone() && !is_read).then_some(headers::goes_through as LetsThrough);
-    (Outgoing { head, ours, lets_through }, controls)
+    // HTTP/2 has no raw headers.
+    let wants_map = !exchange.is_alone();
+    (Outgoing { head, ours, wants_map }, controls)
 }
 
 /// Whether what the request gets from us may be written at once as it goes out: nobody else is to read it.
-fn writes_apart(exchange: &Exchange, limits: &Limits, upstream: Option<&Upstream>) -> bool {
+fn writes_apart(exchange: &Exchange, pending: &Pending, upstream: Option<&Upstream>) -> bool {
     let by_http1 = upstream.is_some_and(|upstream| !upstream.settings().http2 && !exchange.is_grpc());
-    by_http1 && !exchange.is_recorded() && !limits.is_asking()
+    by_http1 && !exchange.is_recorded() && !pending.is_remote()
 }
 
 /// What a request may go over to.
@@ -188,8 +171,8 @@ fn upgrades(upstream: Option<&Upstream>) -> &[Box<str>] {
     upstream.map_or(&[], |upstream| &*upstream.settings().upgrades)
 }
 
-fn answered<F>(reply: impl Into<Reply>) -> Handling<F> {
-    Handling::Answered(Some(reply.into()))
+fn answered<F>(reply: Reply) -> Handling<F> {
+    Handling::Answered(Some(reply))
 }
 
 /// A request being answered.

@@ -12,9 +12,9 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::activity::{Activity, Overdue};
+use super::timeouts::{ConnectionTimer, TimeoutKind};
 use crate::http1::inbox::Source;
-use crate::listener::transport::Transport;
+use crate::transport::Transport;
 use crate::upstream::stream::poll_write_together;
 
 /// How much of an unread request is thrown away so that the connection can be used again.
@@ -31,7 +31,7 @@ const LONGEST_OPENING: usize = 2048;
 #[derive(Debug)]
 pub(super) struct Downstream {
     transport: Transport,
-    activity: Rc<Activity>,
+    timer: Rc<ConnectionTimer>,
     /// Read to see what the client speaks, for whoever reads next.
     opening: Vec<u8>,
     closed_for_writing: bool,
@@ -41,8 +41,8 @@ pub(super) struct Downstream {
 }
 
 impl Downstream {
-    pub(super) fn new(transport: Transport, activity: Rc<Activity>, peer: IpAddr) -> Self {
-        Self { transport, activity, opening: Vec::new(), closed_for_writing: false, discarded: 0, peer }
+    pub(super) fn new(transport: Transport, timer: Rc<ConnectionTimer>, peer: IpAddr) -> Self {
+        Self { transport, timer, opening: Vec::new(), closed_for_writing: false, discarded: 0, peer }
     }
 
     /// Reads some of a connection's first bytes, which are read again by whoever serves it; how many.
@@ -74,30 +74,30 @@ impl Downstream {
 
     /// Some of a request is here.
     pub(super) fn begun(&self) {
-        self.activity.begun();
+        self.timer.head_started();
     }
 
     fn note_read(&self, moved: usize) {
         if moved > 0 {
-            self.activity.read();
+            self.timer.bytes_read();
         }
     }
 
     fn note_written(&self, moved: usize) {
         if moved > 0 {
-            self.activity.took(moved);
+            self.timer.bytes_written(moved);
         }
     }
 
     /// Reads and throws away until the client closes, the bound is reached, or time is up.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut scratch = [0; LINGER_PIECE];
-        while self.discarded < MAX_LINGERED && self.activity.overdue() != Some(Overdue::Linger) {
+        while self.discarded < MAX_LINGERED && self.timer.expired() != Some(TimeoutKind::Linger) {
             let mut buffer = ReadBuf::new(&mut scratch);
             match ready!(Pin::new(&mut self.transport).poll_read(cx, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => {
                     self.discarded += buffer.filled().len() as u64;
-                    self.activity.discarded();
+                    self.timer.discarded();
                 }
                 _ => break,
             }
@@ -157,7 +157,7 @@ impl AsyncWrite for Downstream {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.transport).poll_flush(cx))?;
-        self.activity.flushed();
+        self.timer.flushed();
         Poll::Ready(Ok(()))
     }
 
@@ -166,7 +166,7 @@ impl AsyncWrite for Downstream {
             ready!(Pin::new(&mut self.transport).poll_shutdown(cx))?;
             self.closed_for_writing = true;
         }
-        if self.activity.begin_linger(self.peer) {
+        if self.timer.start_linger(self.peer) {
             ready!(self.poll_discard(cx));
         }
         Poll::Ready(Ok(()))

@@ -18,10 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::task::JoinHandle;
 
 use self::counted::Account;
-use super::activity::{Activity, Overdue};
 use super::connection::Connection;
 use super::exchange::Exchange;
 use super::stream::Downstream;
+use super::timeouts::{RequestTimer, TimeoutKind};
 use crate::upstream::tunnel::Tunnel;
 
 /// A tunnel that begins when the client has its answer.
@@ -44,14 +44,14 @@ pub(super) async fn take_over(switched: Switched, mut downstream: Downstream, re
 
 /// Carries bytes both ways over a stream of HTTP/2, as soon as its answer is out.
 pub(super) fn begin(connection: &Connection, stream: OnUpgrade, switched: Switched) {
-    let activity = Rc::clone(switched.exchange.activity());
+    let timer = Rc::clone(switched.exchange.timer());
     let sending = connection.leave_http();
     drop(tokio::task::spawn_local(async move {
         match stream.await {
             Ok(stream) => {
                 let ended = Rc::<Cell<bool>>::default();
                 let sending = sending.take().map(|task| Reply { task, ended: Rc::clone(&ended) });
-                carry(switched, Stream { io: TokioIo::new(stream), activity, ended }, sending).await;
+                carry(switched, Stream { io: TokioIo::new(stream), timer, ended }, sending).await;
             }
             Err(error) => tracing::debug!(%error, "tunnel without a stream"),
         }
@@ -66,13 +66,13 @@ async fn carry(
     mut reply: Option<Reply>,
 ) {
     let Switched { mut upstream, exchange } = switched;
-    let activity = Rc::clone(exchange.activity());
+    let timer = Rc::clone(exchange.timer());
     let (mut account, mut downstream) = Account::open(exchange, downstream);
     let carried = {
         let mut copying = pin!(copy_bidirectional(&mut downstream, &mut upstream));
         poll_fn(|cx| {
-            activity.wake_by(cx.waker());
-            if activity.overdue() == Some(Overdue::Stalled) {
+            timer.wake_by(cx.waker());
+            if timer.expired() == Some(TimeoutKind::StreamIdle) {
                 return Poll::Ready(None);
             }
             if let Poll::Ready(copied) = copying.as_mut().poll(cx) {
@@ -120,7 +120,7 @@ impl Reply {
 #[derive(Debug)]
 struct Stream {
     io: TokioIo<Upgraded>,
-    activity: Rc<Activity>,
+    timer: Rc<RequestTimer>,
     ended: Rc<Cell<bool>>,
 }
 
@@ -131,7 +131,7 @@ impl AsyncRead for Stream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        self.activity.read();
+        self.timer.progress();
         Poll::Ready(Ok(()))
     }
 }
@@ -139,7 +139,7 @@ impl AsyncRead for Stream {
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
-        self.activity.wrote();
+        self.timer.progress();
         Poll::Ready(Ok(written))
     }
 

@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
 use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::tls::Protocol;
 use crate::tls::client::Client;
+use crate::transport::Transport;
 
 /// For a connection to stand, TLS included.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -62,11 +61,6 @@ pub fn open(place: &Place, tls: Option<Arc<Client>>) -> Result<Channel, tonic::t
     Ok(endpoint.connect_with_connector_lazy(connector))
 }
 
-/// What bytes come through.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
-
 #[derive(Clone, Debug)]
 struct Connector {
     place: Place,
@@ -74,7 +68,7 @@ struct Connector {
 }
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<Box<dyn Stream>>;
+    type Response = TokioIo<Transport>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
@@ -88,19 +82,15 @@ impl Service<Uri> for Connector {
     }
 }
 
-async fn connect(place: &Place, tls: Option<&Client>) -> io::Result<Box<dyn Stream>> {
-    let (host, stream): (&str, Box<dyn Stream>) = match place {
-        Place::Tcp(host, port) => {
-            let stream = TcpStream::connect((&**host, *port)).await?;
-            stream.set_nodelay(true)?;
-            (host, Box::new(stream))
-        }
-        Place::Unix(path) => ("localhost", Box::new(UnixStream::connect(path).await?)),
+async fn connect(place: &Place, tls: Option<&Client>) -> io::Result<Transport> {
+    let (host, stream): (&str, Transport) = match place {
+        Place::Tcp(host, port) => (host, Transport::connect_tcp((&**host, *port)).await?),
+        Place::Unix(path) => ("localhost", Transport::connect_unix(path).await?),
     };
     match tls {
         None => Ok(stream),
         Some(client) => match client.connect(stream, host, Protocol::Http2).await {
-            Ok((stream, _)) => Ok(Box::new(stream)),
+            Ok((stream, _)) => Ok(stream.into()),
             Err(failure) => Err(io::Error::other(failure)),
         },
     }

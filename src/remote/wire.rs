@@ -12,25 +12,12 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf;
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRAILER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::service::{Answer, Descriptor, Question, Status};
+use crate::headers::is_hop_by_hop;
 use crate::limiter::quota::{self, Period};
-
-/// Fields about the message or the connection: who writes those decides where a message ends.
-const NOT_TO_BE_ADDED: [HeaderName; 10] = [
-    CONNECTION,
-    CONTENT_LENGTH,
-    EXPECT,
-    HOST,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-];
 
 /// Fields that an answer may add for one side, and their octets: a head has to go somewhere.
 const MOST_ADDED: usize = 64;
@@ -108,10 +95,17 @@ fn duration(wire: protobuf::Duration) -> Duration {
     u64::try_from(wire.seconds).map_or(Duration::ZERO, |seconds| Duration::new(seconds, nanos))
 }
 
+/// Whether a service may add such a field: whoever writes one about the message or the connection decides where a message
+/// ends.
+fn may_be_added(name: &HeaderName) -> bool {
+    let is_of_message = matches!(*name, CONTENT_LENGTH | EXPECT | HOST | TRAILER);
+    !is_of_message && !is_hop_by_hop(name.as_str().as_bytes())
+}
+
 /// Those that may be added; `None` if they are more than anybody needs.
 fn headers(wire: &[WireHeader]) -> Option<HeaderMap> {
     let read = |header: &WireHeader| {
-        let name = HeaderName::try_from(&header.key).ok().filter(|name| !NOT_TO_BE_ADDED.contains(name))?;
+        let name = HeaderName::try_from(&header.key).ok().filter(may_be_added)?;
         let octets = if header.raw_value.is_empty() { header.value.as_bytes() } else { &header.raw_value };
         Some((name, HeaderValue::from_bytes(octets).ok()?))
     };

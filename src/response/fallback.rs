@@ -3,7 +3,7 @@
 //! A stored response must say nothing about the client that it was made for, and must not depend on anything that
 //! another client may have written. So the rules are those of a shared cache (RFC 9111 section 3), and stricter: every
 //! request header that the upstream may have used is part of the key, and headers that may say who the client is prevent
-//! storing. Design note 019 has the reasons.
+//! storing. Design note 012 has the reasons.
 
 pub mod cache_key;
 

@@ -11,7 +11,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderName;
 
-use super::rate_limit_headers::{Fields, push_number, whole_seconds};
+use super::rate_limit_headers::{push_number, whole_seconds};
+use crate::headers::Headers;
 use crate::limiter::quota::Period;
 
 /// What is left of each policy.
@@ -88,15 +89,15 @@ impl Policy {
 }
 
 /// Sets both fields; does nothing where no limit applies.
-pub fn write(fields: &mut dyn Fields, limits: &[ServiceLimit<'_>]) {
+pub fn write(headers: &mut Headers, limits: &[ServiceLimit<'_>]) {
     let (mut state, mut policy) = (Vec::new(), Vec::new());
     for limit in limits {
         push_policy(&mut policy, limit);
         push_limit(&mut state, limit);
     }
     if !limits.is_empty() {
-        fields.set_text(RATELIMIT, state);
-        fields.set_text(RATELIMIT_POLICY, policy);
+        headers.set_text(RATELIMIT, state);
+        headers.set_text(RATELIMIT_POLICY, policy);
     }
 }
 

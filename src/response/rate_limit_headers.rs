@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue};
 
+use crate::headers::Headers;
 use crate::limiter::algorithm::Usage;
 use crate::limiter::quota::Quota;
 
@@ -67,34 +68,6 @@ impl Notation {
     }
 }
 
-/// Where the fields of an answer are put.
-pub trait Fields {
-    /// Sets a field.
-    fn set(&mut self, name: HeaderName, value: &HeaderValue);
-
-    /// Sets a field to a number.
-    fn set_number(&mut self, name: HeaderName, number: u64);
-
-    /// Sets a field to a text, which must be a value.
-    fn set_text(&mut self, name: HeaderName, text: Vec<u8>);
-}
-
-impl Fields for HeaderMap {
-    fn set(&mut self, name: HeaderName, value: &HeaderValue) {
-        self.insert(name, value.clone());
-    }
-
-    fn set_number(&mut self, name: HeaderName, number: u64) {
-        self.insert(name, self::number(number));
-    }
-
-    fn set_text(&mut self, name: HeaderName, text: Vec<u8>) {
-        if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(text)) {
-            self.insert(name, value);
-        }
-    }
-}
-
 /// One limit as it stands after a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing<'a> {
@@ -113,12 +86,12 @@ impl Standing<'_> {
 }
 
 /// Sets Envoy's three headers; does nothing where no limit applies.
-pub fn write_envoy(fields: &mut dyn Fields, standings: &[Standing<'_>]) {
+pub fn write_envoy(headers: &mut Headers, standings: &[Standing<'_>]) {
     // The first of those with the least left: `min_by_key` answers the first of equals.
     let Some(least) = standings.iter().min_by_key(|standing| standing.usage.remaining) else { return };
     match standings {
         [only] if only.grown.is_none() => {
-            fields.set(X_RATELIMIT_LIMIT, &only.notation.alone);
+            headers.set(X_RATELIMIT_LIMIT, &only.notation.alone);
         }
         standings => {
             let mut text = Vec::with_capacity(32 * standings.len());
@@ -126,11 +99,11 @@ pub fn write_envoy(fields: &mut dyn Fields, standings: &[Standing<'_>]) {
             for standing in standings {
                 standing.notation.push_policy(standing.count(), &mut text);
             }
-            fields.set_text(X_RATELIMIT_LIMIT, text);
+            headers.set_text(X_RATELIMIT_LIMIT, text);
         }
     }
-    fields.set_number(X_RATELIMIT_REMAINING, least.usage.remaining.into());
-    fields.set_number(X_RATELIMIT_RESET, whole_seconds(least.usage.reset));
+    headers.set_number(X_RATELIMIT_REMAINING, least.usage.remaining.into());
+    headers.set_number(X_RATELIMIT_RESET, whole_seconds(least.usage.reset));
 }
 
 /// A duration in seconds, rounded up: a client told to wait must not come too early.
@@ -176,8 +149,9 @@ mod tests {
             Standing { notation: &fast, grown: None, usage: usage(9, Duration::from_millis(100)) },
             Standing { notation: &slow, grown: None, usage: usage(3, Duration::from_millis(1_804_001)) },
         ];
-        let mut headers = HeaderMap::new();
+        let mut headers = Headers::default();
         write_envoy(&mut headers, &standings);
+        let headers = headers.into_map();
         assert_eq!(headers[X_RATELIMIT_LIMIT], "1000, 10;w=1;name=\"fast\", 1000;w=3600;name=\"slow\"");
         assert_eq!(headers[X_RATELIMIT_REMAINING], "3");
         assert_eq!(headers[X_RATELIMIT_RESET], "1805");
@@ -192,19 +166,21 @@ mod tests {
             grown: None,
             usage: usage(0, Duration::from_secs(1)),
         });
-        let mut headers = HeaderMap::new();
+        let mut headers = Headers::default();
         write_envoy(&mut headers, &standings);
+        let headers = headers.into_map();
         assert_eq!(headers[X_RATELIMIT_LIMIT], "10, 10;w=1;name=\"a\", 20;w=1;name=\"b\"");
     }
 
     #[test]
     fn a_limit_alone_is_written_the_same_way() {
         let notation = Notation::new("per-ip", &quota(10, Unit::Second));
-        let mut headers = HeaderMap::new();
+        let mut headers = Headers::default();
         write_envoy(
             &mut headers,
             &[Standing { notation: &notation, grown: None, usage: usage(11, Duration::ZERO) }],
         );
+        let headers = headers.into_map();
         assert_eq!(headers[X_RATELIMIT_LIMIT], "10, 10;w=1;name=\"per-ip\"");
         assert_eq!((&headers[X_RATELIMIT_REMAINING], &headers[X_RATELIMIT_RESET]), (&number(11), &number(0)));
         assert_eq!((number(11), number(0)), (HeaderValue::from(11), HeaderValue::from(0)));
@@ -214,15 +190,17 @@ mod tests {
     fn an_elastic_limit_is_written_as_large_as_it_is_now() {
         let notation = Notation::new("per-ip", &quota(10, Unit::Second));
         let standing = Standing { notation: &notation, grown: Some(25), usage: usage(7, Duration::ZERO) };
-        let mut headers = HeaderMap::new();
+        let mut headers = Headers::default();
         write_envoy(&mut headers, &[standing]);
+        let headers = headers.into_map();
         assert_eq!(headers[X_RATELIMIT_LIMIT], "25, 25;w=1;name=\"per-ip\"");
     }
 
     #[test]
     fn no_limit_no_headers() {
-        let mut headers = HeaderMap::new();
+        let mut headers = Headers::default();
         write_envoy(&mut headers, &[]);
+        let headers = headers.into_map();
         assert!(headers.is_empty());
     }
 }

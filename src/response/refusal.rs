@@ -10,6 +10,7 @@ use super::fallback::Keeping;
 use super::rate_limit_headers::{
     Notation, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, number, whole_seconds,
 };
+use crate::headers::{RawHeaders, write_field};
 use crate::limiter::algorithm::Usage;
 
 /// Envoy's mark on answers that a rate limit gave; its routers do not retry them.
@@ -88,8 +89,10 @@ pub fn limited_headers(configured: &HeaderMap, retry_after: Duration) -> HeaderM
 #[derive(Clone, Debug)]
 pub struct Prepared {
     headers: HeaderMap,
-    /// All but the numbers, as HTTP/1.1 writes them.
-    lines: Box<[u8]>,
+    /// The same as HTTP/1.1 writes them.
+    raw: RawHeaders,
+    /// All but the numbers.
+    fixed: Box<[u8]>,
 }
 
 impl Prepared {
@@ -115,11 +118,14 @@ impl Prepared {
         headers.insert(X_RATELIMIT_LIMIT, notation.alone().clone());
         headers.insert(X_ENVOY_RATELIMITED, HeaderValue::from_static("true"));
         headers.extend(configured.iter().map(|(name, value)| (name.clone(), value.clone())));
-        let mut lines = Vec::new();
-        for (name, value) in headers.iter().skip(NUMBERS) {
-            lines.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+        let (mut raw, mut fixed) = (RawHeaders::default(), Vec::new());
+        for (position, (name, value)) in headers.iter().enumerate() {
+            raw.push(name.as_str().as_bytes(), value.as_bytes());
+            if position >= NUMBERS {
+                write_field(name.as_str().as_bytes(), value.as_bytes(), &mut fixed);
+            }
         }
-        Some(Self { headers, lines: lines.into() })
+        Some(Self { headers, raw, fixed: fixed.into() })
     }
 
     /// The headers of one refusal.
@@ -131,18 +137,20 @@ impl Prepared {
         headers
     }
 
-    /// The same as HTTP/1.1 writes them, each with its end of line.
-    pub fn write(&self, retry_after: Duration, usage: &Usage, out: &mut Vec<u8>) {
+    /// The same as HTTP/1.1 writes them.
+    pub fn raw(&self, retry_after: Duration, usage: &Usage) -> RawHeaders {
         let [retry_after, remaining, reset] = numbers(retry_after, usage);
         let mut digits = itoa::Buffer::new();
-        out.extend_from_slice(b"retry-after: ");
-        out.extend_from_slice(digits.format(retry_after).as_bytes());
-        out.extend_from_slice(b"\r\nx-ratelimit-remaining: ");
-        out.extend_from_slice(digits.format(remaining).as_bytes());
-        out.extend_from_slice(b"\r\nx-ratelimit-reset: ");
-        out.extend_from_slice(digits.format(reset).as_bytes());
-        out.extend_from_slice(b"\r\n");
-        out.extend_from_slice(&self.lines);
+        self.raw.rewritten(|out| {
+            out.extend_from_slice(b"retry-after: ");
+            out.extend_from_slice(digits.format(retry_after).as_bytes());
+            out.extend_from_slice(b"\r\nx-ratelimit-remaining: ");
+            out.extend_from_slice(digits.format(remaining).as_bytes());
+            out.extend_from_slice(b"\r\nx-ratelimit-reset: ");
+            out.extend_from_slice(digits.format(reset).as_bytes());
+            out.extend_from_slice(b"\r\n");
+            out.extend_from_slice(&self.fixed);
+        })
     }
 }
 
@@ -161,6 +169,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
+    use crate::headers::Headers;
     use crate::limiter::algorithm::Algorithm;
     use crate::limiter::quota::{Limit, Period, Quota, Unit};
     use crate::response::rate_limit_headers::{Standing, write_envoy};
@@ -175,20 +184,15 @@ mod tests {
         for (wait, remaining, reset) in [(0, 0, 0), (7, 3, 42), (3600, 12, 86_400)] {
             let (wait, reset) = (Duration::from_secs(wait), Duration::from_secs(reset));
             let usage = Usage { used: 0, remaining, reset };
-            let mut written = limited_headers(&refusal.headers, wait);
+            let mut written = Headers::from(limited_headers(&refusal.headers, wait));
             write_envoy(&mut written, &[Standing { notation: &notation, grown: None, usage }]);
             let prepared = Prepared::new(&refusal.headers, &notation).unwrap();
-            assert_eq!(prepared.fill(wait, &usage), written);
-            let mut lines = Vec::new();
-            prepared.write(wait, &usage, &mut lines);
-            let lines = String::from_utf8(lines).unwrap();
-            let as_map = lines.split_terminator("\r\n").filter_map(|line| line.split_once(": "));
-            let as_map: HeaderMap = as_map
-                .map(|(name, value)| {
-                    (name.parse::<HeaderName>().unwrap(), value.parse::<HeaderValue>().unwrap())
-                })
-                .collect();
-            assert_eq!(as_map, written);
+            assert_eq!(Headers::from(prepared.fill(wait, &usage)), written);
+            let raw = Headers::from(prepared.raw(wait, &usage));
+            for name in written.clone().into_map().keys() {
+                assert_eq!(raw.get(name), written.get(name), "{name}");
+            }
+            assert_eq!(raw, written);
         }
     }
 

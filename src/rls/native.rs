@@ -46,7 +46,7 @@ enum Case {
     /// These of the checks must be passed.
     Limited {
         checks: Range<usize>,
-        onlookers: Vec<RuleIndex>,
+        shadow_rules: Vec<RuleIndex>,
     },
 }
 
@@ -68,14 +68,14 @@ impl<'p> Native<'p> {
     fn select(&mut self, request: &Request, descriptor: &Descriptor, shadow: bool, now: Timestamp) -> Case {
         let said = Said::new(descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)));
         let attributes = said.attributes(&self.policy.identify, now);
-        let (selected, onlookers) = match self.policy.rules.select_in(&request.domain, &attributes) {
+        let (selected, shadow_rules) = match self.policy.rules.select_in(&request.domain, &attributes) {
             Selection::Exempt(rule) => return Case::Exempt(rule),
             Selection::Denied(rule, _) => return Case::Denied(rule),
             // A limit that comes with the request takes the place of the configured ones.
             Selection::Limited(..) if descriptor.limit.is_some() => return Case::Free,
-            Selection::Limited(selected, aside) => (selected, aside.onlookers),
+            Selection::Limited(selected, beside) => (selected, beside.shadow_rules),
         };
-        if selected.is_empty() && onlookers.is_empty() {
+        if selected.is_empty() && shadow_rules.is_empty() {
             return Case::Free;
         }
         let hits = request.hits(descriptor);
@@ -95,7 +95,7 @@ impl<'p> Native<'p> {
             });
             self.selected.push(one);
         }
-        Case::Limited { checks: from..self.selected.len(), onlookers }
+        Case::Limited { checks: from..self.selected.len(), shadow_rules }
     }
 
     /// What the limiter is to decide.
@@ -197,8 +197,8 @@ impl<'p> Native<'p> {
                 Case::Free => {}
                 Case::Exempt(rule) => outcomes.push((*rule, DecisionOutcome::Exempt)),
                 Case::Denied(rule) => outcomes.push((*rule, DecisionOutcome::Denied)),
-                Case::Limited { checks, onlookers } => {
-                    outcomes.extend(onlookers.iter().map(|rule| (*rule, DecisionOutcome::Shadow)));
+                Case::Limited { checks, shadow_rules } => {
+                    outcomes.extend(shadow_rules.iter().map(|rule| (*rule, DecisionOutcome::Shadow)));
                     let mut at = checks.start;
                     for of_rule in self.selected[checks.clone()].chunk_by(|one, next| one.rule == next.rule) {
                         let verdicts = &verdicts[at..at + of_rule.len()];

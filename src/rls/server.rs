@@ -10,7 +10,6 @@ mod quota;
 mod ratelimit;
 mod receiving;
 mod reports;
-mod shaking;
 mod wire;
 
 use std::num::NonZeroUsize;
@@ -32,11 +31,11 @@ use self::health::Health;
 use self::quota::{Quota, Streams};
 use self::ratelimit::RateLimit;
 use self::receiving::Receiving;
-use self::shaking::Shaking;
 use super::desk::Desk;
 use crate::drain::Phase;
 use crate::listener::socket::Socket;
 use crate::listener::{self, Accepted};
+use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::server::Server as Tls;
 use crate::worker::Unfinished;
 
@@ -117,7 +116,7 @@ impl Port {
 /// What the connections of one worker share.
 #[derive(Debug, Default)]
 struct Shared {
-    shaking: Shaking,
+    handshakes: HandshakeLimiter,
     receiving: Receiving,
     load: Rc<Load>,
 }

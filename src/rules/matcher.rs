@@ -1,18 +1,12 @@
 //! Whom a rule is for: every field that is given must hold; within a field, any of its values.
 
-use std::sync::Arc;
+use http::Method;
 
-use http::{HeaderName, Method};
-
-use super::membership::Plans;
-use super::pattern::{HeaderPattern, HostPattern, PathPattern};
+use super::attribute::Attribute;
+use super::pattern::{HeaderPattern, HostPattern, PathPattern, Route};
 use super::schedule::Schedule;
 use crate::identify::Attributes;
-use crate::identify::certificate::CertificateName;
 use crate::identify::cidr::CidrSet;
-use crate::identify::descriptor::Entries;
-use crate::identify::geo::{Asn, Continent, Country};
-use crate::identify::jwt::claim::Claim;
 use crate::identify::lookup::Ambiguity;
 
 /// The compiled `match` or `except` of a rule. Empty fields hold for every request.
@@ -24,67 +18,40 @@ pub struct Matcher {
     pub methods: Box<[Method]>,
     /// Any of these hosts.
     pub hosts: Box<[HostPattern]>,
-    /// For each of these headers, any of its patterns.
-    pub headers: Box<[(HeaderName, Box<[HeaderPattern]>)]>,
     /// The client's address is in this set.
     pub client_ip: Option<CidrSet>,
     /// It is within these times.
     pub schedule: Option<Schedule>,
-    /// The client is in one of these places.
-    pub origin: Option<Box<Origin>>,
-    /// For each of these claims of the client's token, any of its patterns.
-    pub claims: Box<[(Claim, Box<[HeaderPattern]>)]>,
-    /// For each of these kinds of names in the client's certificate, any of its patterns by any of the names.
-    pub certificate: Box<[(CertificateName, Box<[HeaderPattern]>)]>,
-    /// The client is on one of these plans.
-    pub plan: Option<Box<OnPlan>>,
-    /// Envoy's descriptor is such a one; no proxied request has any.
-    pub told: Option<Box<Told>>,
+    /// All of these. Tested in this order: last those that ask a database, search members, or verify a signature.
+    pub conditions: Box<[Condition]>,
+    /// Envoy's descriptor has exactly these entries in this order; no proxied request has any.
+    pub entries: Option<Box<[Entry]>>,
 }
 
-/// What a descriptor of Envoy's must be.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
-    /// For each of these keys, any of its patterns by any of the key's values.
-    pub some: Box<[Entry]>,
-    /// Exactly these entries in this order.
-    pub all: Option<Box<[Entry]>>,
-}
-
-/// A key and the patterns of its values, one of which must hold.
-pub type Entry = (Box<str>, Box<[HeaderPattern]>);
-
-/// Which plans a rule is for.
+/// One attribute and the patterns for it, any of which must match.
 #[derive(Clone, Debug)]
-pub struct OnPlan {
-    /// All plans.
-    pub plans: Arc<Plans>,
-    /// The names of those it is for.
-    pub any: Box<[Box<str>]>,
+pub struct Condition {
+    /// What is compared.
+    pub attribute: Attribute,
+    /// With what.
+    pub any: Box<[HeaderPattern]>,
 }
 
-/// Who the members are is no matter of a rule.
-impl PartialEq for OnPlan {
+/// Who is on which plan is no matter of a rule.
+impl PartialEq for Condition {
     fn eq(&self, other: &Self) -> bool {
-        let (one, two) = (&*self.plans, &*other.plans);
-        self.any == other.any && one.of == two.of && one.default == two.default
+        let is_same = match (&self.attribute, &other.attribute) {
+            (Attribute::Plan(one), Attribute::Plan(other)) => {
+                one.of == other.of && one.default == other.default
+            }
+            (one, other) => one == other,
+        };
+        is_same && self.any == other.any
     }
 }
 
-/// Where clients come from. Empty fields hold for every client, the others for none of whom nothing is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
-    /// Any of these countries.
-    pub countries: Box<[Country]>,
-    /// Any of these continents.
-    pub continents: Box<[Continent]>,
-    /// Any of these autonomous systems.
-    pub systems: Box<[Asn]>,
-}
-
-/// The pattern by which a path matched: the route. Empty for a rule that looks at no path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route<'a>(pub &'a str);
+/// A key of a descriptor and the patterns of its value, any of which must match.
+pub type Entry = (Box<str>, Box<[HeaderPattern]>);
 
 /// Whether a rule is for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,17 +68,12 @@ impl Matcher {
     /// Whether all fields hold for the request, and by which route.
     pub fn matches(&self, request: &Attributes<'_>) -> Match<'_> {
         let is_meant = |method| self.methods.contains(method);
+        let is_within = |set: &CidrSet| request.client_ip().is_some_and(|ip| set.contains(ip));
         let holds = (self.methods.is_empty() || request.method.is_some_and(is_meant))
             && (self.hosts.is_empty() || self.matches_host(request))
-            && self
-                .client_ip
-                .as_ref()
-                .is_none_or(|set| request.client_ip().is_some_and(|ip| set.contains(ip)))
+            && self.client_ip.as_ref().is_none_or(is_within)
             && self.schedule.as_ref().is_none_or(|schedule| schedule.contains(request.now))
-            && self.headers.iter().all(|(name, patterns)| {
-                patterns.iter().any(|pattern| pattern.matches(&request.headers.get_all(name)))
-            })
-            && self.told.as_ref().is_none_or(|told| request.descriptor.is_some_and(|said| told.is(said)));
+            && self.entries.as_ref().is_none_or(|entries| has_exactly(request, entries));
         if !holds {
             return Match::No;
         }
@@ -124,12 +86,33 @@ impl Matcher {
                 _ => return Match::No,
             }
         };
-        // Last, since these may be what has a database asked, members searched, and a signature verified.
-        let asks_little = self.plan.is_none() && self.origin.is_none() && self.claims.is_empty();
-        if asks_little && self.certificate.is_empty() {
-            return Match::Yes(route);
+        let mut outcome = Match::Yes(route);
+        for Condition { attribute, any } in &self.conditions {
+            match attribute.matches(request, any) {
+                Ok(true) => {}
+                Ok(false) => return Match::No,
+                Err(ambiguity) => outcome = Match::Unclear(route, ambiguity),
+            }
         }
-        self.matches_client(request, route)
+        outcome
+    }
+
+    /// Whether it looks at what only Envoy's descriptors have.
+    pub fn reads_descriptors(&self) -> bool {
+        let reads = |condition: &Condition| condition.attribute.source().descriptor().is_some();
+        self.entries.is_some() || self.conditions.iter().any(reads)
+    }
+
+    /// Whether it holds for every request.
+    pub fn holds_for_all(&self) -> bool {
+        let Self { paths, methods, hosts, client_ip, schedule, conditions, entries } = self;
+        paths.is_empty()
+            && methods.is_empty()
+            && hosts.is_empty()
+            && client_ip.is_none()
+            && schedule.is_none()
+            && conditions.is_empty()
+            && entries.is_none()
     }
 
     fn matches_host(&self, request: &Attributes<'_>) -> bool {
@@ -138,74 +121,13 @@ impl Matcher {
         let is_absent = host.is_empty() && request.descriptor.is_some();
         !is_absent && self.hosts.iter().any(|pattern| pattern.matches(host))
     }
-
-    /// Whether those fields hold that say who the client is.
-    fn matches_client<'a>(&self, request: &Attributes<'_>, route: Route<'a>) -> Match<'a> {
-        let plan = self.plan.iter().map(|plan| plan.contains(request));
-        let origin = self.origin.iter().map(|origin| Ok(origin.contains(request)));
-        let claims = self.claims.iter().map(|(claim, patterns)| {
-            let value = request.claim(claim)?;
-            Ok(patterns.iter().any(|pattern| pattern.matches_value(value)))
-        });
-        let names = self.certificate.iter();
-        let certificate = names.map(|(name, patterns)| Ok(is_named(request, *name, patterns)));
-        let mut outcome = Match::Yes(route);
-        for holds in plan.chain(origin).chain(claims).chain(certificate) {
-            match holds {
-                Ok(true) => {}
-                Ok(false) => return Match::No,
-                Err(ambiguity) => outcome = Match::Unclear(route, ambiguity),
-            }
-        }
-        outcome
-    }
 }
 
-fn is_named(request: &Attributes<'_>, name: CertificateName, patterns: &[HeaderPattern]) -> bool {
-    let names = request.certificate.map_or(&[][..], |certificate| certificate.names(name));
-    patterns.iter().any(|pattern| match names {
-        [] => pattern.matches_value(None),
-        names => names.iter().any(|name| pattern.matches_value(Some(name))),
-    })
-}
-
-impl Told {
-    /// Every key that is looked at, with its patterns.
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> + Clone {
-        self.some.iter().chain(self.all.iter().flatten())
-    }
-
-    fn is(&self, said: Entries<'_>) -> bool {
-        let some =
-            |(key, patterns): &Entry| patterns.iter().any(|pattern| pattern.matches_values(said.values(key)));
-        self.some.iter().all(some) && self.all.as_ref().is_none_or(|all| is_exactly(all, said.0))
-    }
-}
-
-fn is_exactly(wanted: &[Entry], said: &[(&str, &str)]) -> bool {
+fn has_exactly(request: &Attributes<'_>, wanted: &[Entry]) -> bool {
+    let Some(said) = request.descriptor else { return false };
     let each = |((key, patterns), (given, value)): (&Entry, &(&str, &str))| {
-        **key == **given && patterns.iter().any(|pattern| pattern.matches_value(Some(value)))
+        let matches = |pattern: &HeaderPattern| pattern.matches_any(std::iter::once(value.as_bytes()));
+        **key == **given && patterns.iter().any(matches)
     };
-    wanted.len() == said.len() && wanted.iter().zip(said).all(each)
-}
-
-impl OnPlan {
-    fn contains(&self, request: &Attributes<'_>) -> Result<bool, Ambiguity> {
-        let plan = self.plans.of(request)?;
-        Ok(plan.is_some_and(|plan| self.any.iter().any(|wanted| **wanted == *plan)))
-    }
-}
-
-impl Origin {
-    fn contains(&self, request: &Attributes<'_>) -> bool {
-        let Self { countries, continents, systems } = self;
-        holds(countries, || request.place().country)
-            && holds(continents, || request.place().continent)
-            && holds(systems, || request.system())
-    }
-}
-
-/// Whether what is known is among `wanted`, or nothing is wanted.
-fn holds<T: PartialEq>(wanted: &[T], known: impl FnOnce() -> Option<T>) -> bool {
-    wanted.is_empty() || known().is_some_and(|known| wanted.contains(&known))
+    wanted.len() == said.0.len() && wanted.iter().zip(said.0).all(each)
 }

@@ -7,7 +7,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use super::key::{KeyPart, encoded_octets};
+use super::attribute::{Attribute, Incomplete};
+use super::pattern::Route;
 use crate::identify::lookup::Ambiguity;
 use crate::identify::{Attributes, cookie};
 use crate::limiter::key::{KeyHash, KeyHasher};
@@ -22,7 +23,7 @@ const DEFAULT: u16 = u16::MAX;
 #[derive(Debug)]
 pub struct Plans {
     /// What is looked up: a part whose value is a text.
-    pub of: KeyPart,
+    pub of: Attribute,
     /// Who is on which plan.
     pub members: Arc<Members>,
     /// The plan of everybody else.
@@ -41,7 +42,7 @@ pub struct Members {
 
 /// Members as they come, to be made [`Members`].
 #[derive(Debug)]
-pub struct Roll {
+pub struct MembersBuilder {
     hasher: KeyHasher,
     /// Hash, place in the order of coming, plan.
     members: Vec<(KeyHash, u32, u16)>,
@@ -51,11 +52,11 @@ pub struct Roll {
 /// There are more than [`MOST_PLANS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than 1000 plans")]
-pub struct TooMany;
+pub struct TooManyPlans;
 
 /// A member that came twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Twice {
+pub struct DuplicateMember {
     /// When it came again, from 0.
     pub again: usize,
     /// When it came first.
@@ -77,14 +78,16 @@ impl Plans {
 
     fn number(&self, request: &Attributes<'_>) -> Result<Option<u16>, Ambiguity> {
         let default = self.default.as_ref().map(|_| DEFAULT);
-        let encoded = match &self.of {
-            // Members are written as the service has them.
-            KeyPart::Cookie(name) => {
-                cookie::decoded(request.headers, name)?.map(|value| encoded_octets(&value))
-            }
-            of => of.encoded(request)?,
-        };
-        Ok(encoded.and_then(|encoded| self.members.number(&encoded)).or(default))
+        // Members are written as the service has them.
+        if let Attribute::Cookie(name) = &self.of {
+            let value = cookie::decoded(request.headers, name)?;
+            return Ok(value.and_then(|value| self.members.number(&value)).or(default));
+        }
+        match self.of.read(request, Route(""), |value| self.members.number(value)) {
+            Ok(number) => Ok(number.or(default)),
+            Err(Incomplete::Missing) => Ok(default),
+            Err(Incomplete::Ambiguous(ambiguity)) => Err(ambiguity),
+        }
     }
 }
 
@@ -113,8 +116,8 @@ impl Members {
         self.names.iter().map(|name| &**name).zip(counts)
     }
 
-    fn number(&self, encoded: &[u8]) -> Option<u16> {
-        let at = self.hashes.binary_search(&self.hasher.hash(encoded)).ok()?;
+    fn number(&self, member: &[u8]) -> Option<u16> {
+        let at = self.hashes.binary_search(&self.hasher.hash(member)).ok()?;
         self.plans.get(at).copied()
     }
 }
@@ -126,8 +129,8 @@ impl fmt::Debug for Members {
     }
 }
 
-impl Roll {
-    /// An empty roll; `secret` must come from a source of randomness.
+impl MembersBuilder {
+    /// An empty builder; `secret` must come from a source of randomness.
     pub const fn new(secret: [u64; 2]) -> Self {
         Self { hasher: KeyHasher::new(secret), members: Vec::new(), names: Vec::new() }
     }
@@ -135,13 +138,13 @@ impl Roll {
     /// Adds a member.
     ///
     /// # Errors
-    /// [`TooMany`] if its plan is one too many.
-    pub fn add(&mut self, member: &str, plan: &str) -> Result<(), TooMany> {
-        // A roll has few plans, and members of one plan often stand together.
+    /// [`TooManyPlans`] if its plan is one too many.
+    pub fn add(&mut self, member: &str, plan: &str) -> Result<(), TooManyPlans> {
+        // A builder has few plans, and members of one plan often stand together.
         let known = self.names.iter().rposition(|name| **name == *plan);
         let number = match known {
             Some(number) => number,
-            None if self.names.len() >= MOST_PLANS => return Err(TooMany),
+            None if self.names.len() >= MOST_PLANS => return Err(TooManyPlans),
             None => {
                 self.names.push(plan.into());
                 self.names.len() - 1
@@ -149,7 +152,7 @@ impl Roll {
         };
         let order = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         let number = u16::try_from(number).unwrap_or(DEFAULT - 1);
-        self.members.push((self.hasher.hash(&encoded_octets(member.as_bytes())), order, number));
+        self.members.push((self.hasher.hash(member.as_bytes()), order, number));
         Ok(())
     }
 
@@ -157,14 +160,15 @@ impl Roll {
     ///
     /// # Errors
     /// All that came again, in order.
-    pub fn close(mut self) -> Result<Members, Vec<Twice>> {
+    pub fn close(mut self) -> Result<Members, Vec<DuplicateMember>> {
         self.members.sort_unstable();
         let pairs = self.members.windows(2).filter(|pair| pair[0].0 == pair[1].0);
-        let mut twice: Vec<Twice> =
-            pairs.map(|pair| Twice { first: pair[0].1 as usize, again: pair[1].1 as usize }).collect();
-        if !twice.is_empty() {
-            twice.sort_unstable();
-            return Err(twice);
+        let mut duplicates: Vec<DuplicateMember> = pairs
+            .map(|pair| DuplicateMember { first: pair[0].1 as usize, again: pair[1].1 as usize })
+            .collect();
+        if !duplicates.is_empty() {
+            duplicates.sort_unstable();
+            return Err(duplicates);
         }
         Ok(Members {
             hasher: self.hasher,

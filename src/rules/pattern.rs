@@ -35,6 +35,10 @@ pub enum PatternError {
     Empty,
 }
 
+/// The pattern by which a path matched: the route. Empty for a rule that looks at no path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route<'a>(pub &'a str);
+
 /// A pattern for normalised paths, matched case-sensitively.
 #[derive(Clone, Debug)]
 pub struct PathPattern {
@@ -232,17 +236,19 @@ impl HostPattern {
     }
 }
 
-/// A pattern for the values of one header. A header that is repeated matches if any of its values does.
+/// A pattern for the values of an attribute. A header that is repeated matches if any of its values does.
 #[derive(Clone, Debug)]
 pub enum HeaderPattern {
-    /// `*`: the header is there.
+    /// `*`: there is a value.
     Present,
-    /// `!present`: it is not.
+    /// `!present`: there is none.
     Absent,
     /// This value, octet by octet.
     Exact(Box<str>),
     /// `~regex`.
     Regex(BytesRegex),
+    /// This number.
+    Number(u32),
     /// Any of a list.
     Listed(Arc<ValueList>),
 }
@@ -265,7 +271,16 @@ impl PartialEq for HeaderPattern {
             (Self::Exact(one), Self::Exact(other)) => one == other,
             (Self::Regex(one), Self::Regex(other)) => one.as_str() == other.as_str(),
             (Self::Listed(one), Self::Listed(other)) => one.len() == other.len(),
-            (Self::Present | Self::Absent | Self::Exact(_) | Self::Regex(_) | Self::Listed(_), _) => false,
+            (Self::Number(one), Self::Number(other)) => one == other,
+            (
+                Self::Present
+                | Self::Absent
+                | Self::Exact(_)
+                | Self::Regex(_)
+                | Self::Listed(_)
+                | Self::Number(_),
+                _,
+            ) => false,
         }
     }
 }
@@ -291,27 +306,24 @@ impl HeaderPattern {
         })
     }
 
+    /// The value, if it asks for one.
+    pub fn exact(&self) -> Option<&str> {
+        if let Self::Exact(value) = self { Some(value) } else { None }
+    }
+
     /// Whether the values of a header match.
     pub fn matches(&self, values: &GetAll<'_, HeaderValue>) -> bool {
         self.matches_any(values.iter().map(HeaderValue::as_bytes))
     }
 
-    /// The same for something else that may have a value.
-    pub fn matches_value(&self, value: Option<&str>) -> bool {
-        self.matches_any(value.into_iter().map(str::as_bytes))
-    }
-
-    /// The same for something else that may have several.
-    pub fn matches_values<'v>(&self, values: impl Iterator<Item = &'v str>) -> bool {
-        self.matches_any(values.map(str::as_bytes))
-    }
-
-    fn matches_any<'v>(&self, mut values: impl Iterator<Item = &'v [u8]>) -> bool {
+    /// The same for something else that may have values.
+    pub fn matches_any<'v>(&self, mut values: impl Iterator<Item = &'v [u8]>) -> bool {
         match self {
             Self::Present => values.next().is_some(),
             Self::Absent => values.next().is_none(),
             Self::Exact(exact) => values.any(|value| value == exact.as_bytes()),
             Self::Regex(regex) => values.any(|value| regex.is_match(value)),
+            Self::Number(number) => values.any(|value| value == number.to_be_bytes()),
             Self::Listed(list) => values.any(|value| list.contains(value)),
         }
     }

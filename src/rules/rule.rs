@@ -7,10 +7,12 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::elsewhere::Remote;
+use super::attribute::Attribute;
 use super::enforce::Enforce;
-use super::key::{self, KeyPart, KeyTemplate};
-use super::matcher::{Match, Matcher, Route};
+use super::key::{self, KeyTemplate};
+use super::matcher::{Match, Matcher};
+use super::pattern::Route;
+use super::remote_limit::RemoteLimit;
 use super::tariff::Tariff;
 use crate::identify::Attributes;
 use crate::limiter::algorithm::conversion::OnChange;
@@ -72,8 +74,8 @@ pub struct Limiting {
     pub on_denied: OnDenied,
     /// What a reload does to its counters when it changes a limit.
     pub on_change: OnChange,
-    /// Who keeps its limit, if it is another service. Its own limits then hold where that does not answer.
-    pub remote: Option<Box<Remote>>,
+    /// Where its limit is counted.
+    pub source: LimitSource,
 }
 
 impl Limiting {
@@ -88,6 +90,16 @@ impl Limiting {
             None => self.enforce.includes(key::SHARED),
         }
     }
+}
+
+/// Where a limit is counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LimitSource {
+    /// In this process.
+    #[default]
+    Local,
+    /// In another rate limit service. The rule's own limits are for when that does not respond.
+    Remote(Box<RemoteLimit>),
 }
 
 impl Default for Limiting {
@@ -105,7 +117,7 @@ impl Default for Limiting {
             ban: None,
             on_denied: OnDenied::default(),
             on_change: OnChange::default(),
-            remote: None,
+            source: LimitSource::Local,
         }
     }
 }
@@ -218,35 +230,35 @@ impl Rule {
 
     /// Whether it looks at what only Envoy's descriptors have; then it is for no proxied request.
     pub fn reads_descriptors(&self) -> bool {
-        let in_key = |part: &KeyPart| matches!(part, KeyPart::Descriptor(_));
-        let has_key = matches!(&self.action, Action::Limit(limiting) if limiting.key.0.iter().any(in_key));
-        has_key || self.matchers().any(|matcher| matcher.told.is_some())
+        self.key().iter().any(|part| part.source().descriptor().is_some())
+            || self.matchers().any(Matcher::reads_descriptors)
     }
 
     fn matchers(&self) -> impl Iterator<Item = &Matcher> {
         std::iter::once(&self.matcher).chain(&self.except)
     }
 
-    /// What it tells clients apart by: the parts of its key, and what plans are found by that it asks about.
-    pub fn identifying(&self) -> impl Iterator<Item = &KeyPart> {
-        let key: &[KeyPart] = match &self.action {
+    fn key(&self) -> &[Attribute] {
+        match &self.action {
             Action::Limit(limiting) => &limiting.key.0,
             Action::Allow | Action::Deny => &[],
-        };
-        let of_plan = key.iter().filter_map(|part| match part {
-            KeyPart::Plan(plans) => Some(&plans.of),
-            _ => None,
-        });
-        let asked = self.matchers().filter_map(|matcher| Some(&matcher.plan.as_ref()?.plans.of));
-        key.iter().chain(of_plan).chain(asked)
+        }
+    }
+
+    /// What it tells clients apart by: the parts of its key, and what plans are found by that it asks about.
+    pub fn identifying(&self) -> impl Iterator<Item = &Attribute> {
+        let conditions = self.matchers().flat_map(|matcher| &matcher.conditions);
+        let attributes = self.key().iter().chain(conditions.map(|condition| &condition.attribute));
+        let of_plans = attributes.filter_map(|attribute| Some(&attribute.source().plans()?.of));
+        self.key().iter().chain(of_plans)
     }
 
     /// The name of the counter that it charges: its own name, unless it names another. Clients see it as the name of
     /// the quota policy.
     pub fn counter(&self) -> &str {
         match &self.action {
-            Action::Limit(Limiting { counter: Some(counter), .. }) => counter,
-            _ => &self.name,
+            Action::Limit(limiting) => limiting.counter.as_deref().unwrap_or(&self.name),
+            Action::Allow | Action::Deny => &self.name,
         }
     }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use smallvec::SmallVec;
 
 use super::RuleIndex;
-use super::elsewhere::Ask;
+use super::remote_limit::RemoteQuery;
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::Check;
 
@@ -66,13 +66,13 @@ pub enum Denial {
     Ambiguous(Ambiguity),
 }
 
-/// What the rules say beside limits that are kept here; almost always nothing. In file order.
+/// What the rules want beside checks of limits that are counted here; almost always nothing. In file order.
 #[derive(Clone, Debug, Default)]
-pub struct Aside {
-    /// Rules that would have refused a request before any limit was asked, and only look on.
-    pub onlookers: Vec<RuleIndex>,
+pub struct SideEffects {
+    /// Rules that would have rejected a request before any limit, and are in shadow mode.
+    pub shadow_rules: Vec<RuleIndex>,
     /// What other services are to be asked.
-    pub asks: Vec<Ask>,
+    pub queries: Vec<RemoteQuery>,
 }
 
 /// The outcome of matching.
@@ -87,5 +87,5 @@ pub enum Selection {
     /// This rule refuses it whatever limits say.
     Denied(RuleIndex, Denial),
     /// These limits apply, in file order; may be none.
-    Limited(SmallVec<[Selected; 2]>, Aside),
+    Limited(SmallVec<[Selected; 2]>, SideEffects),
 }

@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 pub use self::counted::Counted;
 use super::grpc::{CallStatus, GrpcStatus, GrpcStatuses};
+use crate::headers::Headers;
 use crate::limiter::reservation::{Charging, Debt};
 
 /// A rule's tariff.
@@ -90,7 +91,7 @@ pub enum Ending<'a> {
         /// With this status.
         status: StatusCode,
         /// With these headers.
-        headers: &'a HeaderMap,
+        headers: &'a Headers,
     },
     /// The upstream failed and we answered in its place.
     Failed {
@@ -166,7 +167,9 @@ impl Tariff {
     pub fn on_arrival(&self, headers: &HeaderMap) -> u32 {
         match &self.cost {
             Cost::Fixed(units) => *units,
-            Cost::Header(told) => told.by(headers).max(1),
+            Cost::Header(told) => {
+                told.by(headers.get_all(&told.name).into_iter().map(HeaderValue::as_bytes)).max(1)
+            }
             Cost::RequestBytes(measure) => length(headers).map_or(1, |octets| measure.units(octets)),
             Cost::ResponseHeader(told) => told.otherwise,
             Cost::ResponseBytes(_) => 1,
@@ -201,14 +204,6 @@ impl Tariff {
         if most.is_some() { Debt::AsTold } else { Debt::OneBurst }
     }
 
-    /// Whether it looks at the header of the response beyond the status.
-    pub fn reads_fields(&self) -> bool {
-        let of_header = matches!(self.cost, Cost::ResponseHeader(_));
-        of_header
-            || self.reads_calls()
-            || self.counts.as_ref().is_some_and(|counts| !counts.headers.is_empty())
-    }
-
     /// Whether the status of a gRPC call decides what it is charged.
     pub fn reads_calls(&self) -> bool {
         self.counts_calls() || !self.refunds.calls.is_empty()
@@ -228,14 +223,16 @@ impl Tariff {
             Ending::Failed { failure, .. } if self.refunds.cover(failure) => return Due::Nothing,
             Ending::Answered { status, headers } => (status, headers),
             // What we answer in place of the upstream has no header of its.
-            Ending::Failed { status, .. } => (status, &HeaderMap::new()),
+            Ending::Failed { status, .. } => (status, &Headers::default()),
         };
         let counts = self.counts.as_ref().is_none_or(|counts| counts.hold(status, headers));
         if !counts || self.refunds.statuses.contain(status) {
             return Due::Nothing;
         }
         let due = match (&self.cost, ending) {
-            (Cost::ResponseHeader(told), Ending::Answered { headers, .. }) => Due::Units(told.by(headers)),
+            (Cost::ResponseHeader(told), Ending::Answered { headers, .. }) => {
+                Due::Units(told.by(headers.get_all(&told.name)))
+            }
             _ => Due::AsReserved,
         };
         match call {
@@ -265,10 +262,8 @@ impl Tariff {
 impl Told {
     /// The highest number among all lines and their items. An item that is no number counts as one without end:
     /// nobody knows what it stands for, and writing it must not be cheaper than the truth.
-    fn by(&self, headers: &HeaderMap) -> u32 {
-        let lines = headers.get_all(&self.name).into_iter();
-        let items =
-            lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    fn by<'a>(&self, lines: impl Iterator<Item = &'a [u8]>) -> u32 {
+        let items = lines.flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
         // RFC 9110, 5.6.1.2: a recipient ignores empty elements.
         let told = items.filter(|item| !item.is_empty()).map(|item| number(item).unwrap_or(u32::MAX)).max();
         told.unwrap_or(self.otherwise).min(self.most.unwrap_or(u32::MAX))

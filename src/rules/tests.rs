@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
-use super::key::{KeyPart, KeyTemplate};
+use super::attribute::Attribute;
+use super::key::KeyTemplate;
 use super::matcher::Matcher;
 use super::pattern::PathPattern;
 use super::rule::{Limiting, RuleLimit};
@@ -41,7 +42,7 @@ fn deny(pattern: &str) -> Rule {
     rule("deny", &[pattern], Action::Deny)
 }
 
-pub(super) fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -> Action {
+pub(super) fn limiting(key: &[Attribute], on_missing: OnMissing, counts: &[u32]) -> Action {
     let quota = |count: &u32| {
         let limit = Limit::new(NonZeroU32::new(*count).unwrap(), Period::one(Unit::Hour));
         RuleLimit::from(Quota::new(Algorithm::Gcra, limit, None).unwrap())
@@ -54,7 +55,7 @@ pub(super) fn limiting(key: &[KeyPart], on_missing: OnMissing, counts: &[u32]) -
     })
 }
 
-fn limit(name: &str, patterns: &[&str], key: &[KeyPart], counts: &[u32]) -> Rule {
+fn limit(name: &str, patterns: &[&str], key: &[Attribute], counts: &[u32]) -> Rule {
     rule(name, patterns, limiting(key, OnMissing::Skip, counts))
 }
 
@@ -133,7 +134,7 @@ fn every_matching_limit_applies_in_file_order() {
         limit("all", &[], &[], &[5, 6]),
         limit("other", &["/b/*"], &[], &[5]),
         deny("/denied"),
-        limit("a", &["/a/*"], &[KeyPart::ClientIp], &[5]),
+        limit("a", &["/a/*"], &[Attribute::ClientIp], &[5]),
     ]);
     assert_eq!(names(&bound, "/a/1"), [("all", 0), ("all", 1), ("a", 0)]);
     assert_eq!(names(&bound, "/c"), [("all", 0), ("all", 1)]);
@@ -162,7 +163,7 @@ fn all_of_an_exception_must_hold() {
 #[test]
 fn a_rule_whose_key_is_missing_is_skipped_shared_or_denied() {
     let by_user = |on_missing| {
-        let user = [KeyPart::Query("user".into())];
+        let user = [Attribute::Query("user".into())];
         bound(vec![
             limit("before", &[], &[], &[9]),
             rule("users", &[], limiting(&user, on_missing, &[2])),
@@ -185,14 +186,14 @@ fn a_rule_whose_key_is_missing_is_skipped_shared_or_denied() {
 
 #[test]
 fn allow_goes_before_a_missing_key_that_denies() {
-    let user = [KeyPart::Query("user".into())];
+    let user = [Attribute::Query("user".into())];
     let bound = bound(vec![rule("users", &[], limiting(&user, OnMissing::Deny, &[2])), allowing("/health")]);
     assert!(matches!(bound.select("/health"), Selection::Exempt(RuleIndex(1))));
 }
 
 #[test]
 fn a_route_counts_all_paths_of_its_template_together() {
-    let bound = bound(vec![limit("routes", &["/users/{id}", "/*"], &[KeyPart::Route], &[2])]);
+    let bound = bound(vec![limit("routes", &["/users/{id}", "/*"], &[Attribute::Route], &[2])]);
     assert!(bound.passes("/users/1") && bound.passes("/users/2") && !bound.passes("/users/3"));
     // The first pattern that matches is the route.
     assert!(bound.passes("/users/1/orders") && bound.passes("/x") && !bound.passes("/y"));
@@ -200,14 +201,14 @@ fn a_route_counts_all_paths_of_its_template_together() {
 
 #[test]
 fn a_path_key_counts_each_path_apart() {
-    let bound = bound(vec![limit("paths", &["/users/{id}"], &[KeyPart::Path], &[1])]);
+    let bound = bound(vec![limit("paths", &["/users/{id}"], &[Attribute::Path], &[1])]);
     assert!(bound.passes("/users/1") && bound.passes("/users/2"));
     assert!(!bound.passes("/users/1") && !bound.passes("/users/%32"));
 }
 
 #[test]
 fn limits_of_one_rule_have_meters_of_their_own() {
-    let bound = bound(vec![limit("api", &[], &[KeyPart::ClientIp], &[3, 5])]);
+    let bound = bound(vec![limit("api", &[], &[Attribute::ClientIp], &[3, 5])]);
     let [first, second] = bound.limited("/").try_into().unwrap();
     assert_ne!(first.check.meter, second.check.meter);
     assert_eq!(first.check.key, second.check.key);
@@ -221,8 +222,8 @@ fn limits_of_one_rule_have_meters_of_their_own() {
 #[test]
 fn same_limits_of_two_rules_count_apart() {
     let bound = bound(vec![
-        limit("a", &["/a"], &[KeyPart::ClientIp], &[1]),
-        limit("b", &["/b"], &[KeyPart::ClientIp], &[1]),
+        limit("a", &["/a"], &[Attribute::ClientIp], &[1]),
+        limit("b", &["/b"], &[Attribute::ClientIp], &[1]),
     ]);
     assert!(bound.passes("/a") && bound.passes("/b") && !bound.passes("/a") && !bound.passes("/b"));
 }
@@ -231,7 +232,7 @@ fn same_limits_of_two_rules_count_apart() {
 fn meters_are_bound_in_the_order_of_their_specs() {
     let rules = vec![
         allowing("/allowed"),
-        limit("a", &["/a"], &[KeyPart::ClientIp, KeyPart::Path], &[1, 2]),
+        limit("a", &["/a"], &[Attribute::ClientIp, Attribute::Path], &[1, 2]),
         deny("/denied"),
         limit("b", &["/b"], &[], &[3]),
     ];

@@ -20,9 +20,10 @@ mod worker;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use metrics::Counter;
 use parking_lot::Mutex;
 
-pub use self::arrival::{Handshake, Preamble, TurnedAway, UpstreamHandshake};
+pub use self::arrival::{Handshake, Preamble, UpstreamHandshake};
 pub use self::elastic::Elastic;
 pub use self::envoy::{Stats, StatsFilter, Used};
 use self::exporter::Exporter;
@@ -38,7 +39,6 @@ use self::upstream::Upstreams;
 pub use self::upstream::{ClusterMetrics, ClusterView, EndpointMetrics, HostView, Overflow, UpstreamOutcome};
 use self::worker::WorkerCells;
 pub use self::worker::{Span, WorkerMetrics};
-use super::spans::Counted;
 use crate::limiter::timestamp::Timestamp;
 
 /// This build's version.
@@ -97,8 +97,6 @@ pub struct Scrape {
     pub overflows: u64,
     /// Access log lines lost.
     pub access_log_dropped: u64,
-    /// What became of spans.
-    pub spans: Counted,
     /// What was written to the state file, if there is one.
     pub saves: Option<Saves>,
     /// How far limits stretch; `None` while none is elastic.
@@ -107,6 +105,15 @@ pub struct Scrape {
     pub certificates: BTreeMap<Box<str>, u64>,
     /// Where upstreams are.
     pub clusters: Vec<ClusterView>,
+}
+
+/// What became of spans.
+#[derive(Clone, Debug)]
+pub struct SpanMetrics {
+    /// Accepted by the collector.
+    pub exported: Counter,
+    /// Lost: the queue was full, or the collector did not accept them.
+    pub dropped: Counter,
 }
 
 /// What was written to the state file.
@@ -209,6 +216,11 @@ impl Metrics {
         self.exporter.config_restart_pending(is_pending);
     }
 
+    /// The counters of spans.
+    pub fn spans(&self) -> SpanMetrics {
+        self.exporter.spans.clone()
+    }
+
     /// The statistics of Envoy's rate limit service, which are shown from now on.
     pub fn rate_limits(&self) -> Arc<RateLimits> {
         Arc::clone(self.rate_limits.get_or_init(Arc::default))
@@ -223,8 +235,7 @@ impl Metrics {
     /// Everything in Prometheus' text format, under Weir's names; what the rate limit service counts under those of
     /// envoyproxy/ratelimit.
     pub fn render(&self, scrape: &Scrape) -> String {
-        let mut text = self.exporter.render(&self.totals(), scrape);
-        text.push_str(&remote::render(&self.remotes.lock()));
+        let mut text = self.exporter.render(&self.totals(), &self.remotes.lock(), scrape);
         if let Some(rate_limits) = self.rate_limits.get() {
             text.push_str(&rate_limits.render());
         }

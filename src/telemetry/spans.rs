@@ -1,32 +1,41 @@
-//! Spans of requests for whoever follows them through several services: OpenTelemetry, sent by OTLP over HTTP, with TLS or
-//! without.
+//! OpenTelemetry spans of requests, exported by OTLP over HTTP, with TLS or without.
 //!
-//! Off unless configured, and then nothing here is called. A span is made of what the access log would say, when the
-//! request has ended, and handed to a thread of its own through a bounded queue: where that is full, or the
-//! collector takes nothing, spans are dropped and counted, and no request waits. `context` reads and writes the
-//! fields that lead from service to service, `otlp` makes messages of spans, `exporter` sends them.
+//! Off unless configured, and then nothing here is called. A span is made from the access-log entry when the request
+//! has ended, and passed to the SDK's batch processor through a bounded queue: where that is full, or the
+//! collector fails, spans are dropped and counted, and no request waits. `context` reads and writes the
+//! headers that propagate traces, `span` builds spans, `exporter` sends batches.
 
 pub mod context;
 
 mod exporter;
-mod otlp;
+mod span;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use http::HeaderMap;
-use tokio::sync::mpsc::{Sender, channel};
+use opentelemetry::InstrumentationScope;
+use opentelemetry_sdk::error::OTelSdkError;
+use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SpanProcessor as _};
 
 use self::context::{Context, Incoming};
-pub use self::exporter::Guard;
-pub use self::otlp::{Decision, Notes};
+use self::exporter::Exporter;
+pub use self::span::{Decision, Notes};
 use super::access_log::Entry;
+use super::metrics::{SpanMetrics, VERSION};
 use crate::limiter::percent::Percent;
 use crate::tls::client;
 
-/// Spans that may wait to be sent. With the longest texts that are kept that is 16 MB; with usual ones, 2 MB.
-const QUEUED_SPANS: usize = 2048;
+/// Spans that wait to be exported at most. With the longest texts that are kept that is 16 MB; with usual ones, 2 MB.
+const MAX_QUEUED_SPANS: usize = 2048;
+/// Spans of one request to the collector at most.
+const MAX_BATCH: usize = 512;
+/// How long a span waits for others to fill its batch.
+const BATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the end of the process waits for the last spans.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where spans go, and of which requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,66 +74,107 @@ pub struct Collector {
     pub is_secure: bool,
 }
 
-/// Begins spans and takes those that have ended.
+/// Starts spans, and passes those that have ended to the batch processor.
 #[derive(Debug)]
 pub struct Tracer {
     /// Hundredths of a percent.
     sample: AtomicU32,
-    queue: Sender<otlp::Span>,
+    processor: BatchSpanProcessor,
+    scope: InstrumentationScope,
     counts: Arc<Counts>,
 }
 
-/// What became of spans.
-#[derive(Debug, Default)]
+/// What became of spans, and how many are queued.
+#[derive(Debug)]
 struct Counts {
-    exported: AtomicU64,
-    dropped: AtomicU64,
+    queued: AtomicUsize,
+    metrics: SpanMetrics,
+    shutting_down: AtomicBool,
 }
 
-/// What became of spans, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
-    /// Taken by the collector.
-    pub exported: u64,
-    /// Lost: the queue was full, or the collector did not take them.
-    pub dropped: u64,
+impl Counts {
+    /// Takes a place in the queue; false if it is full, which counts as dropped.
+    fn enqueue(&self) -> bool {
+        let more = |queued| (queued < MAX_QUEUED_SPANS).then_some(queued + 1);
+        let is_queued = self.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        if !is_queued {
+            self.metrics.dropped.increment(1);
+        }
+        is_queued
+    }
+
+    fn dequeue(&self, spans: usize) {
+        self.queued.fetch_sub(spans, Ordering::Relaxed);
+    }
+
+    /// `dropped` of `all` spans of a batch were lost, the others exported.
+    fn record(&self, all: u64, dropped: u64) {
+        let dropped = dropped.min(all);
+        self.metrics.exported.increment(all - dropped);
+        self.metrics.dropped.increment(dropped);
+    }
+
+    fn is_shutting_down(&self) -> bool {
+        self.shutting_down.load(Ordering::Relaxed)
+    }
 }
 
 impl Tracer {
-    /// Begins to send spans. The guard is to be kept until the last request has ended.
+    /// Starts the batch processor's thread.
     ///
     /// # Errors
-    /// If no thread or runtime can be had.
-    pub fn start(settings: &Settings) -> io::Result<(Self, Guard)> {
-        let (queue, spans) = channel(QUEUED_SPANS);
-        let counts = Arc::<Counts>::default();
-        let guard = exporter::start(settings, spans, Arc::clone(&counts))?;
-        Ok((Self { sample: AtomicU32::new(settings.sample.hundredths()), queue, counts }, guard))
+    /// If no runtime can be had, or TLS cannot be set up.
+    pub fn start(settings: &Settings, metrics: SpanMetrics) -> io::Result<(Arc<Self>, Guard)> {
+        let counts =
+            Arc::new(Counts { queued: AtomicUsize::new(0), metrics, shutting_down: AtomicBool::new(false) });
+        let exporter = Exporter::new(settings, Arc::clone(&counts))?;
+        let batches = BatchConfigBuilder::default()
+            .with_max_queue_size(MAX_QUEUED_SPANS)
+            .with_max_export_batch_size(MAX_BATCH)
+            .with_scheduled_delay(BATCH_INTERVAL)
+            .build();
+        let tracer = Arc::new(Self {
+            sample: AtomicU32::new(settings.sample.hundredths()),
+            processor: BatchSpanProcessor::builder(exporter).with_batch_config(batches).build(),
+            scope: InstrumentationScope::builder("weir").with_version(VERSION).build(),
+            counts,
+        });
+        let guard = Guard(Arc::clone(&tracer));
+        Ok((tracer, guard))
     }
 
-    /// From now on this share of requests.
+    /// Changes the share of requests that have a span.
     pub fn set_sample(&self, sample: Percent) {
         self.sample.store(sample.hundredths(), Ordering::Relaxed);
     }
 
-    /// The place of a request with these fields in a trace; `random` are the numbers of
-    /// a trace and of a span, should it need them. `None` where somebody
-    /// before us has decided against a span: then what the fields say goes on as it is.
+    /// The place of a request with these headers in a trace; `random` is used for the identifiers of
+    /// a trace and of a span, should it need them. `None` where an earlier hop
+    /// has decided against a span: then the headers pass unchanged.
     pub fn begin(&self, headers: &HeaderMap, random: (u128, u64)) -> Option<Box<Context>> {
         let share = Percent::from_hundredths(self.sample.load(Ordering::Relaxed));
         Context::new(Incoming::of(headers), share, random).map(Box::new)
     }
 
-    /// Takes the span of a request that has ended; never waits.
+    /// Queues the span of a request that has ended, or drops it where the queue is full; never waits.
     pub fn end(&self, context: &Context, entry: &Entry<'_>, notes: &Notes<'_>) {
-        if context.is_sampled() && self.queue.try_send(otlp::Span::new(context, entry, notes)).is_err() {
-            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        // The processor has the same bound, but does not tell how many spans it drops.
+        if context.is_sampled() && self.counts.enqueue() {
+            self.processor.on_end(span::span(context, entry, notes, &self.scope));
         }
     }
+}
 
-    /// What became of spans so far.
-    pub fn counted(&self) -> Counted {
-        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Counted { exported: load(&self.counts.exported), dropped: load(&self.counts.dropped) }
+/// Exports what is still queued when it is dropped, unless that takes longer than [`SHUTDOWN_TIMEOUT`].
+#[must_use = "spans are lost unless this lives as long as requests do"]
+#[derive(Debug)]
+pub struct Guard(Arc<Tracer>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.counts.shutting_down.store(true, Ordering::Relaxed);
+        if let Err(OTelSdkError::Timeout(_)) = self.0.processor.shutdown_with_timeout(SHUTDOWN_TIMEOUT) {
+            tracing::warn!("the last spans could not be sent in time");
+        }
     }
 }

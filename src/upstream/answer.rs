@@ -7,20 +7,17 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
-use super::endpoint::UnderWay;
 use super::http1::streaming::Streaming;
-use super::http2;
+use super::http2::streaming::Streaming as Http2Streaming;
+use super::in_flight::InFlight;
 use super::tunnel::{Tunnel, Way};
-use crate::http1::lines::Lines;
 
 /// A streamed answer.
 #[derive(Debug)]
 pub struct Answer<B> {
     source: Source<B>,
-    /// The head's fields, where they are not in its map.
-    fields: Lines,
     /// The request is under way until this is gone.
-    held: Option<UnderWay>,
+    held: Option<InFlight>,
 }
 
 #[derive(Debug)]
@@ -32,7 +29,7 @@ enum Source<B> {
     /// The connection, or the stream, is no longer one of HTTP.
     Switched(Way),
     /// Dropped before the answer has ended, it resets its stream.
-    Http2(Box<http2::streaming::Streaming>),
+    Http2(Box<Http2Streaming>),
     Echo(Box<Echo<B>>),
 }
 
@@ -64,7 +61,7 @@ impl<B> Answer<B> {
         }
     }
 
-    pub(super) fn http2(streaming: http2::streaming::Streaming) -> Self {
+    pub(super) fn http2(streaming: Http2Streaming) -> Self {
         Self::of(Source::Http2(Box::new(streaming)))
     }
 
@@ -75,22 +72,12 @@ impl<B> Answer<B> {
 
 impl<B> Answer<B> {
     fn of(source: Source<B>) -> Self {
-        Self { source, fields: Lines::default(), held: None }
-    }
-
-    /// These are the head's fields.
-    pub(super) fn come_with(&mut self, fields: Lines) {
-        self.fields = fields;
-    }
-
-    /// The head's fields as they came, where they are not in its map (see `Outgoing::lets_through`).
-    pub fn take_fields(&mut self) -> Lines {
-        std::mem::take(&mut self.fields)
+        Self { source, held: None }
     }
 
     /// Keeps `held` until all of the answer has come from the upstream, however long its client takes to read it, and all of
     /// the request has been sent.
-    pub(super) fn hold(&mut self, held: Option<UnderWay>) {
+    pub(super) fn hold(&mut self, held: Option<InFlight>) {
         let held = match &self.source {
             Source::Streaming(streaming) => held.and_then(|held| streaming.hold(held)),
             _ => held,

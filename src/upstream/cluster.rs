@@ -1,33 +1,22 @@
 //! One upstream of one configuration, as all workers share it: where it is, how each place does, and how much
 //! is under way.
 //!
-//! What takes time beside requests (looking names up, asking endpoints how they are, letting them back in) is done
-//! by tasks that end when the upstream is gone.
+//! What takes time beside requests is in `background.rs`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::breaker::Breaker;
-use super::health;
-use super::host::{Host, Target};
-use super::outliers::Ejections;
-use super::resolve;
+use super::carry_over;
+use super::circuit_breaker::CircuitBreaker;
+use super::host::{Host, Hosts, Target};
+use super::outlier_detection::{self, Ejections};
 use super::settings::Settings;
-use super::succession::{self, Heritage};
 use crate::telemetry::metrics::{ClusterMetrics, ClusterView, HostView, Metrics};
 use crate::tls::client::Client;
-
-/// How often ejected endpoints are looked at.
-pub(super) const TICK: Duration = Duration::from_millis(100);
-
-/// All places of an upstream at one moment.
-pub(super) type Hosts = Arc<[Arc<Host>]>;
 
 /// An upstream.
 #[derive(Debug)]
@@ -36,8 +25,8 @@ pub struct Cluster {
     known: watch::Sender<Known>,
     /// Counts what makes workers look at the hosts again.
     epoch: AtomicU32,
-    pub(super) breaker: Arc<Breaker>,
-    pub(super) ejections: Mutex<Ejections>,
+    pub(super) breaker: Arc<CircuitBreaker>,
+    ejections: Mutex<Ejections>,
     pub(super) metrics: Arc<ClusterMetrics>,
     /// TLS, if that is spoken to it.
     tls: Option<ArcSwap<Client>>,
@@ -45,10 +34,10 @@ pub struct Cluster {
 
 /// What is known of where an upstream is.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
-    pub(super) hosts: Hosts,
+struct Known {
+    hosts: Hosts,
     /// Every name has been asked for at least once.
-    pub(super) is_settled: bool,
+    is_settled: bool,
 }
 
 impl Cluster {
@@ -63,12 +52,12 @@ impl Cluster {
         let before = before.filter(|before| {
             before.tls.is_some() == tls.is_some() && before.settings.http2 == settings.http2
         });
-        let Heritage { hosts, ejections } = succession::of(&settings, before);
+        let (hosts, ejections) = inherit(&settings, before);
         let is_settled = settings.addresses.iter().all(|address| Target::of(address).is_some());
         Arc::new(Self {
             known: watch::Sender::new(Known { hosts, is_settled }),
             epoch: AtomicU32::new(0),
-            breaker: Breaker::new(settings.limits, settings.retries.budget > 0, settings.http2),
+            breaker: CircuitBreaker::new(settings.limits, settings.retries.budget > 0, settings.http2),
             ejections: Mutex::new(ejections),
             metrics: metrics.cluster(&settings.name),
             tls: tls.map(ArcSwap::new),
@@ -87,19 +76,6 @@ impl Cluster {
         if let Some(tls) = &self.tls {
             tls.store(client);
             self.has_changed();
-        }
-    }
-
-    /// Does what is to be done beside requests, for as long as the upstream is there.
-    pub fn start(self: &Arc<Self>, runtime: &Handle) {
-        if !self.known.borrow().is_settled {
-            runtime.spawn(resolve::keep_resolved(Arc::downgrade(self)));
-        }
-        for host in &*self.hosts() {
-            self.watch_over(host, runtime);
-        }
-        if self.settings.outliers.is_some() && (self.hosts().len() > 1 || !self.known.borrow().is_settled) {
-            runtime.spawn(keep_ejections(Arc::downgrade(self)));
         }
     }
 
@@ -144,8 +120,14 @@ impl Cluster {
         let _ = self.known.subscribe().wait_for(|known| known.is_settled || !known.hosts.is_empty()).await;
     }
 
-    /// The upstream is where `targets` say; hosts that are known already stay what they are.
-    pub(super) fn is_at(self: &Arc<Self>, targets: Vec<(Target, Box<str>)>, is_settled: bool) {
+    /// Whether every name has been looked up at least once.
+    pub(super) fn is_settled(&self) -> bool {
+        self.known.borrow().is_settled
+    }
+
+    /// The upstream is where `targets` say; hosts that are known already stay what they are. Those that were not are
+    /// returned.
+    pub(super) fn set_hosts(&self, targets: Vec<(Target, Box<str>)>, is_settled: bool) -> Vec<Arc<Host>> {
         let before = self.hosts();
         let mut fresh = Vec::new();
         let mut host = |(target, hostname): (Target, Box<str>)| {
@@ -166,24 +148,55 @@ impl Cluster {
         if !is_same {
             self.has_changed();
         }
-        if let Ok(runtime) = Handle::try_current() {
-            fresh.iter().for_each(|host| self.watch_over(host, &runtime));
-        }
+        fresh
     }
 
-    fn watch_over(self: &Arc<Self>, host: &Arc<Host>, runtime: &Handle) {
-        if self.settings.health_check.is_some() && host.target != Target::Echo {
-            runtime.spawn(health::keep_checked(Arc::downgrade(self), Arc::downgrade(host)));
+    /// A request to `host` went well or did not.
+    pub(super) fn note_outcome(&self, host: &Host, is_good: bool) {
+        let Some(outliers) = &self.settings.outliers else { return };
+        if !outlier_detection::is_outlier(host, is_good, outliers) {
+            return;
+        }
+        // Locked before the hosts are read: one at a time, so that the share is exact.
+        let mut ejections = self.ejections.lock();
+        let ejected = ejections.eject(host, &self.hosts(), outliers);
+        drop(ejections);
+        let Some(time) = ejected else { return };
+        self.has_changed();
+        self.metrics.ejected();
+        tracing::warn!(
+            upstream = %self.settings.name,
+            endpoint = %host.name,
+            seconds = time.as_secs_f64(),
+            "endpoint fails requests and is left out"
+        );
+    }
+
+    /// [`outlier_detection::TICK`] has passed.
+    pub(super) fn tick_ejections(&self) {
+        let Some(outliers) = &self.settings.outliers else { return };
+        let mut ejections = self.ejections.lock();
+        if ejections.is_empty() {
+            return;
+        }
+        let readmitted = ejections.tick(&self.hosts(), outliers);
+        drop(ejections);
+        for host in &readmitted {
+            tracing::info!(upstream = %self.settings.name, endpoint = %host.name, "endpoint is let in again");
+        }
+        if !readmitted.is_empty() {
+            self.has_changed();
         }
     }
 }
 
-async fn keep_ejections(cluster: Weak<Cluster>) {
-    let mut interval = tokio::time::interval(TICK);
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        interval.tick().await;
-        let Some(cluster) = cluster.upgrade() else { return };
-        cluster.tick_ejections();
-    }
+/// The hosts and ejections that an upstream with these settings begins with, after `before` if there is one.
+fn inherit(settings: &Settings, before: Option<&Cluster>) -> (Hosts, Ejections) {
+    let Some(before) = before else { return (carry_over::hosts(settings, &[], false), Ejections::default()) };
+    // Held while flags are read: who is let in now, or left out, is so in both places.
+    let ejections = before.ejections.lock();
+    let were_checked = before.settings.health_check.is_some();
+    let hosts = carry_over::hosts(settings, &before.hosts(), were_checked);
+    let ejections = ejections.carried_over(&hosts, settings.outliers.as_ref());
+    (hosts, ejections)
 }

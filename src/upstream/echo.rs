@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response};
+use http::{HeaderValue, StatusCode};
 use hyper::body::Body;
 
 use super::answer::Answer;
 use super::outgoing::Outgoing;
+use crate::headers::Response;
 
 /// The request's head as text, then its body as it comes.
 pub(super) fn answer<B: Body<Data = Bytes> + Unpin + 'static>(
@@ -22,7 +23,7 @@ pub(super) fn answer<B: Body<Data = Bytes> + Unpin + 'static>(
         text.push(b'\n');
     }
     text.push(b'\n');
-    let mut response = Response::new(Answer::echo(Bytes::from(text), body));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    let mut response = Response::new(StatusCode::OK, Answer::echo(Bytes::from(text), body));
+    response.headers.set(CONTENT_TYPE, &HeaderValue::from_static("text/plain; charset=utf-8"));
     response
 }

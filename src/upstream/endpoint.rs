@@ -4,24 +4,23 @@
 //! and an [`Answer`]. A request that meets a connection which the upstream has closed meanwhile is sent once more
 //! on a fresh one, if that is safe.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::Scheme;
-use http::{Method, Response, StatusCode};
+use http::{Method, StatusCode};
 use hyper::body::Body;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::Answer;
-use super::breaker::{Full, Place, Taken};
+use super::circuit_breaker::{Full, Resource};
 use super::cluster::Cluster;
+use super::connect;
 use super::echo;
 use super::error::{Error, Unanswered};
 use super::host::{Host, Target};
@@ -29,20 +28,18 @@ use super::http1::connection::{Connection, Waiting};
 use super::http1::head::Head;
 use super::http1::streaming::Streaming;
 use super::http1::upload::Upload;
-use super::http2::{self, lines::Lines};
+use super::http2::{self, pool::Pool as Http2Pool};
+use super::in_flight::{InFlight, ShareWaiters};
 use super::outgoing::Outgoing;
 use super::pool::{Pool, Room};
-use super::secured;
 use super::settings::{Balance, Settings};
-use super::transport::Transport;
+use crate::headers::Response;
 use crate::http1::interim::Interims;
 use crate::http1::length::Length;
 use crate::telemetry::metrics::{EndpointMetrics, Overflow};
 use crate::tls::Protocol;
 use crate::tls::client::Client;
-
-/// How long a request whose client is above its share waits before it looks again by itself.
-const SHARE_RETRY: Duration = Duration::from_millis(100);
+use crate::transport::Transport;
 
 /// One worker's way to one endpoint.
 #[derive(Debug)]
@@ -50,18 +47,11 @@ pub struct Endpoint {
     cluster: Arc<Cluster>,
     host: Arc<Host>,
     pool: Rc<Pool>,
-    lines: Lines,
+    http2: Http2Pool,
     metrics: Rc<EndpointMetrics>,
     /// TLS as all of its connections have it.
     tls: Option<Arc<Client>>,
-    ended: Rc<Ended>,
-}
-
-/// Wakes requests whose client is above its share when another request has ended.
-#[derive(Debug, Default)]
-struct Ended {
-    waiting: Cell<u32>,
-    notify: Notify,
+    share_waiters: Rc<ShareWaiters>,
 }
 
 impl Endpoint {
@@ -78,12 +68,12 @@ impl Endpoint {
         let metrics = Rc::new(metrics);
         Self {
             pool: Rc::new(Pool::new(keep_for, &cluster.breaker)),
-            lines: Lines::new(keep_for, &metrics),
+            http2: Http2Pool::new(keep_for, &metrics),
             cluster: Arc::clone(cluster),
             host: Arc::clone(host),
             metrics,
             tls,
-            ended: Rc::default(),
+            share_waiters: Rc::default(),
         }
     }
 
@@ -115,13 +105,13 @@ impl Endpoint {
     /// Closes every connection that has no request.
     pub(super) fn close_unused(&self) {
         self.pool.close_unused();
-        self.lines.close_unused();
+        self.http2.close_unused();
     }
 
     /// A second has passed.
     pub(super) fn age(&self) {
         self.pool.age();
-        self.lines.age();
+        self.http2.age();
     }
 
     /// A way for one request of `client` at once; `None` if a connection has to be made first, or the client has its
@@ -131,11 +121,11 @@ impl Endpoint {
     /// [`Error::Overflow`] where as many requests are under way as may be.
     pub fn kept(&self, client: IpAddr, call: bool) -> Result<Option<Line>, Error> {
         if self.host.target == Target::Echo {
-            return Ok(Some(Line { under_way: None, kind: Kind::Echo }));
+            return Ok(Some(Line { in_flight: None, kind: Kind::Echo }));
         }
         let Some(kind) = self.free(call) else { return Ok(None) };
         match self.begin(client, call) {
-            Ok(under_way) => Ok(Some(Line { under_way, kind })),
+            Ok(in_flight) => Ok(Some(Line { in_flight, kind })),
             Err(full) => {
                 self.give_back(kind);
                 if full == Full::Share { Ok(None) } else { Err(self.overflow(Overflow::Requests)) }
@@ -149,30 +139,30 @@ impl Endpoint {
     /// # Errors
     /// [`Error`] if no connection can be made, or as much is under way as may be.
     pub async fn connect(&self, client: IpAddr, call: bool) -> Result<Line, Error> {
-        let under_way = match self.begin(client, call) {
-            Ok(under_way) => under_way,
+        let in_flight = match self.begin(client, call) {
+            Ok(in_flight) => in_flight,
             Err(Full::Requests) => return Err(self.overflow(Overflow::Requests)),
             Err(Full::Share) => {
-                let under_way = self.wait_for_share(client, call).await?;
+                let in_flight = self.wait_for_share(client, call).await?;
                 if let Some(kind) = self.free(call) {
-                    return Ok(Line { under_way, kind });
+                    return Ok(Line { in_flight, kind });
                 }
-                under_way
+                in_flight
             }
         };
         let kind = if self.speaks_http2(call) {
-            Kind::Http2(self.lines.take(&async || self.open_shared().await).await?)
+            Kind::Http2(self.http2.acquire(&async || self.open_shared().await).await?)
         } else {
             let (connection, is_kept) = self.open().await?;
             Kind::Http1 { connection, is_kept }
         };
-        Ok(Line { under_way, kind })
+        Ok(Line { in_flight, kind })
     }
 
     /// A connection with room for a request, if there is one.
     fn free(&self, call: bool) -> Option<Kind> {
         match self.speaks_http2(call) {
-            true => self.lines.free().map(Kind::Http2),
+            true => self.http2.try_acquire().map(Kind::Http2),
             false => self.pool.checkout().map(|connection| Kind::Http1 { connection, is_kept: true }),
         }
     }
@@ -184,22 +174,13 @@ impl Endpoint {
         }
     }
 
-    /// A place among the client's requests, once it has fewer than its share. Ends of requests on other workers are
-    /// noticed within [`SHARE_RETRY`].
-    async fn wait_for_share(&self, client: IpAddr, call: bool) -> Result<Option<UnderWay>, Error> {
+    /// A place among the client's requests, once it has fewer than its share.
+    async fn wait_for_share(&self, client: IpAddr, call: bool) -> Result<Option<InFlight>, Error> {
         let breaker = &self.cluster.breaker;
-        let Some(_waiting) = breaker.take(Place::OverShare) else {
+        let Some(_waiting) = breaker.acquire(Resource::OverShare) else {
             return Err(self.overflow(Overflow::Client));
         };
-        let _counted = self.ended.wait();
-        let beginning = async {
-            loop {
-                let _ = tokio::time::timeout(SHARE_RETRY, self.ended.notify.notified()).await;
-                if let Ok(under_way) = self.begin(client, call) {
-                    return under_way;
-                }
-            }
-        };
+        let beginning = self.share_waiters.wait_for(|| self.begin(client, call).ok());
         tokio::time::timeout(self.patience(), beginning).await.map_err(|_| self.overflow(Overflow::Client))
     }
 
@@ -219,22 +200,22 @@ impl Endpoint {
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let Line { under_way, kind } = line;
+        let Line { in_flight, kind } = line;
         let mut response = match kind {
             Kind::Echo => echo::answer(request, body),
             Kind::Http1 { connection, is_kept } => {
                 self.send_by_http1((connection, is_kept), request, body, interims).await?
             }
             // Its future is large: it does not burden the requests of HTTP/1.1.
-            Kind::Http2(taken) => Box::pin(self.send_by_http2(taken, request, body, interims)).await?,
+            Kind::Http2(permit) => Box::pin(self.send_by_http2(permit, request, body, interims)).await?,
         };
-        response.body_mut().hold(under_way);
+        response.body.hold(in_flight);
         Ok(response)
     }
 
     async fn send_by_http2<B>(
         &self,
-        taken: http2::lines::Taken,
+        permit: http2::pool::StreamPermit,
         request: &Outgoing,
         body: B,
         interims: &Interims,
@@ -245,7 +226,7 @@ impl Endpoint {
     {
         let scheme = if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let head = || http2::head::for_http2(request, scheme.clone(), &self.host.name);
-        http2::send(taken, &self.lines, async || self.open_shared().await, (head, interims), body).await
+        http2::send(permit, &self.http2, async || self.open_shared().await, (head, interims), body).await
     }
 
     async fn send_by_http1<B>(
@@ -261,7 +242,7 @@ impl Endpoint {
     {
         let mut upload = Upload::new(request, body, std::mem::take(&mut connection.buffer));
         let to_head = request.head.method == Method::HEAD;
-        let mut waiting = Waiting::new(to_head, request.lets_through, interims);
+        let mut waiting = Waiting::new(to_head, request.wants_map, interims);
         // What cannot be sent twice must not go out on a connection that has just ended, though we have not been told.
         let is_gone = is_kept && !upload.is_repeatable() && !connection.is_quiet_by_now();
         let sent = match is_gone {
@@ -291,8 +272,8 @@ impl Endpoint {
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let Head { status, headers, lines, length, keeps } = head;
-        let mut answer = match length {
+        let Head { status, headers, length, keeps } = head;
+        let body = match length {
             _ if status == StatusCode::SWITCHING_PROTOCOLS => Answer::switched(connection.into()),
             Length::Octets(octets) if connection.has_read(octets) && upload.is_over() => {
                 let content = connection.take(octets);
@@ -304,15 +285,11 @@ impl Endpoint {
             }
             length => Answer::streaming(Streaming::new(connection, upload, (length, keeps), &self.pool)),
         };
-        answer.come_with(lines);
-        let mut response = Response::new(answer);
-        *response.status_mut() = status;
-        *response.headers_mut() = headers;
-        response
+        Response { status, headers, body }
     }
 
     /// A request begins: it has a place, if places are counted.
-    fn begin(&self, client: IpAddr, call: bool) -> Result<Option<UnderWay>, Full> {
+    fn begin(&self, client: IpAddr, call: bool) -> Result<Option<InFlight>, Full> {
         let breaker = &self.cluster.breaker;
         let Settings { balance, limits, .. } = self.cluster.settings();
         // Those that share connections are bounded by nothing else.
@@ -321,9 +298,8 @@ impl Endpoint {
         if *balance != Balance::LeastRequest && !is_counted {
             return Ok(None);
         }
-        let taken = if is_counted { Some(breaker.take_request(client, is_bounded)?) } else { None };
-        self.host.under_way.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(UnderWay { host: Arc::clone(&self.host), _taken: taken, ended: Rc::clone(&self.ended) }))
+        let permit = if is_counted { Some(breaker.acquire_request(client, is_bounded)?) } else { None };
+        Ok(Some(InFlight::start(&self.host, permit, &self.share_waiters)))
     }
 
     fn speaks_http2(&self, call: bool) -> bool {
@@ -332,11 +308,9 @@ impl Endpoint {
 
     /// A connection of its own for a request, and whether it was used before.
     async fn open(&self) -> Result<(Box<Connection>, bool), Error> {
-        let permit = match tokio::time::timeout(self.patience(), self.pool.room()).await {
-            Ok(Ok(Room::Fresh(permit))) => permit,
-            Ok(Ok(Room::Kept(kept))) => return Ok((kept, true)),
-            Ok(Err(_)) => return Err(self.overflow(Overflow::Pending)),
-            Err(_) => return Err(self.overflow(Overflow::Connections)),
+        let permit = match self.in_time(self.pool.room()).await? {
+            Room::Fresh(permit) => permit,
+            Room::Kept(kept) => return Ok((kept, true)),
         };
         let transport = self.open_transport(Protocol::Http1).await?;
         Ok((Connection::new(transport, &self.metrics, permit), false))
@@ -344,16 +318,21 @@ impl Endpoint {
 
     /// A connection that requests share.
     async fn open_shared(&self) -> Result<(Transport, OwnedSemaphorePermit), Error> {
-        let permit = match tokio::time::timeout(self.patience(), self.pool.permit()).await {
-            Ok(Ok(permit)) => permit,
-            Ok(Err(_)) => return Err(self.overflow(Overflow::Pending)),
-            Err(_) => return Err(self.overflow(Overflow::Connections)),
-        };
+        let permit = self.in_time(self.pool.permit()).await?;
         Ok((self.open_transport(Protocol::Http2).await?, permit))
     }
 
+    /// What the pool has room for, unless that takes too long.
+    async fn in_time<T>(&self, room: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        match tokio::time::timeout(self.patience(), room).await {
+            Ok(Ok(room)) => Ok(room),
+            Ok(Err(_)) => Err(self.overflow(Overflow::Pending)),
+            Err(_) => Err(self.overflow(Overflow::Connections)),
+        }
+    }
+
     async fn open_transport(&self, protocol: Protocol) -> Result<Transport, Error> {
-        let opening = secured::open(&self.cluster, &self.host, self.tls.as_deref(), protocol);
+        let opening = connect::connect(&self.cluster, &self.host, self.tls.as_deref(), protocol);
         let opened = match tokio::time::timeout(self.patience(), opening).await {
             Ok(opened) => opened.map_err(Error::Connect),
             Err(_) => Err(Error::ConnectTimeout),
@@ -376,7 +355,7 @@ impl Endpoint {
 /// A way for one request to an endpoint: what it speaks, and the connection it goes by.
 #[derive(Debug)]
 pub struct Line {
-    under_way: Option<UnderWay>,
+    in_flight: Option<InFlight>,
     kind: Kind,
 }
 
@@ -387,7 +366,7 @@ enum Kind {
         /// It was used before, so the upstream may be about to close it.
         is_kept: bool,
     },
-    Http2(http2::lines::Taken),
+    Http2(http2::pool::StreamPermit),
     Echo,
 }
 
@@ -396,42 +375,7 @@ impl Line {
     pub async fn can_switch(&self) -> bool {
         match &self.kind {
             Kind::Http1 { .. } | Kind::Echo => true,
-            Kind::Http2(taken) => taken.offers_switches().await,
+            Kind::Http2(permit) => permit.allows_extended_connect().await,
         }
-    }
-}
-
-/// A request under way, as long as somebody wants to know.
-#[derive(Debug)]
-pub(super) struct UnderWay {
-    host: Arc<Host>,
-    _taken: Option<Taken>,
-    ended: Rc<Ended>,
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.host.under_way.fetch_sub(1, Ordering::Relaxed);
-        // Whoever wakes looks when all of this has been dropped: a worker is one thread.
-        if self.ended.waiting.get() > 0 {
-            self.ended.notify.notify_one();
-        }
-    }
-}
-
-impl Ended {
-    /// Counts a request that waits, until that is dropped.
-    fn wait(&self) -> WaitsForShare<'_> {
-        self.waiting.set(self.waiting.get().saturating_add(1));
-        WaitsForShare(self)
-    }
-}
-
-/// A request whose client is above its share.
-struct WaitsForShare<'a>(&'a Ended);
-
-impl Drop for WaitsForShare<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.set(self.0.waiting.get().saturating_sub(1));
     }
 }

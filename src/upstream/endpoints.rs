@@ -103,7 +103,7 @@ impl Endpoints {
             }
         };
         match (one.is_among(tried), other.is_among(tried)) {
-            (false, false) if other.under_way() < one.under_way() => Some(other),
+            (false, false) if other.in_flight() < one.in_flight() => Some(other),
             (false, _) => Some(one),
             (true, false) => Some(other),
             (true, true) => usable.iter().find(|endpoint| !endpoint.is_among(tried)).or(Some(one)),
@@ -144,8 +144,8 @@ impl Endpoints {
 }
 
 impl Endpoint {
-    fn under_way(&self) -> u32 {
-        self.host().under_way.load(Ordering::Relaxed)
+    fn in_flight(&self) -> u32 {
+        self.host().in_flight.load(Ordering::Relaxed)
     }
 
     fn is_usable(&self) -> bool {

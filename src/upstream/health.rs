@@ -5,15 +5,16 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::Handle;
 
 use super::cluster::Cluster;
-use super::host::{FAILED_CHECK, Host};
+use super::connect;
+use super::host::{FAILED_CHECK, Host, Target};
 use super::http2;
-use super::resolve::jittered;
-use super::secured;
+use super::jitter::jittered;
 use super::settings::HealthCheck;
-use super::transport::Transport;
 use crate::tls::Protocol;
+use crate::transport::Transport;
 
 /// A status line is here long before so many bytes are.
 const LONGEST_LINE: usize = 1024;
@@ -29,8 +30,14 @@ struct Record {
     bad: u32,
 }
 
-/// Checks `host` every now and then, for as long as it is an endpoint of `cluster`.
-pub(super) async fn keep_checked(cluster: Weak<Cluster>, host: Weak<Host>) {
+/// Checks `host` every now and then on `runtime`, if that is configured, for as long as it is an endpoint of `cluster`.
+pub(super) fn start(cluster: &Arc<Cluster>, host: &Arc<Host>, runtime: &Handle) {
+    if cluster.settings().health_check.is_some() && host.target != Target::Echo {
+        runtime.spawn(keep_checked(Arc::downgrade(cluster), Arc::downgrade(host)));
+    }
+}
+
+async fn keep_checked(cluster: Weak<Cluster>, host: Weak<Host>) {
     let was_checked = host.upgrade().is_some_and(|host| host.was_checked);
     let mut record = Record { any: was_checked, ..Record::default() };
     loop {
@@ -77,7 +84,7 @@ impl Record {
 async fn check(cluster: &Cluster, host: &Host, settings: &HealthCheck) -> io::Result<()> {
     let protocol = if cluster.settings().http2 { Protocol::Http2 } else { Protocol::Http1 };
     let client = cluster.tls();
-    let stream = secured::open(cluster, host, client.as_deref(), protocol).await?;
+    let stream = connect::connect(cluster, host, client.as_deref(), protocol).await?;
     let Some(path) = &settings.path else { return Ok(()) };
     let authority = settings.host.as_ref().unwrap_or(&host.hostname);
     let status = match protocol {

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use super::settings::Address;
@@ -11,6 +12,9 @@ pub(super) const FAILED_CHECK: u8 = 1;
 /// It has failed too many requests and is left out for a while.
 pub(super) const EJECTED: u8 = 2;
 
+/// All places of an upstream at one moment.
+pub(super) type Hosts = Arc<[Arc<Host>]>;
+
 /// One place of an upstream.
 #[derive(Debug)]
 pub struct Host {
@@ -19,8 +23,8 @@ pub struct Host {
     /// As what it was configured.
     pub hostname: Box<str>,
     pub(super) target: Target,
-    /// Requests under way, where somebody wants to know.
-    pub(super) under_way: AtomicU32,
+    /// Requests in flight, where they are counted.
+    pub(super) in_flight: AtomicU32,
     /// Requests failed in a row.
     pub(super) failures: AtomicU32,
     flags: AtomicU8,
@@ -67,7 +71,7 @@ impl Host {
             name,
             hostname,
             target,
-            under_way: AtomicU32::new(0),
+            in_flight: AtomicU32::new(0),
             failures: AtomicU32::new(0),
             flags: AtomicU8::new(0),
             is_distrusted: AtomicBool::new(false),

@@ -4,13 +4,13 @@
 //! future, so that neither side of a body is read faster than the other side takes it.
 
 pub(in crate::upstream) mod head;
-pub(in crate::upstream) mod lines;
+pub(in crate::upstream) mod pool;
+pub(in crate::upstream) mod stream;
 pub(in crate::upstream) mod streaming;
 
 mod check;
-mod offer;
-mod stream;
-mod switch;
+mod extended_connect;
+mod peer_settings;
 mod upload;
 
 use std::future::poll_fn;
@@ -21,21 +21,22 @@ use std::task::Poll;
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
 pub(in crate::upstream) use self::check::check;
-use self::lines::{Lines, Taken};
-pub(in crate::upstream) use self::stream::Stream;
+use self::extended_connect::ExtendedConnect;
+use self::pool::{Pool, StreamPermit};
+use self::stream::Stream;
 use self::streaming::Streaming;
-use self::switch::Switch;
 use self::upload::Upload;
 use super::answer::Answer;
 use super::error::{Error, Malformed, Unanswered};
-use super::transport::Transport;
+use crate::headers::{Headers, Response};
 use crate::http1;
 use crate::http1::interim::Interims;
+use crate::transport::Transport;
 
 /// Why a stream came to nothing.
 #[derive(Debug)]
@@ -50,19 +51,19 @@ enum Failure {
     Length(http1::malformed::Malformed),
 }
 
-/// Sends a request, whose head `head` makes, over `line`, one of `lines`, and answers with the head of the
+/// Sends a request, whose head `head` makes, over the stream of `permit`, one of `pool`, and answers with the head of the
 /// answer, its body still to come. Interim responses are left in `interims`. Dropped before, it resets the stream and leaves the connection to others.
 ///
-/// What a connection has not taken up, as it says when it goes, is sent once more over another, which `connect` makes
+/// What a connection has not taken up, as it says when it goes, is sent once more over another, which `open` makes
 /// if need be (RFC 9113 section 8.7).
 ///
 /// # Errors
 /// [`Unanswered`] if no connection could be made, or none of the answer came or it was not HTTP/2.
 pub(in crate::upstream) async fn send<B>(
-    line: Taken,
-    lines: &Lines,
-    connect: impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
-    (head, interims): (impl Fn() -> (Request<()>, Option<Switch>), &Interims),
+    permit: StreamPermit,
+    pool: &Pool,
+    open: impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
+    (head, interims): (impl Fn() -> (Request<()>, Option<ExtendedConnect>), &Interims),
     body: B,
 ) -> Result<Response<Answer<B>>, Unanswered<B>>
 where
@@ -70,25 +71,25 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let mut upload = Upload::new(body);
-    match ask(&line, head(), &mut upload, interims).await {
-        Ok(asked) => return Ok(asked.answered(upload, line)),
+    match ask(&permit, head(), &mut upload, interims).await {
+        Ok(asked) => return Ok(asked.answered(upload, permit)),
         Err(failure) if !(upload.is_untouched() && failure.is_not_taken_up()) => return Err(failure.into()),
-        Err(_) => line.retire(),
+        Err(_) => permit.retire(),
     }
-    drop(line);
-    let line = match lines.take(&connect).await {
-        Ok(line) => line,
+    drop(permit);
+    let permit = match pool.acquire(&open).await {
+        Ok(permit) => permit,
         Err(error) => return Err(Unanswered::untouched(error, upload.into_body())),
     };
     let head = head();
-    if head.1.is_some() && !line.offers_switches().await {
+    if head.1.is_some() && !permit.allows_extended_connect().await {
         let error = Error::Reset(io::ErrorKind::Unsupported.into());
         return Err(Unanswered::untouched(error, upload.into_body()));
     }
-    match ask(&line, head, &mut upload, interims).await {
-        Ok(asked) => Ok(asked.answered(upload, line)),
+    match ask(&permit, head, &mut upload, interims).await {
+        Ok(asked) => Ok(asked.answered(upload, permit)),
         Err(failure) if upload.is_untouched() && failure.is_not_taken_up() => {
-            line.retire();
+            permit.retire();
             Err(Unanswered::untouched(failure.into(), upload.into_body()))
         }
         Err(failure) => Err(failure.into()),
@@ -97,15 +98,15 @@ where
 
 /// A stream whose answer has begun.
 struct Asked {
-    response: Response<RecvStream>,
+    response: http::Response<RecvStream>,
     /// What it was to become, and our way of it.
-    switch: Option<(Switch, SendStream<Bytes>)>,
+    extended: Option<(ExtendedConnect, SendStream<Bytes>)>,
 }
 
 /// Opens a stream and waits for the head of the answer, sending what there is of the body meanwhile.
 async fn ask<B>(
-    line: &Taken,
-    (head, switch): (Request<()>, Option<Switch>),
+    permit: &StreamPermit,
+    (head, extended): (Request<()>, Option<ExtendedConnect>),
     upload: &mut Upload<B>,
     interims: &Interims,
 ) -> Result<Asked, Failure>
@@ -113,13 +114,13 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    let mut sender = line.sender();
+    let mut sender = permit.sender();
     poll_fn(|cx| sender.poll_ready(cx)).await.map_err(Failure::Unsent)?;
     // A stream that may leave HTTP has no body, and does not end with its head.
-    let ends = upload.is_empty() && switch.is_none();
+    let ends = upload.is_empty() && extended.is_none();
     let (mut answer, stream) = sender.send_request(head, ends).map_err(Failure::Unsent)?;
-    let switch = match switch {
-        Some(switch) => Some((switch, stream)),
+    let extended = match extended {
+        Some(extended) => Some((extended, stream)),
         None => {
             upload.begin(stream);
             None
@@ -135,14 +136,14 @@ where
         Pin::new(&mut answer).poll(cx).map_err(Failure::Ended)
     })
     .await?;
-    line.answered();
+    permit.answered();
     let status = response.status();
     settle_length(status, response.headers_mut()).map_err(Failure::Length)?;
-    Ok(Asked { response, switch })
+    Ok(Asked { response, extended })
 }
 
 /// Leaves an interim response to whoever writes to the client.
-fn leave(interim: Response<()>, interims: &Interims) {
+fn leave(interim: http::Response<()>, interims: &Interims) {
     let (head, ()) = interim.into_parts();
     let octets = head.headers.iter().map(|(name, value)| name.as_str().len().saturating_add(value.len()));
     let octets = octets.fold(0, usize::saturating_add);
@@ -163,25 +164,29 @@ fn settle_length(status: StatusCode, headers: &mut HeaderMap) -> Result<(), http
 }
 
 impl Asked {
-    fn answered<B>(self, upload: Upload<B>, line: Taken) -> Response<Answer<B>>
+    fn answered<B>(self, upload: Upload<B>, permit: StreamPermit) -> Response<Answer<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let (mut head, stream) = self.response.into_parts();
-        if let Some((switch, mut sending)) = self.switch {
-            if switch.answered(&mut head) {
-                let answer = Answer::switched(Stream::new(stream, sending, line).into());
-                return Response::from_parts(head, answer);
+        if let Some((extended, mut sending)) = self.extended {
+            if extended.answered(&mut head) {
+                let answer = Answer::switched(Stream::new(stream, sending, permit).into());
+                return of_parts(head, answer);
             }
             let _ = sending.send_data(Bytes::new(), true);
         }
         let answer = match stream.is_end_stream() {
             true => Answer::whole(Bytes::new()),
-            false => Answer::http2(Streaming::new(&head, stream, upload, line)),
+            false => Answer::http2(Streaming::new(&head, stream, upload, permit)),
         };
-        Response::from_parts(head, answer)
+        of_parts(head, answer)
     }
+}
+
+fn of_parts<B>(head: http::response::Parts, body: B) -> Response<B> {
+    Response { status: head.status, headers: Headers::from(head.headers), body }
 }
 
 impl Failure {

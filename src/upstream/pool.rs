@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::breaker::{Breaker, Place};
+use super::circuit_breaker::{CircuitBreaker, Resource};
 use super::error::Error;
 use super::http1::connection::Connection;
 
@@ -24,7 +24,7 @@ pub(super) struct Pool {
     /// Seconds this pool has lived, as told by [`Self::age`].
     seconds: Cell<u64>,
     keep_for: u64,
-    breaker: Arc<Breaker>,
+    breaker: Arc<CircuitBreaker>,
     /// Requests of this worker that wait for one to come back.
     waiting: Cell<u32>,
     returned: Notify,
@@ -49,7 +49,7 @@ struct Idle {
 
 impl Pool {
     /// A pool that keeps unused connections for `keep_for` seconds.
-    pub(super) fn new(keep_for: u64, breaker: &Arc<Breaker>) -> Self {
+    pub(super) fn new(keep_for: u64, breaker: &Arc<CircuitBreaker>) -> Self {
         Self {
             idle: RefCell::default(),
             seconds: Cell::new(0),
@@ -74,7 +74,7 @@ impl Pool {
         if let Ok(permit) = Arc::clone(&self.breaker.connections).try_acquire_owned() {
             return Ok(Room::Fresh(permit));
         }
-        let _pending = self.breaker.take(Place::Pending).ok_or(Error::Overflow)?;
+        let _pending = self.breaker.acquire(Resource::Pending).ok_or(Error::Overflow)?;
         let _waiting = Waiting::begin(self);
         let permit = Arc::clone(&self.breaker.connections).acquire_owned();
         tokio::pin!(permit);
@@ -100,7 +100,7 @@ impl Pool {
         if let Ok(permit) = Arc::clone(connections).try_acquire_owned() {
             return Ok(permit);
         }
-        let _pending = self.breaker.take(Place::Pending).ok_or(Error::Overflow)?;
+        let _pending = self.breaker.acquire(Resource::Pending).ok_or(Error::Overflow)?;
         Arc::clone(connections).acquire_owned().await.map_err(|_| Error::Overflow)
     }
 
@@ -122,7 +122,7 @@ impl Pool {
 
     /// Puts a connection whose answer and request have ended back; one with anything left over is closed.
     pub(super) fn give_back(&self, mut connection: Box<Connection>) {
-        if self.breaker.used(Place::Pending) > 0 && !self.is_wanted_here() {
+        if self.breaker.used(Resource::Pending) > 0 && !self.is_wanted_here() {
             return;
         }
         let mut idle = self.idle.borrow_mut();
@@ -136,7 +136,7 @@ impl Pool {
     /// for whom it has to be closed.
     fn is_wanted_here(&self) -> bool {
         let ours = self.waiting.get();
-        let others = self.breaker.used(Place::Pending) > ours;
+        let others = self.breaker.used(Resource::Pending) > ours;
         let wanted = ours > 0 && !(others && self.others_turn.replace(!self.others_turn.get()));
         if wanted {
             self.returned.notify_one();

@@ -9,8 +9,12 @@ use std::net::SocketAddr;
 use std::sync::Weak;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 use super::cluster::Cluster;
+use super::health;
 use super::host::Target;
+use super::jitter::jittered;
 use super::settings::Address;
 
 /// Addresses of one name that are used; more is a mistake, or somebody's attack.
@@ -38,7 +42,9 @@ pub(super) async fn keep_resolved(cluster: Weak<Cluster>) {
         let pause = {
             let Some(cluster) = cluster.upgrade() else { return };
             heard.ask(&cluster).await;
-            cluster.is_at(heard.targets(&cluster), true);
+            for host in cluster.set_hosts(heard.targets(&cluster), true) {
+                health::start(&cluster, &host, &Handle::current());
+            }
             let is_nowhere = cluster.hosts().is_empty();
             let refresh = cluster.settings().dns_refresh;
             if is_nowhere { refresh.min(IMPATIENCE) } else { refresh }
@@ -138,11 +144,6 @@ async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(found.take(MOST_ADDRESSES).collect())
 }
 
-/// A tenth more or less, so that many processes do not ask at once.
-pub(super) fn jittered(time: Duration) -> Duration {
-    time.mul_f64(0.9 + 0.2 * fastrand::f64())
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -168,7 +169,7 @@ mod tests {
         let (cluster, mut heard) = (named(), Heard::default());
         let mut hear = |found| {
             let heard_of = heard.note("app.test", 1, found).is_ok();
-            cluster.is_at(heard.targets(&cluster), true);
+            cluster.set_hosts(heard.targets(&cluster), true);
             heard_of
         };
         assert!(hear(at(&[2, 1])));
@@ -188,11 +189,11 @@ mod tests {
         let before = named();
         let mut heard = Heard::default();
         heard.note("app.test", 1, at(&[1])).unwrap();
-        before.is_at(heard.targets(&before), true);
+        before.set_hosts(heard.targets(&before), true);
         let after = Cluster::new(before.settings().clone(), None, Some(&before), &Metrics::new(&[]));
         let mut heard = Heard::of(&after);
         assert!(heard.note("app.test", 1, Err(io::ErrorKind::TimedOut.into())).is_err());
-        after.is_at(heard.targets(&after), true);
+        after.set_hosts(heard.targets(&after), true);
         assert_eq!(places(&after), ["10.0.0.9:1", "10.0.0.1:1"]);
     }
 }

@@ -79,7 +79,8 @@ fn fail(upstream: &Upstream, host: usize) {
 }
 
 fn pass(upstream: &Upstream, time: Duration) {
-    (0..time.as_millis() / cluster::TICK.as_millis()).for_each(|_| upstream.cluster.tick_ejections());
+    (0..time.as_millis() / outlier_detection::TICK.as_millis())
+        .for_each(|_| upstream.cluster.tick_ejections());
 }
 
 #[test]
@@ -107,7 +108,7 @@ fn ejections_grow_up_to_the_longest_and_shrink_while_all_is_well() {
     let ejected_for = || {
         fail(&upstream, 0);
         assert_eq!(taking(&upstream).len(), 3);
-        let tick = cluster::TICK;
+        let tick = outlier_detection::TICK;
         (1..100_u32).find(|_| {
             pass(&upstream, tick);
             taking(&upstream).len() == 4
@@ -169,7 +170,7 @@ fn an_upstream_that_moves_keeps_the_endpoints_it_still_has() {
     assert!(upstream.pick(&[]).is_none(), "nobody knows yet where it is");
     let at = |octets: &[u8]| {
         let target = |octet: &u8| (Target::Ip(([10, 0, 0, *octet], 1).into()), "app.test:1".into());
-        upstream.cluster.is_at(octets.iter().map(target).collect(), true);
+        upstream.cluster.set_hosts(octets.iter().map(target).collect(), true);
     };
     at(&[1, 2]);
     assert_eq!(taking(&upstream), ['1', '2']);
@@ -224,7 +225,7 @@ fn what_the_new_settings_do_not_allow_is_not_kept() {
 #[test]
 fn a_name_keeps_its_addresses_through_a_reload_until_it_is_heard_of_again() {
     let before = upstream(settings(&[("app.test", 1)]));
-    before.cluster.is_at(vec![(Target::Ip(([10, 0, 0, 7], 1).into()), "app.test:1".into())], true);
+    before.cluster.set_hosts(vec![(Target::Ip(([10, 0, 0, 7], 1).into()), "app.test:1".into())], true);
     let timeout = Duration::from_secs(7);
     let after = followed(&before, Settings { timeout, ..before.settings().clone() });
     assert_eq!(taking(&after), ['7']);

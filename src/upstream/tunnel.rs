@@ -6,15 +6,15 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::endpoint::UnderWay;
 use super::http1::connection::Connection;
-use super::http2::Stream;
+use super::http2::stream::Stream;
+use super::in_flight::InFlight;
 
 /// The way to the upstream, and what has been read of it behind the answer. Dropped, it is closed or reset.
 #[derive(Debug)]
 pub struct Tunnel {
     way: Way,
-    _held: Option<UnderWay>,
+    _held: Option<InFlight>,
 }
 
 /// What bytes go by.
@@ -37,7 +37,7 @@ impl From<Stream> for Way {
 }
 
 impl Tunnel {
-    pub(super) fn new(way: Way, held: Option<UnderWay>) -> Self {
+    pub(super) fn new(way: Way, held: Option<InFlight>) -> Self {
         Self { way, _held: held }
     }
 }

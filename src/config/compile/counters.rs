@@ -16,7 +16,7 @@ use crate::limiter::quota::Quota;
 use crate::limiter::reservation::Charging;
 use crate::limiter::zone::Zone;
 use crate::response::refusal::Refusal;
-use crate::rules::rule::{Action, Limiting, Rule, RuleLimit, Throttle};
+use crate::rules::rule::{Action, LimitSource, Limiting, Rule, RuleLimit, Throttle};
 
 /// The counter that the rule at `at` names.
 pub(super) fn name(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) -> Option<Box<str>> {
@@ -198,5 +198,8 @@ fn throttle(throttle: Throttle) -> String {
 }
 
 fn scope(limiting: &Limiting) -> String {
-    limiting.remote.as_ref().map_or_else(|| "local".to_owned(), |remote| format!("rls {}", remote.place))
+    match &limiting.source {
+        LimitSource::Local => "local".to_owned(),
+        LimitSource::Remote(remote) => format!("rls {}", remote.place),
+    }
 }

@@ -7,47 +7,46 @@ use super::{each, patterns};
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report};
 use crate::config::raw;
-use crate::rules::key::KeyPart;
-use crate::rules::matcher::{Entry, Told};
+use crate::rules::attribute::Attribute;
+use crate::rules::matcher::{Condition, Entry};
 use crate::rules::pattern::HeaderPattern;
 
-type Map = BTreeMap<String, raw::OneOrMany<raw::HeaderValues>>;
+pub(super) type Map = BTreeMap<String, raw::OneOrMany<raw::HeaderValues>>;
 
-/// `descriptor` and `entries` of the matcher at `at`.
-pub(super) fn told(
-    raw: &raw::Matcher,
+/// `descriptor` of a matcher.
+pub(super) fn conditions(
+    map: &Map,
     at: At<'_>,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
-) -> Option<Told> {
-    if raw.descriptor.is_none() && raw.entries.is_none() {
-        return None;
+) -> Vec<Condition> {
+    needs_domain(at, scope, report);
+    if map.is_empty() && !report.is_faulty(at) {
+        report.value(at, "empty map, expected at least one key");
     }
-    let some = raw.descriptor.as_ref().map(|map| {
-        let at = at.key("descriptor");
-        needs_domain(at, scope, report);
-        if map.is_empty() && !report.is_faulty(at) {
-            report.value(at, "empty map, expected at least one key");
-        }
-        let entry = |(key, values): (&String, _)| entry(key, values, at, scope, report);
-        map.iter().filter_map(entry).collect()
-    });
-    let all = raw.entries.as_ref().map(|entries| {
-        let at = at.key("entries");
-        needs_domain(at, scope, report);
-        each(entries, at, |map, at| only_entry(map, at, scope, report)).into()
-    });
-    Some(Told { some: some.unwrap_or_default(), all })
+    let entries = map.iter().filter_map(|(key, values)| entry(key, values, at, scope, report));
+    entries.map(|(key, any)| Condition { attribute: Attribute::Descriptor(key), any }).collect()
+}
+
+/// `entries` of a matcher.
+pub(super) fn entries(
+    raw: &raw::OneOrMany<Map>,
+    at: At<'_>,
+    scope: &mut Scope<'_>,
+    report: &mut Report<'_>,
+) -> Box<[Entry]> {
+    needs_domain(at, scope, report);
+    each(raw, at, |map, at| only_entry(map, at, scope, report)).into()
 }
 
 /// The part `{descriptor: KEY}` of a key.
-pub(super) fn part(key: &str, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<KeyPart> {
+pub(super) fn part(key: &str, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<Attribute> {
     needs_domain(at, scope, report);
     if key.is_empty() {
         report.value(at, "empty, expected the key of an entry");
         return None;
     }
-    Some(KeyPart::Descriptor(key.into()))
+    Some(Attribute::Descriptor(key.into()))
 }
 
 /// One of `entries`: a map of one key.

@@ -7,7 +7,6 @@ use super::scope::Scope;
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report};
 use crate::config::raw;
-use crate::rules::matcher::Matcher;
 use crate::rules::pattern::HeaderPattern;
 use crate::rules::rule::Rule;
 
@@ -33,18 +32,20 @@ pub(super) fn name(
 }
 
 /// A rule that asks for what no descriptor has is for proxied requests alone, whatever its domain.
-pub(super) fn note_what_is_never_told(raw: &raw::Rule, rule: &Rule, at: At<'_>, report: &mut Report<'_>) {
-    let (Some(matching), Some(_)) = (&raw.matching, &rule.domain) else { return };
-    let Matcher { headers, claims, certificate, .. } = &rule.matcher;
-    let wanted =
+pub(super) fn note_what_is_never_told(rule: &Rule, at: At<'_>, report: &mut Report<'_>) {
+    if rule.domain.is_none() {
+        return;
+    }
+    let is_wanted =
         |patterns: &[HeaderPattern]| !patterns.iter().any(|pattern| matches!(pattern, HeaderPattern::Absent));
-    let never = [
-        ("header", matching.header.is_some() && headers.iter().any(|(_, patterns)| wanted(patterns))),
-        ("jwt", matching.jwt.is_some() && claims.iter().any(|(_, patterns)| wanted(patterns))),
-        ("tls", matching.tls.is_some() && certificate.iter().any(|(_, patterns)| wanted(patterns))),
-    ];
+    let never =
+        rule.matcher.conditions.iter().filter(|condition| {
+            !condition.attribute.source().is_in_descriptors() && is_wanted(&condition.any)
+        });
+    let mut fields: Vec<_> = never.map(|condition| condition.attribute.word()).collect();
+    fields.dedup();
     let at = at.key("match");
-    for (field, _) in never.into_iter().filter(|(_, never)| *never) {
+    for field in fields {
         let note = Fault::new("never holds for what Envoy asks about, so `domain` changes nothing");
         report.note(at.key(field), note.hint("`descriptor` looks at what Envoy sends"));
     }

@@ -9,8 +9,9 @@ use crate::config::at::At;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::{defaults, raw};
 use crate::remote::service::Settings;
-use crate::rules::elsewhere::{Entry, OnError, Remote};
-use crate::rules::key::{KeyPart, KeyTemplate};
+use crate::rules::attribute::Attribute;
+use crate::rules::key::KeyTemplate;
+use crate::rules::remote_limit::{Entry, OnError, RemoteLimit};
 
 /// The service that keeps the limit of the rule at `at`, if another one does.
 pub(super) fn compile(
@@ -19,7 +20,7 @@ pub(super) fn compile(
     at: At<'_>,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
-) -> Option<Remote> {
+) -> Option<RemoteLimit> {
     let raw::Scope::Elsewhere(elsewhere) = raw.scope.as_ref()? else { return None };
     let own = at.key("scope");
     let domain = elsewhere.domain.as_deref()?;
@@ -38,7 +39,7 @@ pub(super) fn compile(
     let timeout = timeout(elsewhere.timeout.as_ref(), own.key("timeout"), report);
     let settings = Settings { place, tls, timeout: timeout.unwrap_or(defaults::REMOTE_TIMEOUT) };
     let place = settings.place.to_string().into();
-    Some(Remote {
+    Some(RemoteLimit {
         service: scope.service(settings),
         place,
         domain: domain.into(),
@@ -59,7 +60,7 @@ fn usual(rule: &str, key: &KeyTemplate) -> Vec<Entry> {
     if key.0.is_empty() {
         return vec![Entry::Fixed { key: "generic_key".into(), value: rule.into() }];
     }
-    let part = |(part, of): (usize, &KeyPart)| Entry::Part { key: of.entry_key().into(), part };
+    let part = |(part, of): (usize, &Attribute)| Entry::Part { key: of.entry_key().into(), part };
     key.0.iter().enumerate().map(part).collect()
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::each;
 use super::scope::Scope;
 use crate::config::at::At;
 use crate::config::files::databases::{PLACES, SYSTEMS};
@@ -10,7 +9,7 @@ use crate::config::files::{Files, Kind};
 use crate::config::problem::{Fault, Report};
 use crate::config::{parse, raw};
 use crate::identify::geo::Geo;
-use crate::rules::matcher::Origin;
+use crate::rules::pattern::HeaderPattern;
 
 /// The databases of the section `geo` at `at`.
 pub(super) fn databases(
@@ -39,34 +38,38 @@ fn database<T: Send + Sync + 'static>(
     files.load(name?, kind, at, report)
 }
 
-/// `country`, `continent` and `asn` of the matcher at `at`; `None` without any of them.
-pub(super) fn origin(
-    raw: &raw::Matcher,
+/// A country that a rule is for.
+pub(super) fn country(
+    raw: &raw::Country,
     at: At<'_>,
-    scope: &Scope<'_>,
+    _: &Scope<'_>,
     report: &mut Report<'_>,
-) -> Option<Box<Origin>> {
-    let mut origin = Origin::default();
-    if let Some(countries) = &raw.country {
-        let at = at.key("country");
-        places_for(at, "country", scope, report);
-        origin.countries = each(countries, at, |raw, at| report.take(at, parse::country(&raw.0))).into();
-    }
-    if let Some(continents) = &raw.continent {
-        let at = at.key("continent");
-        places_for(at, "continent", scope, report);
-        origin.continents = each(continents, at, |raw, at| report.take(at, parse::continent(&raw.0))).into();
-    }
-    if let Some(systems) = &raw.asn {
-        let at = at.key("asn");
-        systems_for(at, scope, report);
-        let read = |raw: &raw::Asn| match raw {
-            raw::Asn::Number(number) => parse::asn(&number.to_string()),
-            raw::Asn::Text(text) => parse::asn(text),
-        };
-        origin.systems = each(systems, at, |raw, at| report.take(at, read(raw))).into();
-    }
-    (origin != Origin::default()).then(|| Box::new(origin))
+) -> Option<HeaderPattern> {
+    Some(HeaderPattern::Exact(report.take(at, parse::country(&raw.0))?.to_string().into()))
+}
+
+/// A continent that a rule is for.
+pub(super) fn continent(
+    raw: &raw::Continent,
+    at: At<'_>,
+    _: &Scope<'_>,
+    report: &mut Report<'_>,
+) -> Option<HeaderPattern> {
+    Some(HeaderPattern::Exact(report.take(at, parse::continent(&raw.0))?.code().into()))
+}
+
+/// An autonomous system that a rule is for.
+pub(super) fn system(
+    raw: &raw::Asn,
+    at: At<'_>,
+    _: &Scope<'_>,
+    report: &mut Report<'_>,
+) -> Option<HeaderPattern> {
+    let number = match raw {
+        raw::Asn::Number(number) => parse::asn(&number.to_string()),
+        raw::Asn::Text(text) => parse::asn(text),
+    };
+    Some(HeaderPattern::Number(report.take(at, number)?.0))
 }
 
 /// What stands at `at` asks for countries or continents.

@@ -240,10 +240,11 @@ fn quota(entry: &Entry<'_>, report: &mut Report<'_>) -> Option<RuleLimit> {
 /// A burst, and what comes back of it one by one before the first period is over.
 fn note_first_period(quota: &Quota, at: At<'_>, report: &mut Report<'_>) {
     let Limit { count, period } = quota.limit();
-    let by_one =
-        matches!(quota.algorithm(), Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket);
     let most = u64::from(count.get()).saturating_add(u64::from(quota.burst().get())).saturating_sub(1);
-    if !by_one || period.nanos() < SURPRISING.nanos() || most <= count.get().into() {
+    if !quota.algorithm().gives_back_one_by_one()
+        || period.nanos() < SURPRISING.nanos()
+        || most <= count.get().into()
+    {
         return;
     }
     let length = match period.count().get() {

@@ -10,8 +10,9 @@ use crate::config::at::At;
 use crate::config::parse;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw;
-use crate::rules::key::{KeyPart, KeyTemplate};
-use crate::rules::matcher::Matcher;
+use crate::rules::attribute::Attribute;
+use crate::rules::key::KeyTemplate;
+use crate::rules::matcher::{Condition, Matcher};
 use crate::rules::pattern::{HeaderPattern, HostPattern, PathPattern};
 use crate::rules::schedule::Schedule;
 
@@ -43,9 +44,6 @@ pub(super) fn matcher(
     if let Some(hosts) = &raw.host {
         matcher.hosts = each(hosts, at.key("host"), |raw, at| report.take(at, host(&raw.0))).into();
     }
-    if let Some(map) = &raw.header {
-        matcher.headers = headers(map, at.key("header"), scope, report).into();
-    }
     if let Some(list) = &raw.client_ip {
         matcher.client_ip = Some(networks::set(list, at.key("client_ip"), scope.files, report));
     }
@@ -53,16 +51,56 @@ pub(super) fn matcher(
         let spans = each(schedule, at.key("schedule"), |raw, at| report.take(at, parse::schedule(&raw.0)));
         matcher.schedule = Some(Schedule::new(spans));
     }
-    matcher.origin = geo::origin(raw, at, scope, report);
-    matcher.plan = plans::on_plan(raw, at, scope, report);
+    matcher.conditions = conditions(raw, at, scope, report).into();
+    matcher.entries =
+        raw.entries.as_ref().map(|raw| descriptors::entries(raw, at.key("entries"), scope, report));
+    matcher
+}
+
+/// What is asked of single attributes, the costliest to read last.
+fn conditions(
+    raw: &raw::Matcher,
+    at: At<'_>,
+    scope: &mut Scope<'_>,
+    report: &mut Report<'_>,
+) -> Vec<Condition> {
+    let mut conditions = Vec::new();
+    if let Some(map) = &raw.header {
+        let headers = headers(map, at.key("header"), scope, report).into_iter();
+        conditions.extend(headers.map(|(name, any)| Condition { attribute: Attribute::Header(name), any }));
+    }
+    if let Some(map) = &raw.descriptor {
+        conditions.extend(descriptors::conditions(map, at.key("descriptor"), scope, report));
+    }
+    let plan = (raw::PlainKey::Plan, "plan");
+    conditions.extend(plain(plan, raw.plan.as_ref(), at, (&*scope, &mut *report), plans::pattern));
+    let country = (raw::PlainKey::Country, "country");
+    conditions.extend(plain(country, raw.country.as_ref(), at, (&*scope, &mut *report), geo::country));
+    let continent = (raw::PlainKey::Continent, "continent");
+    conditions.extend(plain(continent, raw.continent.as_ref(), at, (&*scope, &mut *report), geo::continent));
+    let system = (raw::PlainKey::Asn, "asn");
+    conditions.extend(plain(system, raw.asn.as_ref(), at, (&*scope, &mut *report), geo::system));
     if let Some(map) = &raw.jwt {
-        matcher.claims = patterns::of_claims(map, at.key("jwt"), scope, report).into();
+        conditions.extend(patterns::of_claims(map, at.key("jwt"), scope, report));
     }
     if let Some(names) = &raw.tls {
-        matcher.certificate = tls::names(names, at.key("tls"), scope, report).into();
+        conditions.extend(tls::conditions(names, at.key("tls"), scope, report));
     }
-    matcher.told = descriptors::told(raw, at, scope, report).map(Box::new);
-    matcher
+    conditions
+}
+
+/// The condition on an attribute that needs no name; `read` reads one of the values that it may have.
+fn plain<T>(
+    (kind, word): (raw::PlainKey, &'static str),
+    list: Option<&raw::OneOrMany<T>>,
+    matcher: At<'_>,
+    (scope, report): (&Scope<'_>, &mut Report<'_>),
+    read: impl Fn(&T, At<'_>, &Scope<'_>, &mut Report<'_>) -> Option<HeaderPattern>,
+) -> Option<Condition> {
+    let (list, at) = (list?, matcher.key(word));
+    let attribute = plain_part(kind, at, scope, report);
+    let any = each(list, at, |raw, at| read(raw, at, scope, report)).into();
+    Some(Condition { attribute: attribute?, any })
 }
 
 /// `except`; an empty one would hold for every request, and the rule never apply.
@@ -73,15 +111,10 @@ pub(super) fn except(
     report: &mut Report<'_>,
 ) -> Matcher {
     let matcher = matcher(Some(raw), at, scope, report);
-    if holds_for_all(&matcher) && !report.is_faulty(at) {
+    if matcher.holds_for_all() && !report.is_faulty(at) {
         report.value(at, "an empty `except` excepts every request, so the rule would never apply");
     }
     matcher
-}
-
-/// Whether nothing is asked of a request.
-pub(super) fn holds_for_all(matcher: &Matcher) -> bool {
-    *matcher == Matcher::default()
 }
 
 /// `key` of the rule at `rule`: in order, each part once, and a route only where the rule looks at paths.
@@ -92,11 +125,11 @@ pub(super) fn key(
     scope: &Scope<'_>,
     report: &mut Report<'_>,
 ) -> KeyTemplate {
-    let mut seen: Vec<KeyPart> = Vec::new();
+    let mut seen: Vec<Attribute> = Vec::new();
     let no_route = matcher.paths.is_empty() && !report.is_faulty(rule.key("match"));
     each(raw, rule.key("key"), |raw, at| {
         let part = part(raw, at, scope, report)?;
-        if part == KeyPart::Route && no_route {
+        if part == Attribute::Route && no_route {
             let fault = Fault::new("`route` is the pattern of `match.path`, and this rule has none");
             report.value(at, fault.hint("`path` counts each path apart"));
         }
@@ -109,7 +142,7 @@ pub(super) fn key(
     KeyTemplate(seen.into())
 }
 
-fn part(raw: &raw::KeyPart, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<KeyPart> {
+fn part(raw: &raw::KeyPart, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<Attribute> {
     let named = match raw {
         raw::KeyPart::Plain(plain) => return plain_part(*plain, at, scope, report),
         raw::KeyPart::Named(named) => named,
@@ -121,7 +154,7 @@ fn part(raw: &raw::KeyPart, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'
         return claim_part(claim, at.key("jwt"), scope, report);
     }
     if let Some(name) = named.tls {
-        return tls::name(name, at.key("tls"), scope, report).map(KeyPart::Certificate);
+        return tls::name(name, at.key("tls"), scope, report).map(Attribute::Certificate);
     }
     if let Some(key) = &named.descriptor {
         return descriptors::part(key, at.key("descriptor"), scope, report);
@@ -135,8 +168,8 @@ pub(super) fn claim_part(
     at: At<'_>,
     scope: &Scope<'_>,
     report: &mut Report<'_>,
-) -> Option<KeyPart> {
-    patterns::claim(claim, at, scope, report).map(KeyPart::Jwt)
+) -> Option<Attribute> {
+    patterns::claim(claim, at, scope, report).map(Attribute::Jwt)
 }
 
 /// What a client sends under a name: a header, a cookie or a query parameter.
@@ -144,43 +177,44 @@ pub(super) fn named_part(
     [header, cookie, query]: [&Option<String>; 3],
     at: At<'_>,
     report: &mut Report<'_>,
-) -> Option<KeyPart> {
+) -> Option<Attribute> {
     if let Some(header) = header {
-        return report.take(at.key("header"), header_name(header).map(KeyPart::Header));
+        return report.take(at.key("header"), header_name(header).map(Attribute::Header));
     }
     if let Some(cookie) = cookie {
-        return report.take(at.key("cookie"), cookie_name(cookie).map(KeyPart::Cookie));
+        return report.take(at.key("cookie"), cookie_name(cookie).map(Attribute::Cookie));
     }
     let query = query.as_deref()?;
     let name = if query.is_empty() { Err(not_a("query parameter name", query)) } else { Ok(query.into()) };
-    report.take(at.key("query"), name.map(KeyPart::Query))
+    report.take(at.key("query"), name.map(Attribute::Query))
 }
 
-fn plain_part(
+/// What needs no name, if the configuration says what it is found by.
+pub(super) fn plain_part(
     plain: raw::PlainKey,
     at: At<'_>,
     scope: &Scope<'_>,
     report: &mut Report<'_>,
-) -> Option<KeyPart> {
+) -> Option<Attribute> {
     Some(match plain {
-        raw::PlainKey::ClientIp => KeyPart::ClientIp,
+        raw::PlainKey::ClientIp => Attribute::ClientIp,
         raw::PlainKey::Country => {
             geo::places_for(at, "country", scope, report);
-            KeyPart::Country
+            Attribute::Country
         }
         raw::PlainKey::Continent => {
             geo::places_for(at, "continent", scope, report);
-            KeyPart::Continent
+            Attribute::Continent
         }
         raw::PlainKey::Asn => {
             geo::systems_for(at, scope, report);
-            KeyPart::System
+            Attribute::System
         }
-        raw::PlainKey::Plan => KeyPart::Plan(plans::plans_for(at, scope, report)?),
-        raw::PlainKey::Route => KeyPart::Route,
-        raw::PlainKey::Path => KeyPart::Path,
-        raw::PlainKey::Method => KeyPart::Method,
-        raw::PlainKey::Host => KeyPart::Host,
+        raw::PlainKey::Plan => Attribute::Plan(plans::plans_for(at, scope, report)?),
+        raw::PlainKey::Route => Attribute::Route,
+        raw::PlainKey::Path => Attribute::Path,
+        raw::PlainKey::Method => Attribute::Method,
+        raw::PlainKey::Host => Attribute::Host,
     })
 }
 

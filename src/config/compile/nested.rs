@@ -4,11 +4,12 @@ use super::limits;
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report};
 use crate::config::raw::{self, List};
-use crate::rules::key::{KeyPart, KeyTemplate};
+use crate::rules::attribute::Attribute;
+use crate::rules::key::KeyTemplate;
 use crate::rules::rule::{Nested, RuleLimit, Throttle};
 
 /// The part `{client_ip: {…}}` at `at`; of several networks the narrowest.
-pub(super) fn part(raw: &raw::ClientNetworks, at: At<'_>, report: &mut Report<'_>) -> KeyPart {
+pub(super) fn part(raw: &raw::ClientNetworks, at: At<'_>, report: &mut Report<'_>) -> Attribute {
     match (&raw.prefix, &raw.prefixes, &raw.limits) {
         (Some(_), Some(_), _) => {
             report.key(at.key("prefixes"), "both `prefix` and `prefixes`, expected one of them");
@@ -32,7 +33,7 @@ pub(super) fn part(raw: &raw::ClientNetworks, at: At<'_>, report: &mut Report<'_
         report.value(at.key("prefixes"), Fault::new(message).hint("such as `[64, 56, 48]`"));
     }
     let ipv6 = raw.prefix.and_then(bits).or_else(|| prefixes.first().copied());
-    KeyPart::ClientNetwork { ipv4: raw.ipv4_prefix.and_then(bits), ipv6 }
+    Attribute::ClientNetwork { ipv4: raw.ipv4_prefix.and_then(bits), ipv6 }
 }
 
 /// The limits that stand in the key of the rule at `at`, one for each network; `None` if there are none.
@@ -84,9 +85,12 @@ pub(super) fn prefixes_of(raw: &raw::Rule) -> impl Iterator<Item = (Option<usize
 
 /// `key` with the client's network this wide.
 fn with_prefix(key: &KeyTemplate, prefix: u8) -> KeyTemplate {
-    let wider = key.0.iter().map(|part| match part {
-        KeyPart::ClientNetwork { ipv4, .. } => KeyPart::ClientNetwork { ipv4: *ipv4, ipv6: Some(prefix) },
-        other => other.clone(),
+    let wider = key.0.iter().map(|part| {
+        let mut part = part.clone();
+        if let Attribute::ClientNetwork { ipv6, .. } = &mut part {
+            *ipv6 = Some(prefix);
+        }
+        part
     });
     KeyTemplate(wider.collect())
 }

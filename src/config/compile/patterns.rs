@@ -9,6 +9,8 @@ use crate::config::files::values::VALUES;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw;
 use crate::identify::jwt::claim::Claim;
+use crate::rules::attribute::Attribute;
+use crate::rules::matcher::Condition;
 use crate::rules::pattern::HeaderPattern;
 
 /// One of the patterns of a header.
@@ -30,15 +32,13 @@ pub(super) fn of_header(
     }
 }
 
-type Claims = Vec<(Claim, Box<[HeaderPattern]>)>;
-
 /// `jwt` of a matcher.
 pub(super) fn of_claims(
     map: &BTreeMap<String, raw::OneOrMany<raw::ClaimPattern>>,
     at: At<'_>,
     scope: &Scope<'_>,
     report: &mut Report<'_>,
-) -> Claims {
+) -> Vec<Condition> {
     if map.is_empty() && !report.is_faulty(at) {
         report.value(at, "empty map, expected at least one claim");
     }
@@ -50,7 +50,7 @@ pub(super) fn of_claims(
             raw::ClaimPattern::Number(number) => Some(HeaderPattern::Exact(number.to_string().into())),
             raw::ClaimPattern::Text(text) => parse(text, at, report),
         });
-        Some((claim, patterns.into()))
+        Some(Condition { attribute: Attribute::Jwt(claim), any: patterns.into() })
     };
     map.iter().filter_map(read).collect()
 }

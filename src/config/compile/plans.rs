@@ -3,9 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::each;
-use super::geo::places_for;
-use super::matching::{claim_part, holds_for_all, named_part};
+use super::matching::{claim_part, named_part, plain_part};
 use super::scope::Scope;
 use crate::config::at::At;
 use crate::config::files::members::{MEMBERS, secret};
@@ -13,9 +11,9 @@ use crate::config::parse::{self, nearest};
 use crate::config::problem::{Fault, Report, listed, quoted};
 use crate::config::raw;
 use crate::response::refusal::Refusal;
-use crate::rules::key::KeyPart;
-use crate::rules::matcher::OnPlan;
-use crate::rules::membership::{Members, Plans, Roll};
+use crate::rules::attribute::Attribute;
+use crate::rules::membership::{Members, MembersBuilder, Plans};
+use crate::rules::pattern::HeaderPattern;
 use crate::rules::rule::{Action, Rule, Throttle};
 
 /// So many plans that no rule names are told one by one.
@@ -42,16 +40,12 @@ pub(super) fn compile(
     Some(Arc::new(Plans { of: of?, members: members?, default }))
 }
 
-fn of(raw: &raw::Badge, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<KeyPart> {
+fn of(raw: &raw::Badge, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<Attribute> {
     match raw {
-        raw::Badge::Plain(raw::PlainBadge::Host) => Some(KeyPart::Host),
-        raw::Badge::Plain(raw::PlainBadge::Country) => {
-            places_for(at, "country", scope, report);
-            Some(KeyPart::Country)
-        }
+        raw::Badge::Plain(raw::PlainBadge::Host) => plain_part(raw::PlainKey::Host, at, scope, report),
+        raw::Badge::Plain(raw::PlainBadge::Country) => plain_part(raw::PlainKey::Country, at, scope, report),
         raw::Badge::Plain(raw::PlainBadge::Continent) => {
-            places_for(at, "continent", scope, report);
-            Some(KeyPart::Continent)
+            plain_part(raw::PlainKey::Continent, at, scope, report)
         }
         raw::Badge::Named(raw::NamedBadge { jwt: Some(claim), .. }) => {
             claim_part(claim, at.key("jwt"), scope, report)
@@ -72,14 +66,14 @@ fn members(
         }
         return scope.files.load(file, &MEMBERS, at.key("file"), report);
     }
-    let mut roll = Roll::new(report.take(at, secret())?);
+    let mut builder = MembersBuilder::new(report.take(at, secret())?);
     for (member, plan) in &raw.written {
         let at = at.key(member);
         let Some(plan) = report.take(at, parse::plan(&plan.0)) else { continue };
-        report.take(at, roll.add(member, &plan).map_err(|error| error.to_string()));
+        report.take(at, builder.add(member, &plan).map_err(|error| error.to_string()));
     }
     // The keys of a map are there once.
-    roll.close().ok().map(Arc::new)
+    builder.close().ok().map(Arc::new)
 }
 
 /// The names of all plans that can be had.
@@ -102,16 +96,16 @@ pub(super) fn note_unnamed(
 ) {
     let (Some(raw), Some(plans)) = (raw, plans) else { return };
     let matchers = rules.iter().flat_map(|(rule, _)| rule.except.iter().chain([&rule.matcher]));
-    let named: HashSet<&str> = matchers
-        .filter_map(|matcher| matcher.plan.as_ref())
-        .flat_map(|plan| &plan.any)
-        .map(|name| &**name)
+    let conditions = matchers.flat_map(|matcher| &matcher.conditions);
+    let named: HashSet<&str> = conditions
+        .filter(|condition| condition.attribute.source().plans().is_some())
+        .flat_map(|condition| condition.any.iter().filter_map(HeaderPattern::exact))
         .collect();
     let limits_all = |(rule, _): &(Rule, Refusal)| match &rule.action {
         Action::Limit(limiting) if limiting.throttle != Throttle::Shadow => {
-            holds_for_all(&rule.matcher) && rule.except.is_empty()
+            rule.matcher.holds_for_all() && rule.except.is_empty()
         }
-        _ => false,
+        Action::Limit(_) | Action::Allow | Action::Deny => false,
     };
     // Where no rule goes by plan, plans are parts of keys; where a rule limits everybody, nobody is unlimited.
     if named.is_empty() || rules.iter().any(limits_all) {
@@ -152,33 +146,27 @@ pub(super) fn note_unnamed(
     }
 }
 
-/// `plan` of the matcher at `at`.
-pub(super) fn on_plan(
-    raw: &raw::Matcher,
+/// A plan that a rule is for.
+pub(super) fn pattern(
+    raw: &raw::PlanName,
     at: At<'_>,
     scope: &Scope<'_>,
     report: &mut Report<'_>,
-) -> Option<Box<OnPlan>> {
-    let wanted = raw.plan.as_ref()?;
-    let at = at.key("plan");
-    let plans = plans_for(at, scope, report);
-    let any: Vec<_> = each(wanted, at, |raw, at| {
-        let plan = report.take(at, parse::plan(&raw.0))?;
-        let known = scope.plan_names.as_deref().unwrap_or_default();
-        if scope.plan_names.is_some() && !known.iter().any(|known| **known == *plan) {
-            let names = || known.iter().map(String::as_str);
-            let fault = Fault::new(format!("nobody is on the plan {}", quoted(&plan)));
-            report.value(
-                at,
-                match nearest(&plan, names()) {
-                    Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
-                    None => fault.hint(format!("known plans: {}", listed(names()))),
-                },
-            );
-        }
-        Some(plan)
-    });
-    Some(Box::new(OnPlan { plans: plans?, any: any.into() }))
+) -> Option<HeaderPattern> {
+    let plan = report.take(at, parse::plan(&raw.0))?;
+    let known = scope.plan_names.as_deref().unwrap_or_default();
+    if scope.plan_names.is_some() && !known.iter().any(|known| **known == *plan) {
+        let names = || known.iter().map(String::as_str);
+        let fault = Fault::new(format!("nobody is on the plan {}", quoted(&plan)));
+        report.value(
+            at,
+            match nearest(&plan, names()) {
+                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+                None => fault.hint(format!("known plans: {}", listed(names()))),
+            },
+        );
+    }
+    Some(HeaderPattern::Exact(plan))
 }
 
 /// What stands at `at` asks for plans.

@@ -168,10 +168,11 @@ fn keeping(raw: &raw::Fallback, cached: &raw::Size, at: At<'_>, report: &mut Rep
     Some(Keeping { budget, largest, max_age, ignored })
 }
 
-/// A header on which no response may depend by the word of the operator; not one that is known to be of one client.
+/// A header on which no response may depend by the word of the operator; not one that is known to be of one client, and not
+/// `connection`, which takes others off.
 fn ignorable(text: &str) -> Result<HeaderName, Fault> {
     let name = header_name(text)?;
-    if matches!(name, AUTHORIZATION | COOKIE | HOST | PROXY_AUTHORIZATION) {
+    if matches!(name, AUTHORIZATION | CONNECTION | COOKIE | HOST | PROXY_AUTHORIZATION) {
         let fault = Fault::new(format!("responses always depend on `{name}`"));
         return Err(fault.hint("leave it away"));
     }

@@ -12,10 +12,10 @@ use crate::config::defaults::LONGEST_NAME;
 use crate::config::problem::{Fault, Report, named, quoted};
 use crate::config::raw;
 use crate::response::refusal::Refusal;
-use crate::rules::elsewhere::OnError;
 use crate::rules::key::KeyTemplate;
 use crate::rules::matcher::Matcher;
-use crate::rules::rule::{Action, Limiting, Rule, Throttle};
+use crate::rules::remote_limit::OnError;
+use crate::rules::rule::{Action, LimitSource, Limiting, Rule, Throttle};
 
 /// All rules in file order, each with what it answers when it refuses.
 pub(super) fn compile(
@@ -84,7 +84,7 @@ fn rule(
     scope.asks = Asks::default();
     let domain = domain::name(raw, at, scope, report);
     let rule = Rule { name: name.into(), matcher, except: except.into(), action, domain };
-    domain::note_what_is_never_told(raw, &rule, at, report);
+    domain::note_what_is_never_told(&rule, at, report);
     applicable(raw, &rule, at, report);
     (rule, refusal)
 }
@@ -151,13 +151,13 @@ fn limiting(
         ban: throttle::ban(raw.on_limit.as_ref(), at.key("on_limit"), report),
         on_denied: raw.on_denied.unwrap_or_default(),
         on_change: raw.on_change.unwrap_or_default(),
-        remote: remote.map(Box::new),
+        source: remote.map_or(LimitSource::Local, |remote| LimitSource::Remote(Box::new(remote))),
     }
 }
 
 /// Right only if it is meant: the other rules never get their turn.
 fn note_on_everybody(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<'_>) {
-    if !matching::holds_for_all(matcher) || raw.except.is_some() {
+    if !matcher.holds_for_all() || raw.except.is_some() {
         return;
     }
     match raw.action.unwrap_or_default() {

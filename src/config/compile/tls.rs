@@ -12,7 +12,8 @@ use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw::{self, OrOff};
 use crate::identify::certificate::CertificateName;
 use crate::listener::ProxyProtocol;
-use crate::rules::pattern::HeaderPattern;
+use crate::rules::attribute::Attribute;
+use crate::rules::matcher::Condition;
 use crate::tls::certificate::Facts;
 use crate::tls::pair::Pair;
 use crate::tls::server::{Clients, Settings};
@@ -141,17 +142,15 @@ pub(super) fn name(
     is_known(at, scope, report).then_some(name)
 }
 
-type Names = Vec<(CertificateName, Box<[HeaderPattern]>)>;
-
 /// `tls` of a matcher.
-pub(super) fn names(
+pub(super) fn conditions(
     raw: &raw::CertificateNames,
     at: At<'_>,
     scope: &Scope<'_>,
     report: &mut Report<'_>,
-) -> Names {
+) -> Vec<Condition> {
     if !is_known(at, scope, report) {
-        return Names::new();
+        return Vec::new();
     }
     if raw.spiffe.is_none() && raw.subject.is_none() && raw.dns.is_none() && !report.is_faulty(at) {
         report.value(at, "empty map, expected `spiffe`, `subject` or `dns`");
@@ -164,7 +163,7 @@ pub(super) fn names(
     let mut read =
         |(name, key, list): (CertificateName, &'static str, &Option<raw::OneOrMany<raw::HeaderPattern>>)| {
             let found = each(list.as_ref()?, at.key(key), |raw, at| patterns::parse(&raw.0, at, report));
-            Some((name, found.into()))
+            Some(Condition { attribute: Attribute::Certificate(name), any: found.into() })
         };
     kinds.into_iter().filter_map(&mut read).collect()
 }

@@ -109,7 +109,7 @@ fn list(
         if let Some(rest) = &rest {
             let fault = format!("no request gets here: {} takes all that are left", named(rest));
             report.value(at, Fault::new(fault).hint("an upstream without `match` comes last"));
-        } else if matching::holds_for_all(&matcher) && !report.is_faulty(at.key("match")) {
+        } else if matcher.holds_for_all() && !report.is_faulty(at.key("match")) {
             rest = Some(settings.name.clone());
         }
         compiled.push(((settings, tls), matcher));

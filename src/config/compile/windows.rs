@@ -4,8 +4,7 @@ use crate::config::at::At;
 use crate::config::parse;
 use crate::config::problem::{Fault, Report};
 use crate::config::raw;
-use crate::limiter::algorithm::Algorithm;
-use crate::limiter::quota::Unit;
+use crate::limiter::quota::{Params, Unit};
 use crate::limiter::zone::Zone;
 use crate::rules::rule::RuleLimit;
 
@@ -18,24 +17,27 @@ pub(super) fn fit(raw: &raw::Rule, limits: &mut [RuleLimit], at: At<'_>, report:
     if limits.is_empty() || report.is_faulty(at.key("algorithm")) {
         return;
     }
-    if raw.timezone.is_some() && !has(limits, Algorithm::FixedWindow) {
+    let follow_calendar = limits.iter().any(|limit| matches!(limit.quota.params(), Params::Calendar(_)));
+    if raw.timezone.is_some() && !follow_calendar {
         let fault = Fault::new(format!("`timezone` has no meaning for {}", algorithm(limits)));
         report.key(at.key("timezone"), fault.hint("`algorithm: fixed_window` goes by a calendar"));
     }
-    if raw.precision.is_some() && !has(limits, Algorithm::SlidingWindow) {
+    if raw.precision.is_some()
+        && !limits.iter().any(|limit| matches!(limit.quota.params(), Params::SubWindows(_)))
+    {
         let fault = Fault::new(format!("`precision` has no meaning for {}", algorithm(limits)));
         report.key(at.key("precision"), fault.hint("`algorithm: sliding_window` has sub-windows"));
     }
     let is_short = |limit: &RuleLimit| limit.quota.window().unit() < Unit::Day;
-    if zone.is_some() && has(limits, Algorithm::FixedWindow) && limits.iter().all(is_short) {
+    if zone.is_some() && follow_calendar && limits.iter().all(is_short) {
         let note = "changes nothing, windows of hours and less are the same in every time zone";
         report.note(zone_at, note);
     }
     for limit in limits {
-        let fitted = match limit.quota.algorithm() {
-            Algorithm::FixedWindow => zone.and_then(|zone| limit.quota.in_zone(zone)),
-            Algorithm::SlidingWindow => precision.and_then(|windows| limit.quota.with_precision(windows)),
-            _ => None,
+        let fitted = match limit.quota.params() {
+            Params::Calendar(_) => zone.and_then(|zone| limit.quota.in_zone(zone)),
+            Params::SubWindows(_) => precision.and_then(|windows| limit.quota.with_precision(windows)),
+            Params::None => None,
         };
         limit.quota = fitted.unwrap_or(limit.quota);
     }
@@ -43,10 +45,6 @@ pub(super) fn fit(raw: &raw::Rule, limits: &mut [RuleLimit], at: At<'_>, report:
 
 fn zone(name: &str) -> Result<Zone, Fault> {
     Zone::of(&parse::zone(name)?).ok_or_else(|| Fault::new(format!("too many time zones, got {name}")))
-}
-
-fn has(limits: &[RuleLimit], algorithm: Algorithm) -> bool {
-    limits.iter().any(|limit| limit.quota.algorithm() == algorithm)
 }
 
 /// What to call the algorithms of limits of which none is the right one.

@@ -6,7 +6,7 @@
 use super::{Flaw, Kind, first_of, text};
 use crate::config::parse;
 use crate::config::problem::Fault;
-use crate::rules::membership::{Members, Roll};
+use crate::rules::membership::{Members, MembersBuilder};
 use crate::yaml::{Event, Events, Position, ScalarStyle};
 
 /// Some two million keys of 32 characters.
@@ -20,7 +20,7 @@ pub(in crate::config) const MEMBERS: Kind<Members> =
 #[derive(Debug)]
 struct Reading {
     expected: Expected,
-    roll: Roll,
+    builder: MembersBuilder,
     /// Where each member stands, in the order in which they came.
     places: Vec<(u32, u32)>,
     flaws: Vec<Flaw>,
@@ -48,8 +48,12 @@ pub(in crate::config) fn secret() -> Result<[u64; 2], Fault> {
 fn parse(content: Vec<u8>) -> Result<Members, Vec<Flaw>> {
     let text = text(content)?;
     let secret = secret().map_err(|fault| vec![Flaw::whole(fault)])?;
-    let mut reading =
-        Reading { expected: Expected::Map, roll: Roll::new(secret), places: Vec::new(), flaws: Vec::new() };
+    let mut reading = Reading {
+        expected: Expected::Map,
+        builder: MembersBuilder::new(secret),
+        places: Vec::new(),
+        flaws: Vec::new(),
+    };
     for next in Events::of(&text) {
         let went_on = match next {
             Ok((event, at)) => reading.step(event, place(at)),
@@ -105,7 +109,7 @@ impl Reading {
 
     fn add(&mut self, key: &str, plan: &str) -> Result<(), Fault> {
         let plan = parse::plan(plan)?;
-        self.roll.add(key, &plan).map_err(|error| error.to_string().into())
+        self.builder.add(key, &plan).map_err(|error| error.to_string().into())
     }
 
     fn close(mut self) -> Result<Members, Vec<Flaw>> {
@@ -116,7 +120,7 @@ impl Reading {
             return Err(first_of(self.flaws));
         }
         let places = std::mem::take(&mut self.places);
-        self.roll.close().map_err(|all| {
+        self.builder.close().map_err(|all| {
             first_of(all.into_iter().map(|twice| {
                 let (line, _) = places[twice.first];
                 flaw(places[twice.again], Fault::new("duplicate key").hint(format!("first in line {line}")))

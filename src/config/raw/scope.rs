@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::{Duration, OneOrMany, UpstreamAddress, UpstreamTls};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
-use crate::rules::elsewhere::OnError;
+use crate::rules::remote_limit::OnError;
 
 /// Where a rule's limit is kept.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]

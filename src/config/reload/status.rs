@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::config::{Config, Problem};
 use crate::limiter::timestamp::Timestamp;
+use crate::telemetry::metrics::ReloadOutcome;
 use crate::watch::Waker;
 
 /// What came of looking at the file.
@@ -31,38 +32,13 @@ pub enum Reload {
     },
 }
 
-/// A [`Reload`] in one word, for metrics and people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// A new configuration runs.
-    Applied,
-    /// Nothing to do.
-    Unchanged,
-    /// The old configuration stays.
-    Rejected,
-}
-
 impl Reload {
-    /// In one word.
-    pub const fn outcome(&self) -> Outcome {
+    /// In one word, for metrics and people.
+    pub const fn outcome(&self) -> ReloadOutcome {
         match self {
-            Self::Applied { .. } => Outcome::Applied,
-            Self::Unchanged => Outcome::Unchanged,
-            Self::Rejected { .. } => Outcome::Rejected,
-        }
-    }
-}
-
-impl Outcome {
-    /// Every outcome.
-    pub const ALL: [Self; 3] = [Self::Applied, Self::Unchanged, Self::Rejected];
-
-    /// The word.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Applied => "applied",
-            Self::Unchanged => "unchanged",
-            Self::Rejected => "rejected",
+            Self::Applied { .. } => ReloadOutcome::Applied,
+            Self::Unchanged => ReloadOutcome::Unchanged,
+            Self::Rejected { .. } => ReloadOutcome::Rejected,
         }
     }
 }
@@ -90,7 +66,7 @@ pub struct Attempt {
     /// When.
     pub at: Timestamp,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: ReloadOutcome,
     /// The problems of a rejected file, as `weir check` prints them.
     pub problems: Vec<String>,
     /// What an operator should look at, though it was applied.

@@ -6,6 +6,7 @@ use std::thread::{self, JoinHandle};
 use tempfile::TempDir;
 
 use super::*;
+use crate::telemetry::metrics::ReloadOutcome;
 
 mod unrest;
 
@@ -71,7 +72,7 @@ impl Running {
     }
 
     /// The status once the last thing said has been concluded.
-    fn status_after(&self, outcome: Outcome) -> Status {
+    fn status_after(&self, outcome: ReloadOutcome) -> Status {
         loop {
             let status = self.handle.status();
             if status.last.as_ref().is_some_and(|last| last.outcome == outcome) {
@@ -112,7 +113,7 @@ fn a_file_renamed_over_the_old_one_is_seen_again_and_again() {
         replace(&path, &text(limit));
         assert_eq!(running.next_limit(), limit);
     }
-    assert_eq!(running.status_after(Outcome::Applied).file, path);
+    assert_eq!(running.status_after(ReloadOutcome::Applied).file, path);
 }
 
 #[test]
@@ -154,7 +155,7 @@ fn a_bad_file_changes_nothing_but_the_status_and_a_good_one_clears_it() {
     replace(&path, &text("2/fortnight"));
     let Reload::Rejected { problems } = running.next() else { panic!("a bad file was taken") };
     assert_eq!(problems.len(), 1);
-    let status = running.status_after(Outcome::Rejected);
+    let status = running.status_after(ReloadOutcome::Rejected);
     assert_eq!(status.generation, 1);
     let last = status.last.unwrap();
     assert_eq!(last.at, Timestamp::from_secs(7));
@@ -162,7 +163,7 @@ fn a_bad_file_changes_nothing_but_the_status_and_a_good_one_clears_it() {
 
     replace(&path, &text("3/s"));
     assert_eq!(running.next_limit(), "3/s");
-    let status = running.status_after(Outcome::Applied);
+    let status = running.status_after(ReloadOutcome::Applied);
     assert_eq!((status.generation, status.last.unwrap().problems.len()), (2, 0));
 }
 
@@ -175,8 +176,8 @@ fn a_deleted_file_is_a_rejection_and_its_return_no_change() {
     let Reload::Rejected { problems } = running.next() else { panic!("a missing file was taken") };
     assert_eq!(problems[0].message, "no such file");
     replace(&path, &text("1/s"));
-    assert_eq!(running.next().outcome(), Outcome::Unchanged);
-    let after = running.status_after(Outcome::Unchanged);
+    assert_eq!(running.next().outcome(), ReloadOutcome::Unchanged);
+    let after = running.status_after(ReloadOutcome::Unchanged);
     assert_eq!((after.generation, after.text_hash), (before.generation, before.text_hash));
 }
 
@@ -193,11 +194,11 @@ fn the_same_bad_text_is_told_once_however_often_it_is_read() {
     let (_directory, path) = in_new_directory();
     let running = Running::start(&path, BY_POLLING);
     replace(&path, &text("soon"));
-    assert_eq!(running.next().outcome(), Outcome::Rejected);
+    assert_eq!(running.next().outcome(), ReloadOutcome::Rejected);
     // Many polls later nothing has been said.
     assert!(running.said.recv_timeout(20 * BY_POLLING.poll).is_err());
     running.handle.request();
-    assert_eq!(running.next().outcome(), Outcome::Rejected);
+    assert_eq!(running.next().outcome(), ReloadOutcome::Rejected);
 }
 
 #[test]
@@ -205,8 +206,8 @@ fn a_request_is_answered_even_if_nothing_has_changed() {
     let (_directory, path) = in_new_directory();
     let running = Running::start(&path, BY_EVENTS);
     running.handle.request();
-    assert_eq!(running.next().outcome(), Outcome::Unchanged);
-    assert_eq!(running.status_after(Outcome::Unchanged).generation, 1);
+    assert_eq!(running.next().outcome(), ReloadOutcome::Unchanged);
+    assert_eq!(running.status_after(ReloadOutcome::Unchanged).generation, 1);
 }
 
 #[test]
@@ -218,7 +219,7 @@ fn a_change_before_the_loop_starts_is_not_missed() {
     reloader.run(
         || Timestamp::EPOCH,
         |reload| {
-            assert_eq!(reload.outcome(), Outcome::Applied);
+            assert_eq!(reload.outcome(), ReloadOutcome::Applied);
             handle.stop();
         },
     );
@@ -301,8 +302,8 @@ fn a_bad_data_file_is_rejected_and_the_old_one_coming_back_is_no_change() {
     let Reload::Rejected { problems } = running.next() else { panic!("a missing list was taken") };
     assert!(problems[0].message.starts_with("no such file"), "{}", problems[0]);
     replace(&list, "10.0.0.0/8\n");
-    assert_eq!(running.next().outcome(), Outcome::Unchanged);
-    assert_eq!(running.status_after(Outcome::Unchanged).generation, 1);
+    assert_eq!(running.next().outcome(), ReloadOutcome::Unchanged);
+    assert_eq!(running.status_after(ReloadOutcome::Unchanged).generation, 1);
 }
 
 #[test]
@@ -312,7 +313,7 @@ fn a_file_that_is_awaited_is_taken_when_it_comes() {
     let elsewhere = directory.path().join("lists");
     fs::create_dir(&elsewhere).unwrap();
     replace(&path, &(text("1/s") + "    match: { client_ip: { file: lists/late.txt } }\n"));
-    assert_eq!(running.next().outcome(), Outcome::Rejected);
+    assert_eq!(running.next().outcome(), ReloadOutcome::Rejected);
     fs::write(elsewhere.join("late.txt"), "10.0.0.0/8").unwrap();
     assert!(holds_for(&next_config(&running), "10.0.0.1"));
 }
@@ -323,7 +324,7 @@ fn a_text_that_goes_back_to_what_runs_is_no_change() {
     let running = Running::start(&path, BY_EVENTS);
     let before = fs::read_to_string(&path).unwrap();
     replace(&path, &before.replace("list.txt", "none.txt"));
-    assert_eq!(running.next().outcome(), Outcome::Rejected);
+    assert_eq!(running.next().outcome(), ReloadOutcome::Rejected);
     replace(&path, &before);
-    assert_eq!(running.next().outcome(), Outcome::Unchanged);
+    assert_eq!(running.next().outcome(), ReloadOutcome::Unchanged);
 }

@@ -1,47 +1,42 @@
-//! What is known of tokens that have been seen before.
+//! Verification results of tokens seen before.
 //!
-//! A set-associative table of fixed size, a lock per set: no token can push out more than the few it shares a set
-//! with, and refused ones have places of their own, so a flood of forged tokens does not make anybody else's be
-//! verified again. Tokens are known by a keyed 128-bit hash; the text of none is kept.
+//! Accepted and rejected tokens have separate caches of fixed size, so a flood of forged tokens evicts no accepted one.
+//! Tokens are identified by a keyed 128-bit hash; their text is not stored.
 
 use std::fmt;
-use std::num::NonZeroU128;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use quick_cache::sync::Cache as Bounded;
 use siphasher::sip128::SipHasher13;
 
 use super::claim::Claims;
 use crate::limiter::timestamp::Timestamp;
 
-/// A power of two.
-const SETS: usize = 1024;
+/// Accepted tokens kept.
+const MAX_ACCEPTED: usize = 8192;
 
-/// Accepted tokens of a set.
-const ACCEPTED: usize = 8;
+/// Rejected tokens kept.
+const MAX_REJECTED: usize = 4096;
 
-/// Refused tokens of a set.
-const REFUSED: usize = 4;
-
-/// Claims with longer values are read anew each time: so many bytes for each of 8192 tokens is what clients can
-/// make us keep.
-const LARGEST: usize = 1 << 10;
+/// Bytes of claims. Tokens with more are verified on every request: this times [`MAX_ACCEPTED`] bounds the memory that
+/// clients can make the cache hold.
+const MAX_CLAIMS: usize = 1 << 10;
 
 /// A token by its hash.
-pub(super) type Fingerprint = NonZeroU128;
+pub(super) type Fingerprint = u128;
 
 /// An authentic token.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
-    /// It holds from then on,
+    /// Valid from this time on,
     pub(super) not_before: Timestamp,
-    /// and no longer at that time.
+    /// and no longer at this one.
     pub(super) expires: Timestamp,
     pub(super) claims: Arc<Claims>,
 }
 
 impl Known {
-    /// What it says at `now`, if it holds.
+    /// The claims at `now`, if the token is valid then.
     pub(super) fn at(&self, now: Timestamp) -> Option<Arc<Claims>> {
         (self.not_before <= now && now < self.expires).then(|| Arc::clone(&self.claims))
     }
@@ -49,7 +44,8 @@ impl Known {
 
 pub(super) struct Cache {
     secret: [u64; 2],
-    sets: Box<[Mutex<Set>]>,
+    accepted: Bounded<Fingerprint, Known>,
+    rejected: Bounded<Fingerprint, ()>,
 }
 
 impl fmt::Debug for Cache {
@@ -58,67 +54,33 @@ impl fmt::Debug for Cache {
     }
 }
 
-#[derive(Default)]
-struct Set {
-    accepted: [Option<(Fingerprint, Known)>; ACCEPTED],
-    refused: [Option<Fingerprint>; REFUSED],
-    next_accepted: usize,
-    next_refused: usize,
-}
-
 impl Cache {
     pub(super) fn new(secret: [u64; 2]) -> Self {
-        Self { secret, sets: (0..SETS).map(|_| Mutex::default()).collect() }
+        Self { secret, accepted: Bounded::new(MAX_ACCEPTED), rejected: Bounded::new(MAX_REJECTED) }
     }
 
     pub(super) fn fingerprint(&self, token: &[u8]) -> Fingerprint {
-        let hash = SipHasher13::new_with_keys(self.secret[0], self.secret[1]).hash(token).as_u128();
-        NonZeroU128::MIN | hash
+        SipHasher13::new_with_keys(self.secret[0], self.secret[1]).hash(token).as_u128()
     }
 
-    /// What is known of a token: `None` if nothing, `Some(None)` if it was refused.
+    /// The result for a token: `None` if it is not cached, `Some(None)` if it was rejected.
     pub(super) fn get(&self, token: Fingerprint) -> Option<Option<Known>> {
-        let set = self.set(token).lock();
-        let mut accepted = set.accepted.iter().flatten();
-        match accepted.find(|(known, _)| *known == token) {
-            Some((_, known)) => Some(Some(known.clone())),
-            None => set.refused.contains(&Some(token)).then_some(None),
+        match self.accepted.get(&token) {
+            Some(known) => Some(Some(known)),
+            None => self.rejected.get(&token).map(|()| None),
         }
     }
 
-    /// The token is refused whenever it comes.
-    pub(super) fn refuse(&self, token: Fingerprint) {
-        let mut set = self.set(token).lock();
-        let place = set.next_refused;
-        set.refused[place] = Some(token);
-        set.next_refused = (place + 1) % REFUSED;
+    /// Caches that the token is rejected whatever the time.
+    pub(super) fn reject(&self, token: Fingerprint) {
+        self.rejected.insert(token, ());
     }
 
-    /// The token is authentic; it takes the place of one that has expired, or else of the oldest.
-    pub(super) fn keep(&self, token: Fingerprint, known: Known, now: Timestamp) {
-        if known.claims.size() > LARGEST {
-            return;
+    /// Caches an authentic token.
+    pub(super) fn accept(&self, token: Fingerprint, known: Known) {
+        if known.claims.size() <= MAX_CLAIMS {
+            self.accepted.insert(token, known);
         }
-        let mut set = self.set(token).lock();
-        let is_free = |place: &Option<(Fingerprint, Known)>| match place {
-            // Another worker may have been quicker.
-            Some((other, known)) => *other == token || known.expires <= now,
-            None => true,
-        };
-        let place = match set.accepted.iter().position(is_free) {
-            Some(free) => free,
-            None => {
-                let oldest = set.next_accepted;
-                set.next_accepted = (oldest + 1) % ACCEPTED;
-                oldest
-            }
-        };
-        set.accepted[place] = Some((token, known));
-    }
-
-    fn set(&self, token: Fingerprint) -> &Mutex<Set> {
-        // The lowest bit is always set.
-        &self.sets[(token.get() >> 1) as usize % SETS]
     }
 }
 
@@ -149,33 +111,36 @@ mod tests {
     fn a_flood_of_forged_tokens_pushes_out_no_good_one() {
         let cache = Cache::new([1, 2]);
         let good = tokens(&cache, "good", 1000);
-        good.iter().for_each(|token| cache.keep(*token, known(Timestamp::END, "ada"), NOW));
+        good.iter().for_each(|token| cache.accept(*token, known(Timestamp::END, "ada")));
         let forged = tokens(&cache, "forged", 100_000);
-        forged.iter().for_each(|token| cache.refuse(*token));
+        forged.iter().for_each(|token| cache.reject(*token));
         assert!(good.iter().all(|token| matches!(cache.get(*token), Some(Some(_)))));
-        let refused = remembered(&cache, &forged);
-        assert!((3000..=SETS * REFUSED).contains(&refused), "{refused}");
+        let rejected = remembered(&cache, &forged);
+        assert!((3000..=MAX_REJECTED).contains(&rejected), "{rejected}");
     }
 
     #[test]
     fn no_more_is_kept_than_there_is_room_for() {
         let cache = Cache::new([1, 2]);
         let many = tokens(&cache, "good", 100_000);
-        many.iter().for_each(|token| cache.keep(*token, known(Timestamp::END, "ada"), NOW));
+        many.iter().for_each(|token| cache.accept(*token, known(Timestamp::END, "ada")));
         let kept = remembered(&cache, &many);
-        assert!((SETS * ACCEPTED / 2..=SETS * ACCEPTED).contains(&kept), "{kept}");
+        assert!((MAX_ACCEPTED / 2..=MAX_ACCEPTED).contains(&kept), "{kept}");
         let long = cache.fingerprint(b"long");
-        cache.keep(long, known(Timestamp::END, &"x".repeat(LARGEST + 1)), NOW);
+        cache.accept(long, known(Timestamp::END, &"x".repeat(MAX_CLAIMS + 1)));
         assert!(cache.get(long).is_none());
     }
 
     #[test]
-    fn what_has_expired_makes_room_first() {
+    fn tokens_in_use_evict_those_that_are_not() {
         let cache = Cache::new([1, 2]);
-        let stale = tokens(&cache, "stale", SETS * ACCEPTED);
-        stale.iter().for_each(|token| cache.keep(*token, known(NOW, "eve"), Timestamp::EPOCH));
+        let stale = tokens(&cache, "stale", MAX_ACCEPTED);
+        stale.iter().for_each(|token| cache.accept(*token, known(NOW, "eve")));
         let fresh = tokens(&cache, "fresh", 500);
-        fresh.iter().for_each(|token| cache.keep(*token, known(Timestamp::END, "ada"), NOW));
+        for _ in 0..3 {
+            let missing = fresh.iter().filter(|token| cache.get(**token).is_none());
+            missing.for_each(|token| cache.accept(*token, known(Timestamp::END, "ada")));
+        }
         assert_eq!(remembered(&cache, &fresh), fresh.len());
     }
 

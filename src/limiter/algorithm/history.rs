@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::lookback::LookbackWindow;
 use super::{Outcome, State, lump};
 use crate::limiter::quota::{MOST_LOGGED, Quota};
 use crate::limiter::timestamp::Timestamp;
@@ -43,15 +44,6 @@ struct Entry {
     total: u32,
 }
 
-/// How far back a quota looks, and how finely, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sight {
-    /// The length of a tick, and how long units take to fade.
-    pub(super) tick: u64,
-    /// How long they count fully after their tick has begun.
-    pub(super) full: u64,
-}
-
 /// What bounds a history.
 #[derive(Clone, Copy, Debug)]
 struct Room {
@@ -69,31 +61,6 @@ struct Sum {
     overlap: u64,
 }
 
-impl Sight {
-    pub(super) fn of(quota: &Quota) -> Self {
-        super::sliding_window::sight(quota).unwrap_or_else(|| super::sliding_log::sight(quota))
-    }
-
-    fn tick_of(self, now: u64) -> u64 {
-        now - now % self.tick
-    }
-
-    /// When units that were charged in the tick that began at `at` count no more.
-    pub(super) fn end(self, at: u64) -> u64 {
-        at.saturating_add(self.full).saturating_add(self.tick)
-    }
-
-    /// When units that are charged at `now` count no more.
-    pub(super) fn end_from(self, now: Timestamp) -> u64 {
-        self.end(self.tick_of(now.as_nanos()))
-    }
-
-    /// The same of units for which others have to be paid first, in so many rounds of the count.
-    pub(super) fn end_after(self, rounds: u64, now: Timestamp) -> u64 {
-        self.end_from(now).saturating_add(self.full.saturating_mul(rounds))
-    }
-}
-
 impl Room {
     /// Entries of two rounds of the count, one between them, and one that fades.
     fn most(self) -> usize {
@@ -103,32 +70,32 @@ impl Room {
 
 impl Sum {
     /// Fading units count by how much of their tick is still seen, rounded up.
-    fn weight(&self, sight: Sight) -> u32 {
-        let weight = (u128::from(self.fading) * u128::from(self.overlap)).div_ceil(sight.tick.into());
+    fn weight(&self, window: LookbackWindow) -> u32 {
+        let weight = (u128::from(self.fading) * u128::from(self.overlap)).div_ceil(window.tick.into());
         u32::try_from(weight).unwrap_or(u32::MAX)
     }
 
-    fn used(&self, sight: Sight) -> u32 {
-        self.full.saturating_add(self.weight(sight))
+    fn used(&self, window: LookbackWindow) -> u32 {
+        self.full.saturating_add(self.weight(window))
     }
 }
 
 impl History {
     /// What a counter said in short, as one entry, or two where it is in debt.
     pub fn of(state: State, quota: &Quota, now: Timestamp) -> Self {
-        let sight = Sight::of(quota);
+        let window = LookbackWindow::of(quota);
         let mut history = Self::default();
         let lump = lump::at(Some(state), quota, now);
         if lump.extra == 0 {
             return history;
         }
-        let at = sight.tick_of(lump.word.saturating_sub(sight.full).saturating_sub(sight.tick));
+        let at = window.tick_of(lump.word.saturating_sub(window.full).saturating_sub(window.tick));
         let last = match count_of(quota) {
             count if lump.extra > count && lump::is_in_debt(lump, quota, now) => (lump.extra - 1) % count + 1,
             _ => lump.extra,
         };
         if lump.extra > last {
-            let before = sight.tick_of(at.saturating_sub(sight.full));
+            let before = window.tick_of(at.saturating_sub(window.full));
             history.entries.push_back(Entry { at: before, total: lump.extra - last });
         }
         history.entries.push_back(Entry { at, total: lump.extra });
@@ -137,22 +104,22 @@ impl History {
 
     /// The counter in short: units in use, and when the last of them counts no more.
     pub fn in_short(&self, quota: &Quota, now: Timestamp) -> State {
-        let sight = Sight::of(quota);
-        self.short(self.sum(sight, now).used(sight), quota, now)
+        let window = LookbackWindow::of(quota);
+        self.short(self.sum(window, now).used(window), quota, now)
     }
 
     /// As [`super::evaluate`].
     pub(super) fn evaluate(&self, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
-        let sight = Sight::of(quota);
-        let used = self.sum(sight, now).used(sight);
+        let window = LookbackWindow::of(quota);
+        let used = self.sum(window, now).used(window);
         let count = count_of(quota);
         if let Some(next) = used.checked_add(cost).filter(|next| *next <= count) {
-            let end = if cost > 0 { sight.end(self.tick(sight, now)) } else { 0 };
+            let end = if cost > 0 { window.end(self.tick(window, now)) } else { 0 };
             let state = self.short(next, quota, now);
             return (State { word: state.word.max(end), ..state }, Outcome::Conform);
         }
         let retry_after = count.checked_sub(cost).map(|room| {
-            let moment = self.moment_of(room, sight);
+            let moment = self.moment_of(room, window);
             Duration::from_nanos(moment.saturating_sub(now.as_nanos()))
         });
         (self.short(used, quota, now), Outcome::Exceed { retry_after })
@@ -162,22 +129,22 @@ impl History {
     /// was charged last is given back. Without `may_grow` it asks for no memory, and units seem younger than
     /// they are where there is no entry for them.
     pub fn follow(&mut self, state: State, quota: &Quota, now: Timestamp, may_grow: bool) {
-        let sight = Sight::of(quota);
-        let sum = self.sum(sight, now);
-        let used = sum.used(sight);
+        let window = LookbackWindow::of(quota);
+        let sum = self.sum(window, now);
+        let used = sum.used(window);
         if state.extra >= used {
             let room = Room { count: count_of(quota), may_grow };
-            self.charge(state.extra - used, sight, now, room);
+            self.charge(state.extra - used, window, now, room);
         } else {
-            self.give_back(used - state.extra, &sum, sight);
+            self.give_back(used - state.extra, &sum, window);
         }
     }
 
     /// Gives back up to `units` that were charged at `charged`, as far as they still count.
     pub fn refund(&mut self, units: u32, quota: &Quota, (charged, now): (Timestamp, Timestamp)) {
-        let sight = Sight::of(quota);
-        let tick = sight.tick_of(charged.as_nanos());
-        if sight.end(tick) <= now.as_nanos() {
+        let window = LookbackWindow::of(quota);
+        let tick = window.tick_of(charged.as_nanos());
+        if window.end(tick) <= now.as_nanos() {
             return;
         }
         // Where there was no entry for them they are in a later one.
@@ -206,7 +173,7 @@ impl History {
 
     /// From when on it says no more than a counter that nobody has used; nanoseconds since the epoch.
     pub(in crate::limiter) fn end(&self, quota: &Quota) -> u64 {
-        self.entries.back().map_or(0, |entry| Sight::of(quota).end(entry.at))
+        self.entries.back().map_or(0, |entry| LookbackWindow::of(quota).end(entry.at))
     }
 
     /// Whether it has to ask for memory before it can take another entry.
@@ -221,20 +188,20 @@ impl History {
 
     fn short(&self, used: u32, quota: &Quota, now: Timestamp) -> State {
         let Some(last) = self.entries.back() else { return State { word: 0, extra: used } };
-        let sight = Sight::of(quota);
-        let state = State { word: sight.end(last.at), extra: used };
+        let window = LookbackWindow::of(quota);
+        let state = State { word: window.end(last.at), extra: used };
         if last.at <= now.as_nanos() {
             return lump::lapsing(state, quota, now);
         }
         // Entries that were put together last longer than their rounds; a lump in debt has no more than its rounds.
         let rounds = u64::from(used).saturating_sub(1) / u64::from(count_of(quota));
-        let least = now.as_nanos().saturating_add(sight.full.saturating_mul(rounds)).saturating_add(1);
+        let least = now.as_nanos().saturating_add(window.full.saturating_mul(rounds)).saturating_add(1);
         lump::owing(State { word: state.word.max(least), ..state }, quota)
     }
 
     /// The tick for units that are charged now: the youngest entry's where the clock has stepped back behind it.
-    fn tick(&self, sight: Sight, now: Timestamp) -> u64 {
-        self.entries.back().map_or(0, |entry| entry.at).max(sight.tick_of(now.as_nanos()))
+    fn tick(&self, window: LookbackWindow, now: Timestamp) -> u64 {
+        self.entries.back().map_or(0, |entry| entry.at).max(window.tick_of(now.as_nanos()))
     }
 
     /// The first entry of a debt.
@@ -257,37 +224,37 @@ impl History {
         self.entries.get(index).map_or(0, |entry| entry.total.wrapping_sub(self.total_before(index)))
     }
 
-    fn sum(&self, sight: Sight, now: Timestamp) -> Sum {
+    fn sum(&self, window: LookbackWindow, now: Timestamp) -> Sum {
         let now = now.as_nanos();
-        let first_full = self.entries.partition_point(|entry| entry.at.saturating_add(sight.full) <= now);
+        let first_full = self.entries.partition_point(|entry| entry.at.saturating_add(window.full) <= now);
         let full = self.total().wrapping_sub(self.total_before(first_full));
         let before = first_full.checked_sub(1).and_then(|index| Some((index, self.entries.get(index)?.at)));
-        match before.map(|(index, at)| (self.units(index), sight.end(at).saturating_sub(now))) {
+        match before.map(|(index, at)| (self.units(index), window.end(at).saturating_sub(now))) {
             Some((fading, overlap @ 1..)) => Sum { full, fading, overlap },
             _ => Sum { full, fading: 0, overlap: 0 },
         }
     }
 
     /// When no more than `units` will be in use, which are fewer than there are now.
-    fn moment_of(&self, units: u32, sight: Sight) -> u64 {
+    fn moment_of(&self, units: u32, window: LookbackWindow) -> u64 {
         let total = self.total();
         // The entry that has to fade: with it there are too many, with those after it there are not.
         let index = self.entries.partition_point(|entry| total.wrapping_sub(entry.total) > units);
         let Some(entry) = self.entries.get(index) else { return 0 };
         let left = units - total.wrapping_sub(entry.total);
-        let overlap = u128::from(left) * u128::from(sight.tick) / u128::from(self.units(index).max(1));
-        sight.end(entry.at).saturating_sub(u64::try_from(overlap).unwrap_or(u64::MAX))
+        let overlap = u128::from(left) * u128::from(window.tick) / u128::from(self.units(index).max(1));
+        window.end(entry.at).saturating_sub(u64::try_from(overlap).unwrap_or(u64::MAX))
     }
 
-    fn charge(&mut self, units: u32, sight: Sight, now: Timestamp, room: Room) {
-        self.forget(sight, now);
-        let tick = self.tick(sight, now);
+    fn charge(&mut self, units: u32, window: LookbackWindow, now: Timestamp, room: Room) {
+        self.forget(window, now);
+        let tick = self.tick(window, now);
         let units = units.min(u32::MAX - self.total().wrapping_sub(self.before));
-        let full = self.sum(sight, now).full;
+        let full = self.sum(window, now).full;
         // As long as those that count fully are no more than the count nobody has to fade before.
         let paid = units.min(room.count.saturating_sub(full));
         self.push(paid, tick, room);
-        self.owe(units - paid, sight, room);
+        self.owe(units - paid, window, room);
         // What is older than two rounds of the count decides nothing, as long as the rest is there.
         while self.entries.len() > room.most() {
             self.entries.pop_front();
@@ -295,9 +262,9 @@ impl History {
     }
 
     /// Charges `units` beyond the count, each for when the one a round of the count before it fades.
-    fn owe(&mut self, units: u32, sight: Sight, room: Room) {
+    fn owe(&mut self, units: u32, window: LookbackWindow, room: Room) {
         let Some(whole) = units.checked_sub(1).map(|before| before / room.count) else { return };
-        let (rest, later) = (units - whole * room.count, sight.full.saturating_mul(whole.into()));
+        let (rest, later) = (units - whole * room.count, window.full.saturating_mul(whole.into()));
         let end = self.total().wrapping_sub(self.before);
         let start = end.saturating_sub(room.count);
         let middle = start.saturating_add(rest).min(end);
@@ -308,7 +275,7 @@ impl History {
             self.push(between, first.saturating_add(later), room);
             self.repeat((middle, end), later, room);
         }
-        self.repeat((start, middle), later.saturating_add(sight.full), room);
+        self.repeat((start, middle), later.saturating_add(window.full), room);
     }
 
     /// Charges as many units as there are from the first of two on and before the second, each so much later than that.
@@ -359,9 +326,9 @@ impl History {
     }
 
     /// Drops what counts no more, and the memory it took.
-    fn forget(&mut self, sight: Sight, now: Timestamp) {
+    fn forget(&mut self, window: LookbackWindow, now: Timestamp) {
         let now = now.as_nanos();
-        while let Some(first) = self.entries.front().filter(|first| sight.end(first.at) <= now) {
+        while let Some(first) = self.entries.front().filter(|first| window.end(first.at) <= now) {
             self.before = first.total;
             self.entries.pop_front();
         }
@@ -370,16 +337,16 @@ impl History {
         }
     }
 
-    fn give_back(&mut self, units: u32, sum: &Sum, sight: Sight) {
+    fn give_back(&mut self, units: u32, sum: &Sum, window: LookbackWindow) {
         self.drop_last(units.min(sum.full));
         let rest = units.saturating_sub(sum.full);
         if rest > 0 && sum.overlap > 0 {
-            let left = sum.weight(sight).saturating_sub(rest);
+            let left = sum.weight(window).saturating_sub(rest);
             // The most of which no more than that still counts.
-            let whole = u128::from(left) * u128::from(sight.tick) / u128::from(sum.overlap);
+            let whole = u128::from(left) * u128::from(window.tick) / u128::from(sum.overlap);
             self.drop_last(sum.fading.saturating_sub(u32::try_from(whole).unwrap_or(u32::MAX)));
         }
-        if sum.used(sight) <= units {
+        if sum.used(window) <= units {
             self.entries.clear();
         }
     }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::history::Sight;
+use super::lookback::LookbackWindow;
 use super::{Outcome, State, Usage};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
@@ -37,7 +37,7 @@ pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Time
     }
     let lapses = is_beyond(lump, quota) && lump.word & LAPSES != 0;
     let rounds = if lapses { 0 } else { (u64::from(extra) - 1) / quota.count() };
-    let state = State { word: lump.word.max(Sight::of(quota).end_after(rounds, now)), extra };
+    let state = State { word: lump.word.max(LookbackWindow::of(quota).end_after(rounds, now)), extra };
     if lapses { lapsing(state, quota, now) } else { owing(state, quota) }
 }
 
@@ -48,7 +48,7 @@ pub(super) fn refund(
     amount: u32,
     (charged, now): (Timestamp, Timestamp),
 ) -> State {
-    let still_counts = Sight::of(quota).end_from(charged) > now.as_nanos();
+    let still_counts = LookbackWindow::of(quota).end_from(charged) > now.as_nanos();
     charge(state, quota, if still_counts { -i64::from(amount) } else { 0 }, now)
 }
 
@@ -78,7 +78,7 @@ pub(super) fn owing(state: State, quota: &Quota) -> State {
 /// What is in use beyond the count is no debt: all of it leaves when what is charged now would.
 pub(super) fn lapsing(state: State, quota: &Quota, now: Timestamp) -> State {
     match is_beyond(state, quota) {
-        true => State { word: state.word.min(Sight::of(quota).end_from(now)) | LAPSES, ..state },
+        true => State { word: state.word.min(LookbackWindow::of(quota).end_from(now)) | LAPSES, ..state },
         false => state,
     }
 }
@@ -105,7 +105,7 @@ pub(super) fn at(state: Option<State>, quota: &Quota, now: Timestamp) -> State {
     if !is_beyond(lump, quota) || lump.word & LAPSES != 0 {
         return lump;
     }
-    let rounds = (lump.word - now.as_nanos()).div_ceil(Sight::of(quota).full.max(1));
+    let rounds = (lump.word - now.as_nanos()).div_ceil(LookbackWindow::of(quota).full.max(1));
     let due = u32::try_from(rounds.saturating_mul(quota.count())).unwrap_or(u32::MAX);
     State { extra: lump.extra.min(due), ..lump }
 }

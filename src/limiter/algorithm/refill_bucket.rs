@@ -7,31 +7,23 @@
 
 use std::time::Duration;
 
+use super::bucket::Bucket;
 use super::{Outcome, State, Usage};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 
-/// Tokens missing, and since when the next refill is on its way.
-#[derive(Clone, Copy)]
-struct Bucket {
-    since: u64,
-    missing: u32,
-}
-
 pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
     let bucket = refilled(state, quota, now);
     let burst = quota.capacity();
-    if let Some(missing) = bucket.missing.checked_add(cost).filter(|missing| *missing <= burst) {
-        return (pack(Bucket { missing, ..bucket }), Outcome::Conform);
+    if let Some(taken) = bucket.take(cost, burst) {
+        return (taken.into(), Outcome::Conform);
     }
     let retry_after = (cost <= burst).then(|| until_owed(state, quota, (cost, 0), now));
-    (pack(bucket), Outcome::Exceed { retry_after })
+    (bucket.into(), Outcome::Exceed { retry_after })
 }
 
 pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) -> State {
-    let bucket = refilled(state, quota, now);
-    let missing = i64::from(bucket.missing).saturating_add(amount).clamp(0, i64::from(u32::MAX));
-    pack(Bucket { missing: u32::try_from(missing).unwrap_or(u32::MAX), ..bucket })
+    refilled(state, quota, now).charge(amount).into()
 }
 
 /// What the refills since the charge have not given back. The clock goes on as it is.
@@ -45,7 +37,7 @@ pub(super) fn refund(
     let refills = bucket.since.saturating_sub(charged.as_nanos()).div_ceil(quota.period());
     let back = u64::from(amount).saturating_sub(refills.saturating_mul(quota.count()));
     let missing = u64::from(bucket.missing).saturating_sub(back);
-    pack(Bucket { missing: u32::try_from(missing).unwrap_or(u32::MAX), ..bucket })
+    Bucket { missing: u32::try_from(missing).unwrap_or(u32::MAX), ..bucket }.into()
 }
 
 pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
@@ -78,9 +70,9 @@ pub(super) fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
 pub(super) fn fuller(a: State, b: State, quota: &Quota, now: Timestamp) -> State {
     let [a, b] = [a, b].map(|state| refilled(Some(state), quota, now));
     match (a.missing, b.missing) {
-        (_, 0) => pack(a),
-        (0, _) => pack(b),
-        _ => pack(Bucket { since: a.since.max(b.since), missing: a.missing.max(b.missing) }),
+        (_, 0) => a.into(),
+        (0, _) => b.into(),
+        _ => Bucket { since: a.since.max(b.since), missing: a.missing.max(b.missing) }.into(),
     }
 }
 
@@ -95,7 +87,7 @@ impl Bucket {
 
 /// The bucket at `now`, with all refills so far put in. One that is full starts its clock now.
 fn refilled(state: Option<State>, quota: &Quota, now: Timestamp) -> Bucket {
-    let full = Bucket { since: now.as_nanos(), missing: 0 };
+    let full = Bucket::full(now);
     let Some(State { word: since, extra: missing }) = state else { return full };
     let refills = now.as_nanos().saturating_sub(since) / quota.period();
     match u64::from(missing).checked_sub(refills.saturating_mul(quota.count())) {
@@ -105,10 +97,6 @@ fn refilled(state: Option<State>, quota: &Quota, now: Timestamp) -> Bucket {
             missing: u32::try_from(missing).unwrap_or(u32::MAX),
         },
     }
-}
-
-fn pack(bucket: Bucket) -> State {
-    State { word: bucket.since, extra: bucket.missing }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! What counters remember, as bytes that mean the same to another process.
 
-use super::{Algorithm, State, charge, is_in_debt, lapsing, lump, refill_bucket, sliding_window, usage};
+use super::{
+    Algorithm, Counts, State, charge, is_in_debt, lapsing, lump, refill_bucket, sliding_window, usage,
+};
 use crate::limiter::quota::Quota;
 use crate::limiter::saved::bytes::{Input, Output};
 use crate::limiter::timestamp::Timestamp;
@@ -38,12 +40,12 @@ pub(in crate::limiter) fn rebase(
     quota: &Quota,
     (then, now): (Timestamp, Timestamp),
 ) -> Option<State> {
-    match quota.algorithm() {
-        Algorithm::Ban => {
+    match quota.algorithm().counts() {
+        Counts::Bans => {
             let back = then.as_nanos().saturating_sub(now.as_nanos());
             Some(State { word: state.word.saturating_sub(back), ..state })
         }
-        _ => match usage(Some(state), quota, then).used {
+        Counts::Rate | Counts::InFlight => match usage(Some(state), quota, then).used {
             0 => None,
             used => {
                 let rebased = charge(None, quota, used.into(), now);
@@ -61,7 +63,12 @@ pub(in crate::limiter) fn fuller(a: State, b: State, quota: &Quota, now: Timesta
         Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::fuller(a, b, quota, now),
         Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::fuller(a, b, quota, now),
         Algorithm::RefillBucket => refill_bucket::fuller(a, b, quota, now),
-        _ => {
+        Algorithm::Gcra
+        | Algorithm::TokenBucket
+        | Algorithm::LeakyBucket
+        | Algorithm::FixedWindow
+        | Algorithm::InFlight
+        | Algorithm::Ban => {
             let fullness = |state| {
                 let usage = usage(Some(state), quota, now);
                 (usage.used, usage.reset)

@@ -4,10 +4,10 @@
 //! with the count, which is bounded; it is for low limits over long periods. Requests of one nanosecond share
 //! an entry.
 
-use super::history::Sight;
+use super::lookback::LookbackWindow;
 use crate::limiter::quota::Quota;
 
 /// Every nanosecond is told apart, and what was charged a period ago counts no more.
-pub(super) fn sight(quota: &Quota) -> Sight {
-    Sight { tick: 1, full: quota.period().saturating_sub(1) }
+pub(super) fn lookback(quota: &Quota) -> LookbackWindow {
+    LookbackWindow { tick: 1, full: quota.period().saturating_sub(1) }
 }

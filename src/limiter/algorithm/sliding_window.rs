@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use super::history::Sight;
+use super::lookback::LookbackWindow;
 use super::{Outcome, State, Usage};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
@@ -40,10 +40,10 @@ const LAPSES: u32 = 1 << 31;
 
 /// How a precise window looks back; `None` for a plain one. Sub-windows that do not come out even are longer by
 /// less than a nanosecond each, never shorter.
-pub(super) fn sight(quota: &Quota) -> Option<Sight> {
+pub(super) fn lookback(quota: &Quota) -> Option<LookbackWindow> {
     let precision = u64::from(quota.precision());
     let tick = quota.period().div_ceil(precision);
-    (precision > 1).then(|| Sight { tick, full: tick.saturating_mul(precision) })
+    (precision > 1).then(|| LookbackWindow { tick, full: tick.saturating_mul(precision) })
 }
 
 pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {

@@ -6,35 +6,27 @@
 
 use std::time::Duration;
 
+use super::bucket::Bucket;
 use super::{Outcome, State, Usage};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 
-/// Tokens missing, and since when the next one has been earned.
-#[derive(Clone, Copy)]
-struct Bucket {
-    since: u64,
-    missing: u32,
-}
-
 pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
     let bucket = credited(state, quota, now);
     let burst = quota.capacity();
-    if let Some(missing) = bucket.missing.checked_add(cost).filter(|missing| *missing <= burst) {
-        return (pack(Bucket { missing, ..bucket }), Outcome::Conform);
+    if let Some(taken) = bucket.take(cost, burst) {
+        return (taken.into(), Outcome::Conform);
     }
     let retry_after = (cost <= burst).then(|| {
         let short = bucket.missing.saturating_sub(burst - cost);
         let due = bucket.since.saturating_add(time_for(short, quota));
         Duration::from_nanos(due.saturating_sub(now.as_nanos()))
     });
-    (pack(bucket), Outcome::Exceed { retry_after })
+    (bucket.into(), Outcome::Exceed { retry_after })
 }
 
 pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) -> State {
-    let bucket = credited(state, quota, now);
-    let missing = i64::from(bucket.missing).saturating_add(amount).clamp(0, i64::from(u32::MAX));
-    pack(Bucket { missing: u32::try_from(missing).unwrap_or(u32::MAX), ..bucket })
+    credited(state, quota, now).charge(amount).into()
 }
 
 /// Every nanosecond since the charge has earned one back for whoever came; what remains of the time the tokens
@@ -54,8 +46,8 @@ pub(super) fn refund(
     let left = u128::from(full.saturating_sub(now.as_nanos())) * u128::from(quota.count());
     let missing = u32::try_from(left.div_ceil(u128::from(quota.period()))).unwrap_or(u32::MAX);
     match missing.min(bucket.missing) {
-        0 => pack(Bucket { since: now.as_nanos(), missing: 0 }),
-        missing => pack(Bucket { since: full.saturating_sub(time_for(missing, quota)), missing }),
+        0 => Bucket::full(now).into(),
+        missing => Bucket { since: full.saturating_sub(time_for(missing, quota)), missing }.into(),
     }
 }
 
@@ -94,7 +86,7 @@ pub(super) fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
 
 /// The bucket at `now`, with all tokens earned so far put in.
 fn credited(state: Option<State>, quota: &Quota, now: Timestamp) -> Bucket {
-    let full = Bucket { since: now.as_nanos(), missing: 0 };
+    let full = Bucket::full(now);
     let Some(State { word: since, extra: missing }) = state else { return full };
     let elapsed = now.as_nanos().saturating_sub(since);
     let earned = match elapsed.checked_mul(quota.count()) {
@@ -117,8 +109,4 @@ fn time_for(tokens: u32, quota: &Quota) -> u64 {
     let interval = quota.interval();
     let parts = u64::from(interval.part).saturating_mul(tokens.into()).div_ceil(quota.count());
     interval.whole.saturating_mul(tokens.into()).saturating_add(parts)
-}
-
-fn pack(bucket: Bucket) -> State {
-    State { word: bucket.since, extra: bucket.missing }
 }

@@ -4,8 +4,8 @@
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
-use super::{Ban, LONGEST_REFILL, MOST_LOGGED, Period, Quota, Unit, spans};
-use crate::limiter::algorithm::Algorithm;
+use super::{Ban, LONGEST_REFILL, MOST_LOGGED, Params, Period, Quota, Unit, spans};
+use crate::limiter::algorithm::{Algorithm, Counts};
 use crate::limiter::saved::bytes::{Input, Output};
 use crate::limiter::zone::Zone;
 
@@ -27,7 +27,7 @@ impl Quota {
         let Self {
             interval,
             tolerance,
-            // A remainder, or what zone and precision say.
+            // A remainder, or the parameters.
             interval_part: _,
             tolerance_part: _,
             count,
@@ -38,19 +38,12 @@ impl Quota {
             algorithm,
         } = *self;
         out.text(algorithm.as_str());
-        match algorithm {
-            Algorithm::Ban => {
+        match algorithm.counts() {
+            Counts::Bans => {
                 out.u64(interval);
                 out.u64(tolerance);
             }
-            Algorithm::Gcra
-            | Algorithm::TokenBucket
-            | Algorithm::RefillBucket
-            | Algorithm::LeakyBucket
-            | Algorithm::FixedWindow
-            | Algorithm::SlidingWindow
-            | Algorithm::SlidingLog
-            | Algorithm::InFlight => {
+            Counts::Rate | Counts::InFlight => {
                 out.text(unit.as_str());
                 out.u32(periods.get());
                 out.u32(count.get());
@@ -109,13 +102,13 @@ impl Quota {
             interval_part: interval.part,
             tolerance_part: tolerance.part,
             count,
-            periods: period.count,
+            periods: period.count(),
             burst,
             shares,
-            unit: period.unit,
+            unit: period.unit(),
             algorithm,
         };
-        is_valid.then(|| quota.detailed(0))
+        is_valid.then(|| quota.with(Params::None))
     }
 }
 

@@ -10,50 +10,54 @@ use std::task::Poll;
 use http::HeaderValue;
 use tokio_rustls::server::TlsStream;
 
-use super::handshakes::Lost;
-use super::{Connection, Entrance, Secured};
+use super::{Connection, ListenerSettings, Secured};
 use crate::identify::certificate::Certificate;
 use crate::listener::preamble;
-use crate::listener::transport::Transport;
 use crate::listener::{Accepted, ProxyProtocol};
 use crate::proxy::headers;
 use crate::telemetry::metrics::{Handshake, Preamble};
+use crate::tls::handshake_limiter::Aborted;
 use crate::tls::identity::Identity;
 use crate::tls::server::{Failure, Server, Session};
+use crate::transport::Transport;
 
 /// Gets a connection ready for HTTP, and notes what that has told of the client; `None` if it is to be closed.
 pub(super) async fn arrive(
     connection: &mut Connection,
-    entrance: Entrance,
+    settings: ListenerSettings,
     accepted: Accepted,
 ) -> Option<Transport> {
-    let tls = connection.worker.view().tls.get(entrance.listener).cloned().flatten();
-    if tls.is_none() && entrance.proxy_protocol == ProxyProtocol::Disabled {
+    let tls = connection.worker.view().tls.get(settings.listener).cloned().flatten();
+    if tls.is_none() && settings.proxy_protocol == ProxyProtocol::Disabled {
         return connection.claim(accepted.peer).then_some(accepted.stream);
     }
-    connection.activity.prepare();
-    let accepted = introduced(connection, entrance, accepted).await?;
+    connection.timer.handshake_started();
+    let accepted = introduced(connection, settings, accepted).await?;
     if !connection.claim(accepted.peer) {
         return None;
     }
     let transport = match tls {
-        Some(server) => Box::pin(secured(connection, entrance, server, accepted.stream)).await?,
+        Some(server) => Box::pin(secured(connection, settings, server, accepted.stream)).await?,
         None => accepted.stream,
     };
-    connection.activity.is_prepared();
+    connection.timer.handshake_done();
     Some(transport)
 }
 
 /// With the peer that a proxy in front of us names, if its word is taken.
-async fn introduced(connection: &mut Connection, entrance: Entrance, accepted: Accepted) -> Option<Accepted> {
-    if entrance.proxy_protocol == ProxyProtocol::Disabled {
+async fn introduced(
+    connection: &mut Connection,
+    settings: ListenerSettings,
+    accepted: Accepted,
+) -> Option<Accepted> {
+    if settings.proxy_protocol == ProxyProtocol::Disabled {
         return Some(accepted);
     }
     let is_trusted = connection.worker.view().policy.identify.trusted_proxies.contains(connection.peer);
-    let reading = Box::pin(preamble::read(accepted, entrance.proxy_protocol, is_trusted));
+    let reading = Box::pin(preamble::read(accepted, settings.proxy_protocol, is_trusted));
     let read = in_time(connection, reading).await;
     let (outcome, accepted) = read.unwrap_or((Preamble::Unfinished, None));
-    connection.worker.metrics.preamble(entrance.listener, outcome);
+    connection.worker.metrics.preamble(settings.listener, outcome);
     let accepted = accepted?;
     connection.peer = accepted.peer.ip().to_canonical();
     connection.peer_text = headers::address(connection.peer);
@@ -62,42 +66,42 @@ async fn introduced(connection: &mut Connection, entrance: Entrance, accepted: A
 
 async fn secured(
     connection: &mut Connection,
-    entrance: Entrance,
+    settings: ListenerSettings,
     server: Arc<Server>,
     stream: Transport,
 ) -> Option<Transport> {
-    let shaken = shake(connection, entrance, &server, stream).await;
+    let shaken = shake(connection, settings, &server, stream).await;
     let handshake = match &shaken {
         Ok((_, Session { is_resumed: true, .. })) => Handshake::Resumed,
         Ok(_) => Handshake::Full,
         Err(failure) => Handshake::Failed(*failure),
     };
-    connection.worker.metrics.handshake(entrance.listener, handshake);
+    connection.worker.metrics.handshake(settings.listener, handshake);
     let (stream, session) = shaken.ok()?;
     connection.secured = Some(Box::new(session.identity.map_or_else(Secured::default, of_client)));
-    Some(Transport::Tls(Box::new(stream)))
+    Some(stream.into())
 }
 
-/// A handshake, once the client has begun it and there is a place for it.
+/// A handshake, once the client has begun it and there is a permit for it.
 async fn shake(
     connection: &Connection,
-    entrance: Entrance,
+    settings: ListenerSettings,
     server: &Server,
     stream: Transport,
 ) -> Result<(TlsStream<Transport>, Session), Failure> {
     let worker = &connection.worker;
-    let all = worker.handshakes.get(entrance.listener).ok_or(Failure::Other)?;
+    let limiter = worker.handshakes.get(settings.listener).ok_or(Failure::Other)?;
     in_time(connection, poll_fn(|cx| stream.poll_begun(cx))).await.ok_or(Failure::TimedOut)?;
-    let place = {
-        let _waiting = worker.metrics.handshake_waits(entrance.listener);
-        let taking = Box::pin(all.take(server.settings().handshakes));
-        in_time(connection, taking).await.ok_or(Failure::Crowded)?
+    let permit = {
+        let _waiting = worker.metrics.handshake_waits(settings.listener);
+        let acquiring = Box::pin(limiter.acquire(server.settings().handshakes));
+        in_time(connection, acquiring).await.ok_or(Failure::Crowded)?
     };
-    let _under_way = worker.metrics.handshake_begins(entrance.listener);
-    let shaking = Box::pin(place.keep(Box::pin(server.accept(stream))));
-    match in_time(connection, shaking).await {
+    let _in_flight = worker.metrics.handshake_begins(settings.listener);
+    let handshake = Box::pin(permit.run(Box::pin(server.accept(stream))));
+    match in_time(connection, handshake).await {
         Some(Ok(shaken)) => shaken,
-        Some(Err(Lost)) => Err(Failure::Crowded),
+        Some(Err(Aborted)) => Err(Failure::Crowded),
         None => Err(Failure::TimedOut),
     }
 }
@@ -111,12 +115,12 @@ fn of_client(identity: Identity) -> Secured {
     Secured { certificate: Some(certificate), forwarded }
 }
 
-/// What `work` comes to, if it does before the connection is overdue.
+/// What `work` comes to, if it does before a timeout of the connection expires.
 async fn in_time<W: Future + Unpin>(connection: &Connection, mut work: W) -> Option<W::Output> {
-    let activity = &connection.activity;
+    let timer = &connection.timer;
     poll_fn(|cx| {
-        activity.wake_by(cx.waker());
-        match activity.overdue() {
+        timer.wake_by(cx.waker());
+        match timer.expired() {
             Some(_) => Poll::Ready(None),
             None => Pin::new(&mut work).poll(cx).map(Some),
         }

@@ -24,16 +24,16 @@ use self::head::{Asked, Head, Reader};
 pub(in crate::proxy) use self::wire::Arriving;
 use self::wire::{Broken, Wire, Writing};
 use super::{Connection, rejected};
+use crate::headers::Response;
 use crate::http1::malformed::Malformed;
 use crate::http1::outbox::Outbox;
 use crate::http1::sending::{Failure, Sending};
-use crate::proxy::activity::Overdue;
-use crate::proxy::answers;
+use crate::proxy::answers::{self, Reply};
 use crate::proxy::body::{Incoming, ResponseBody};
 use crate::proxy::exchange::Flag;
-use crate::proxy::reply::Reply;
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
+use crate::proxy::timeouts::TimeoutKind;
 use crate::proxy::tunnel;
 
 /// A map with room for more fields is not kept for the next request.
@@ -98,16 +98,16 @@ enum Ended {
 
 /// Serves a connection until it ends by itself or something takes too long.
 async fn see_through(connection: &Rc<Connection>, wire: &Rc<RefCell<Wire>>) -> Ended {
-    let activity = &connection.activity;
+    let timer = &connection.timer;
     let mut serving = pin!(converse(connection, wire));
     poll_fn(|cx| {
-        activity.wake_by(cx.waker());
-        match activity.overdue() {
-            Some(Overdue::Idle) => wire.borrow_mut().close(),
-            Some(Overdue::Head) => return Poll::Ready(Ended::HeadTimeout),
-            Some(Overdue::Stalled) if !activity.is_unanswered() => return Poll::Ready(Ended::Stalled),
+        timer.wake_by(cx.waker());
+        match timer.expired() {
+            Some(TimeoutKind::Idle) => wire.borrow_mut().close(),
+            Some(TimeoutKind::Head) => return Poll::Ready(Ended::HeadTimeout),
+            Some(TimeoutKind::StreamIdle) if !timer.awaits_response() => return Poll::Ready(Ended::Stalled),
             // The service answers for these, and the stream for lingering.
-            Some(Overdue::Stalled | Overdue::Answer(_) | Overdue::Linger) | None => {}
+            Some(TimeoutKind::StreamIdle | TimeoutKind::Response(_) | TimeoutKind::Linger) | None => {}
         }
         serving.as_mut().poll(cx).map(Ended::Served)
     })
@@ -205,7 +205,7 @@ async fn replace(
 ) -> Result<(Sending<ResponseBody>, bool), Broken> {
     let Some((body, buffer)) = sending.into_unsent() else { return Err(broken) };
     let Some(exchange) = body.into_broken() else { return Err(broken) };
-    let reply = Reply::from(answers::broken_off(exchange));
+    let reply = answers::broken_off(exchange);
     let (mut sending, _, keeps) = begin(connection, wire, asked, reply, buffer);
     send(wire, &mut sending).await?;
     Ok((sending, keeps))
@@ -216,10 +216,9 @@ fn begin(
     connection: &Connection,
     wire: &RefCell<Wire>,
     mut asked: Asked,
-    Reply { response, ours, .. }: Reply,
+    Response { status, mut headers, mut body }: Reply,
     buffer: Vec<u8>,
 ) -> (Sending<ResponseBody>, HeaderMap, bool) {
-    let (parts, mut body) = response.into_parts();
     let mut outbox = Outbox::new(buffer);
     let mut wire = wire.borrow_mut();
     pass_interims(connection, &mut wire);
@@ -227,7 +226,7 @@ fn begin(
     asked.keeps &= !wire.is_closing();
     drop(wire);
     let Course { coding, has_body, keeps } =
-        answer::head(asked, (&parts, &ours), &body, &connection.worker.date, outbox.end());
+        answer::head(asked, (status, &mut headers), &body, &connection.worker.date, outbox.end());
     if !has_body {
         body.leave_out();
     }
@@ -235,11 +234,10 @@ fn begin(
     if !has_body {
         sending.without_body();
     }
-    let mut spare = parts.headers;
+    let mut spare = headers.into_spare();
     if spare.capacity() > MOST_KEPT_FIELDS {
         spare = HeaderMap::new();
     }
-    spare.clear();
     (sending, spare, keeps)
 }
 

@@ -1,6 +1,6 @@
 //! HTTP/2 towards a client (RFC 9113): exchanges side by side, each a task of its own.
 //!
-//! Every stream has notes of its own (`activity`), so that what is overdue ends one stream and not its neighbours.
+//! Every stream has a timer of its own, so that a timeout ends one stream and not its neighbours.
 //! A drain tells the client twice to go (RFC 9113 section 6.8): at once, with room for what is on its way, and
 //! again once that must have come.
 
@@ -11,18 +11,18 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Method, Request};
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
 use super::{Connection, rejected};
-use crate::proxy::activity::{Activity, Overdue, STREAMS_IN_WINDOW};
-use crate::proxy::answers;
-use crate::proxy::body::{Incoming, ResponseBody};
+use crate::proxy::answers::{self, Reply};
+use crate::proxy::body::Incoming;
 use crate::proxy::service;
 use crate::proxy::stream::Downstream;
+use crate::proxy::timeouts::{RequestTimer, STREAMS_IN_WINDOW, TimeoutKind};
 
 /// Streams opened and reset again that may wait to be noticed; more end the connection (CVE-2023-44487).
 const MOST_RESETS_PENDING: usize = 20;
@@ -36,19 +36,19 @@ const SEND_BUFFER: usize = 16 * 1024;
 
 /// Serves a connection to its end.
 pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream>) {
-    let activity = Rc::clone(&connection.activity);
-    activity.multiplex();
+    let timer = Rc::clone(&connection.timer);
+    timer.multiplex();
     let asked = Rc::clone(&connection);
     let handler = service_fn(move |request| {
         let (head, body) = Request::into_parts(request);
         let by_head = head.method == Method::HEAD;
         let handling = service::handle(&asked, (head, Incoming::Http2(body)));
         async move {
-            let mut response = mended(handling.await.into_response()).await;
+            let mut reply = mended(handling.await).await;
             if by_head {
-                withhold_content(&mut response);
+                withhold_content(&mut reply);
             }
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(reply.into_http())
         }
     });
     let mut serving = http2::Builder::new(Streams(Rc::clone(&connection)))
@@ -62,15 +62,15 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
         .enable_connect_protocol()
         .serve_connection(stream, handler);
     let ended = poll_fn(|cx| {
-        activity.wake_by(cx.waker());
-        match activity.overdue() {
-            Some(Overdue::Idle) => {
+        timer.wake_by(cx.waker());
+        match timer.expired() {
+            Some(TimeoutKind::Idle) => {
                 Pin::new(&mut serving).graceful_shutdown();
-                activity.part();
+                timer.goaway_sent();
             }
             // Told to go, and without anything under way, it stays.
-            Some(Overdue::Linger) => return Poll::Ready(Ok(())),
-            Some(Overdue::Head | Overdue::Answer(_) | Overdue::Stalled) | None => {}
+            Some(TimeoutKind::Linger) => return Poll::Ready(Ok(())),
+            Some(TimeoutKind::Head | TimeoutKind::Response(_) | TimeoutKind::StreamIdle) | None => {}
         }
         Pin::new(&mut serving).poll(cx)
     });
@@ -83,15 +83,15 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
 }
 
 /// The response, or 502 where it has broken off already: once its head is sent, all that is left is to reset the stream.
-async fn mended(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
-    let broken = poll_fn(|cx| Poll::Ready(response.body_mut().look_ahead(cx))).await;
-    broken.map_or(response, answers::broken_off)
+async fn mended(mut reply: Reply) -> Reply {
+    let broken = poll_fn(|cx| Poll::Ready(reply.body.look_ahead(cx))).await;
+    broken.map_or(reply, answers::broken_off)
 }
 
 /// A response to HEAD has no content (RFC 9110 section 9.3.2), which hyper leaves to us.
-fn withhold_content(response: &mut Response<ResponseBody>) {
-    if let Some(length) = response.body_mut().withhold() {
-        response.headers_mut().entry(CONTENT_LENGTH).or_insert(HeaderValue::from(length));
+fn withhold_content(reply: &mut Reply) {
+    if let Some(length) = reply.body.withhold() {
+        reply.headers.map_mut().entry(CONTENT_LENGTH).or_insert(HeaderValue::from(length));
     }
 }
 
@@ -107,8 +107,8 @@ struct Streams(Rc<Connection>);
 
 impl<F: Future<Output = ()> + 'static> Executor<F> for Streams {
     fn execute(&self, stream: F) {
-        match self.0.newest.take() {
-            Some(activity) => drop(tokio::task::spawn_local(see_through(activity, stream))),
+        match self.0.newest_stream.take() {
+            Some(timer) => drop(tokio::task::spawn_local(serve_stream(timer, stream))),
             // What becomes of a stream after its answer's head: a tunnel's way to the client.
             None => {
                 let sending = tokio::task::spawn_local(stream);
@@ -121,12 +121,12 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Streams {
 }
 
 /// Serves a stream to its end. Dropped before that, it is reset.
-async fn see_through(activity: Rc<Activity>, stream: impl Future<Output = ()>) {
+async fn serve_stream(timer: Rc<RequestTimer>, stream: impl Future<Output = ()>) {
     let mut stream = pin!(stream);
     poll_fn(|cx| {
-        activity.wake_by(cx.waker());
-        match activity.overdue() {
-            Some(Overdue::Stalled) if !activity.is_unanswered() => Poll::Ready(()),
+        timer.wake_by(cx.waker());
+        match timer.expired() {
+            Some(TimeoutKind::StreamIdle) if !timer.awaits_response() => Poll::Ready(()),
             _ => stream.as_mut().poll(cx),
         }
     })

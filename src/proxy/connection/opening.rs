@@ -6,8 +6,8 @@
 use std::future::poll_fn;
 use std::task::{Poll, ready};
 
-use crate::proxy::activity::{Activity, Overdue};
 use crate::proxy::stream::Downstream;
+use crate::proxy::timeouts::{ConnectionTimer, TimeoutKind};
 
 /// What a client begins with that speaks HTTP/2 without having asked (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -26,11 +26,11 @@ pub(super) enum Opening {
 }
 
 /// Reads until it is clear what the client speaks; what has been read is kept for whoever serves it.
-pub(super) async fn read(stream: &mut Downstream, activity: &Activity) -> Opening {
+pub(super) async fn read(stream: &mut Downstream, timer: &ConnectionTimer) -> Opening {
     poll_fn(|cx| {
-        activity.wake_by(cx.waker());
-        match activity.overdue() {
-            Some(Overdue::Head) => return Poll::Ready(Opening::TimedOut),
+        timer.wake_by(cx.waker());
+        match timer.expired() {
+            Some(TimeoutKind::Head) => return Poll::Ready(Opening::TimedOut),
             Some(_) => return Poll::Ready(Opening::Unused),
             None => {}
         }

@@ -19,7 +19,7 @@ const MAX_TARGET: usize = 4096;
 /// A request of HTTP/1 was rejected with `status`, of which this has been read.
 pub(super) fn note(connection: &Connection, status: StatusCode, flag: Flag, read: &[u8]) {
     let metrics = &connection.worker.metrics;
-    let took = connection.activity.reads_since();
+    let took = connection.timer.head_duration();
     metrics.malformed_request();
     metrics.request_started(connection.listener);
     metrics.request_finished(connection.listener, status, took);

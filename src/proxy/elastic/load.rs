@@ -7,9 +7,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 
 use super::orca;
+use crate::headers::Headers;
 use crate::limiter::elastic::latency::{Samples, logarithm};
 
 /// Bits of a sum; what is above counts.
@@ -30,7 +31,7 @@ pub(in crate::proxy) struct Load {
 
 impl Load {
     /// An answer's head has come after `took`.
-    pub(in crate::proxy) fn answered(&self, took: Duration, status: StatusCode, headers: &HeaderMap) {
+    pub(in crate::proxy) fn answered(&self, took: Duration, status: StatusCode, headers: &Headers) {
         // Errors are answered faster than the work they were asked for.
         if !(status.is_client_error() || status.is_server_error()) {
             let logarithm = logarithm(took);
@@ -94,8 +95,10 @@ mod tests {
 
     use super::*;
 
-    fn reporting(text: &'static str) -> HeaderMap {
-        HeaderMap::from_iter([(orca::TEXT_OR_JSON, HeaderValue::from_static(text))])
+    fn reporting(text: &'static str) -> Headers {
+        let mut headers = Headers::default();
+        headers.set(orca::TEXT_OR_JSON, &HeaderValue::from_static(text));
+        headers
     }
 
     #[test]

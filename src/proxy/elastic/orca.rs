@@ -5,8 +5,10 @@
 //! left out, since a full heap says little about the next request. The header is passed on as it came: a balancer
 //! in front of us may live by it.
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 use serde_json::Value;
+
+use crate::headers::Headers;
 
 /// `TEXT name=value, …`, `JSON {…}` or `BIN` and base64.
 pub(super) const TEXT_OR_JSON: HeaderName = HeaderName::from_static("endpoint-load-metrics");
@@ -38,9 +40,12 @@ impl Report {
 }
 
 /// The utilization that an answer reports, if it does.
-pub(in crate::proxy) fn utilization(headers: &HeaderMap) -> Option<f64> {
-    let report = if let Some(value) = headers.get(TEXT_OR_JSON) {
-        let value = value.to_str().ok().filter(|value| value.len() <= MOST_OCTETS)?;
+pub(in crate::proxy) fn utilization(headers: &Headers) -> Option<f64> {
+    let report = if let Some(value) = headers.get(&TEXT_OR_JSON) {
+        let value = std::str::from_utf8(value)
+            .ok()
+            .filter(|value| value.is_ascii())
+            .filter(|value| value.len() <= MOST_OCTETS)?;
         let (form, report) = value.split_once(' ')?;
         match form {
             "TEXT" => text(report),
@@ -49,7 +54,7 @@ pub(in crate::proxy) fn utilization(headers: &HeaderMap) -> Option<f64> {
             _ => return None,
         }
     } else {
-        let value = headers.get(BINARY)?.as_bytes();
+        let value = headers.get(&BINARY)?;
         binary(value).filter(|_| value.len() <= MOST_OCTETS)?
     };
     report.utilization()
@@ -164,7 +169,9 @@ mod tests {
     use super::*;
 
     fn of(name: HeaderName, value: &str) -> Option<f64> {
-        utilization(&HeaderMap::from_iter([(name, HeaderValue::from_str(value).unwrap())]))
+        let mut headers = Headers::default();
+        headers.set(name, &HeaderValue::from_str(value).unwrap());
+        utilization(&headers)
     }
 
     #[test]
@@ -216,6 +223,6 @@ mod tests {
         for value in ["CQAAAAAA", "Qv8=", "Cw==", "gICAgICAgICAgIA="] {
             assert_eq!(of(BINARY, value), None, "{value}");
         }
-        assert_eq!(utilization(&HeaderMap::new()), None);
+        assert_eq!(utilization(&Headers::default()), None);
     }
 }

@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
 use super::Exchange;
-use crate::proxy::deadline::Timeout;
-use crate::rules::grpc::GrpcStatus;
+use crate::proxy::timeouts::Timeout;
+use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
 
 impl Exchange {
     /// The client waits so long for the head of the response, and no longer.
     pub(in crate::proxy) fn await_no_longer(&self, time: Duration) {
-        self.activity.await_answer(Timeout::by_client(time));
+        self.timer.await_response(Timeout::by_client(time));
     }
 
     /// Whether something is to be settled when the end is known.
@@ -27,7 +27,7 @@ impl Exchange {
 
     /// The response has ended with these trailers.
     pub(in crate::proxy) fn note_trailers(&mut self, trailers: &HeaderMap) {
-        if let Some(status) = GrpcStatus::of_fields(trailers) {
+        if let Some(status) = GrpcStatus::of_field(trailers.get(GRPC_STATUS).map(HeaderValue::as_bytes)) {
             self.settle_call(status);
         }
     }

@@ -4,22 +4,22 @@ use std::rc::Rc;
 
 use super::Exchange;
 use crate::limiter::timestamp::Timestamp;
-use crate::proxy::activity::Activity;
 use crate::proxy::connection::Connection;
+use crate::proxy::timeouts::RequestTimer;
 
 /// A request whose bodies may stand still, until this is dropped.
-pub(super) struct Held(Rc<Activity>);
+pub(super) struct Held(Rc<RequestTimer>);
 
 impl Held {
-    pub(super) fn begin(activity: &Rc<Activity>) -> Self {
-        activity.hold();
-        Self(Rc::clone(activity))
+    pub(super) fn begin(timer: &Rc<RequestTimer>) -> Self {
+        timer.pause_timeouts();
+        Self(Rc::clone(timer))
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.go_on();
+        self.0.resume_timeouts();
     }
 }
 

@@ -6,11 +6,12 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
-use http::{HeaderMap, HeaderValue, Method, request};
+use http::{HeaderValue, Method, request};
 use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
 
 use super::prepare_response;
+use crate::headers::Headers;
 
 /// The protocol that a key and its answer go with (RFC 6455 section 4.1).
 const WEBSOCKET: &str = "websocket";
@@ -38,8 +39,9 @@ pub(in crate::proxy) fn take(head: &mut request::Parts, random: impl FnOnce() ->
 }
 
 /// Turns an upstream's 101 into the fields of the 200 that it is for an extended CONNECT.
-pub(in crate::proxy) fn prepare_answer(headers: &mut HeaderMap) {
+pub(in crate::proxy) fn prepare_answer(headers: &mut Headers) {
     prepare_response(headers);
+    let headers = headers.map_mut();
     // The answer to a key that this client has not given.
     headers.remove(SEC_WEBSOCKET_ACCEPT);
     headers.remove(CONTENT_LENGTH);

@@ -6,9 +6,9 @@
 use http::{HeaderValue, Version, request};
 
 use super::{
-    Expectation, Unacceptable, envoy, has_good_target, identity, is_chunked, is_of_the_hop, names_one_host,
-    validate_fields,
+    Expectation, Unacceptable, envoy, has_good_target, identity, is_chunked, names_one_host, validate_fields,
 };
+use crate::headers::is_hop_by_hop;
 use crate::identify::forwarded;
 
 /// The fields that somebody will ask for.
@@ -62,7 +62,7 @@ pub(in crate::proxy) fn validate(head: &request::Parts, most_fields: u32) -> Res
             "x-request-id" => given.request_id = true,
             "x-envoy-external-address" => given.external = true,
             "x-forwarded-client-cert" => given.client_cert = true,
-            name if is_of_the_hop(name) => given.of_the_hop = true,
+            name if is_hop_by_hop(name.as_bytes()) => given.of_the_hop = true,
             name if name == forwarded::X_FORWARDED_FOR.as_str() => given.forwarded_for = true,
             name => {
                 given.controls |= envoy::is_control(name);

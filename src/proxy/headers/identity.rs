@@ -1,14 +1,12 @@
 //! Fields that say who a client is or how a message is framed, where a client has no business to write them: under a
 //! name that only looks like theirs, among the fields that `Connection` has us drop, and in trailers.
 
-use http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, COOKIE,
-    EXPECT, FORWARDED, HOST, MAX_FORWARDS, TRAILER, TRANSFER_ENCODING, VIA,
-};
 use http::{HeaderMap, HeaderName};
 
+use crate::headers;
+
 /// Whether a field says who asks, on whose behalf, or by which name a request is known; or steers those who believe it.
-pub(super) fn tells_who_asks(name: &str) -> bool {
+pub(in crate::proxy) fn tells_who_asks(name: &str) -> bool {
     ["x-forwarded-", "x-envoy-", "x-weir-"].iter().any(|prefix| name.starts_with(prefix))
         || matches!(name, "x-request-id" | "x-real-ip" | "x-original-url" | "x-rewrite-url" | "forwarded")
 }
@@ -43,25 +41,7 @@ pub(in crate::proxy) fn clean_trailers(fields: &mut HeaderMap) {
 }
 
 fn may_trail(name: &HeaderName) -> bool {
-    let means_something = matches!(
-        *name,
-        AUTHORIZATION
-            | CACHE_CONTROL
-            | CONTENT_ENCODING
-            | CONTENT_LENGTH
-            | CONTENT_RANGE
-            | CONTENT_TYPE
-            | COOKIE
-            | EXPECT
-            | FORWARDED
-            | HOST
-            | MAX_FORWARDS
-            | TRAILER
-            | TRANSFER_ENCODING
-            | VIA
-    );
-    let name = name.as_str();
-    !means_something && !super::is_of_the_hop(name) && !tells_who_asks(&name.replace('_', "-"))
+    headers::may_trail(name) && !tells_who_asks(&name.as_str().replace('_', "-"))
 }
 
 #[cfg(test)]

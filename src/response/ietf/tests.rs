@@ -1,7 +1,6 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
-use http::HeaderMap;
 
 use super::*;
 use crate::limiter::quota::Unit;
@@ -89,8 +88,9 @@ fn limit(policy: &Policy, remaining: u32, more: Option<u64>) -> ServiceLimit<'_>
 }
 
 fn written(limits: &[ServiceLimit<'_>]) -> [String; 2] {
-    let mut headers = HeaderMap::new();
+    let mut headers = Headers::default();
     write(&mut headers, limits);
+    let headers = headers.into_map();
     [RATELIMIT, RATELIMIT_POLICY].map(|name| {
         let text = headers[name].to_str().unwrap().to_owned();
         assert!(Reader::list(&text).is_some(), "no List: {text}");
@@ -171,7 +171,8 @@ fn limits_of_one_rule_are_told_apart_by_their_periods() {
 
 #[test]
 fn no_limit_no_fields() {
-    let mut headers = HeaderMap::new();
+    let mut headers = Headers::default();
     write(&mut headers, &[]);
+    let headers = headers.into_map();
     assert!(headers.is_empty());
 }

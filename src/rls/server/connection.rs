@@ -23,12 +23,12 @@ use super::budget::Place;
 use super::calls::{Calls, Held, Tracked};
 use super::framing::Framed;
 use super::reports::{Handover, Reports};
-use super::shaking::Shaking;
 use super::{Port, Services, Shared};
 use crate::drain::Phase;
 use crate::listener::Accepted;
-use crate::listener::transport::Transport;
+use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::identity::Identity;
+use crate::transport::Transport;
 
 /// For a TLS handshake, and what it has to wait for others.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -75,7 +75,7 @@ pub(super) async fn serve(
     accepted.stream.set_nodelay();
     accepted.stream.keep_alive(SILENCE);
     let stream = tokio::select! {
-        stream = secured(&port, &shared.shaking, accepted.stream) => stream,
+        stream = secured(&port, &shared.handshakes, accepted.stream) => stream,
         () = place.displaced() => return,
     };
     let Some(stream) = stream else { return };
@@ -123,16 +123,17 @@ impl Connection {
 }
 
 /// The connection with TLS, if the port has it; `None` if that failed.
-async fn secured(port: &Port, shaking: &Shaking, stream: Transport) -> Option<Transport> {
+async fn secured(port: &Port, handshakes: &HandshakeLimiter, stream: Transport) -> Option<Transport> {
     let security = port.security();
     let Some(tls) = &security.tls else { return Some(stream) };
     let shaken = Box::pin(async {
-        let _place = shaking.take(tls.settings().handshakes).await;
+        let _permit = handshakes.acquire(tls.settings().handshakes).await;
         tls.accept(stream).await
     });
     match timeout(HANDSHAKE, shaken).await {
-        Ok(Ok((stream, session))) => is_welcome(session.identity.as_ref(), &security.client_names)
-            .then(|| Transport::Tls(Box::new(stream))),
+        Ok(Ok((stream, session))) => {
+            is_welcome(session.identity.as_ref(), &security.client_names).then(|| stream.into())
+        }
         Ok(Err(failure)) => {
             tracing::debug!(why = failure.as_str(), "no TLS with a client");
             None

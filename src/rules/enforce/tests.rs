@@ -4,8 +4,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::identify::{Settings, identify};
 use crate::limiter::timestamp::Timestamp;
-use crate::rules::key::{KeyPart, KeyTemplate};
-use crate::rules::matcher::Route;
+use crate::rules::attribute::Attribute;
+use crate::rules::key::KeyTemplate;
+use crate::rules::pattern::Route;
 use crate::rules::rule::Limiting;
 
 /// What an independent implementation of the hash selects of 192.0.2.0/24: one key in twenty.
@@ -43,7 +44,7 @@ fn the_selection_is_the_same_in_every_version() {
 #[test]
 fn a_rule_selects_clients_by_their_address_alone() {
     let limiting = Limiting {
-        key: KeyTemplate([KeyPart::ClientIp].into()),
+        key: KeyTemplate([Attribute::ClientIp].into()),
         enforce: Enforce::new(percent(500), DEFAULT_SEED),
         ..Limiting::default()
     };

@@ -62,12 +62,16 @@ impl Leaf {
 impl Facets {
     /// Whether there is anything to file the rule under.
     fn file(&mut self, id: Id, matcher: &Matcher) -> bool {
-        if let Some((name, patterns)) = telling(&matcher.headers) {
+        let conditions = matcher.conditions.iter().map(|test| (test.attribute.source(), &*test.any));
+        let headers = conditions.clone().filter_map(|(source, any)| Some((source.header()?, any)));
+        if let Some((name, patterns)) = telling(headers) {
             self.headers.entry(name.clone()).or_default().file(id, patterns);
             return true;
         }
-        if let Some((key, patterns)) = matcher.told.as_ref().and_then(|told| telling(told.entries())) {
-            self.entries.entry(key.clone()).or_default().file(id, patterns);
+        let some = conditions.filter_map(|(source, any)| Some((source.descriptor()?, any)));
+        let all = matcher.entries.iter().flatten().map(|(key, any)| (&**key, &**any));
+        if let Some((key, patterns)) = telling(some.chain(all)) {
+            self.entries.entry(key.into()).or_default().file(id, patterns);
             return true;
         }
         for method in &matcher.methods {
@@ -107,10 +111,10 @@ fn values_of<'r>(request: &'r Attributes<'_>, name: &HeaderName) -> impl Iterato
 }
 
 /// Of several names that must be there, one that must have certain values: that says most.
-fn telling<'m, N: 'm>(
-    named: impl IntoIterator<Item = &'m (N, Box<[HeaderPattern]>), IntoIter: Clone>,
-) -> Option<&'m (N, Box<[HeaderPattern]>)> {
-    let mut named = named.into_iter().filter(|(_, patterns)| !patterns.iter().any(holds_without));
+fn telling<'m, N>(
+    named: impl Iterator<Item = (N, &'m [HeaderPattern])> + Clone,
+) -> Option<(N, &'m [HeaderPattern])> {
+    let mut named = named.filter(|(_, patterns)| !patterns.iter().any(holds_without));
     let is_exact = |pattern: &HeaderPattern| matches!(pattern, HeaderPattern::Exact(_));
     named.clone().find(|(_, patterns)| patterns.iter().all(is_exact)).or_else(|| named.next())
 }

@@ -8,7 +8,8 @@ use crate::identify::{Settings, identify};
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{self, Limiter};
-use crate::rules::key::KeyPart;
+use crate::rules::attribute::Attribute;
+use crate::rules::matcher::Condition;
 use crate::rules::pattern::{HeaderPattern, PathPattern};
 use crate::rules::rule::{Action, OnMissing};
 use crate::rules::tests::limiting;
@@ -79,16 +80,20 @@ fn matchers() -> impl Strategy<Value = Matcher> {
         paths: paths.into_iter().map(|text| PathPattern::parse(text).unwrap()).collect(),
         hosts: hosts.into_iter().map(|text| HostPattern::parse(text).unwrap()).collect(),
         methods: methods.into(),
-        headers: ["x-a", "x-b"]
+        conditions: ["x-a", "x-b"]
             .into_iter()
             .filter_map(|name| {
                 let mine = headers.iter().filter(|(given, _)| *given == name);
                 let mine: Box<[_]> = mine.map(|(_, text)| HeaderPattern::parse(text).unwrap()).collect();
-                (!mine.is_empty()).then(|| (HeaderName::from_static(name), mine))
+                (!mine.is_empty()).then(|| on_header(HeaderName::from_static(name), mine))
             })
             .collect(),
         ..Matcher::default()
     })
+}
+
+fn on_header(name: HeaderName, any: Box<[HeaderPattern]>) -> Condition {
+    Condition { attribute: Attribute::Header(name), any }
 }
 
 fn rules() -> impl Strategy<Value = Vec<Rule>> {
@@ -96,8 +101,8 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
         1 => Just(Action::Allow),
         1 => Just(Action::Deny),
         8 => select(&[OnMissing::Skip, OnMissing::Shared, OnMissing::Deny][..])
-            .prop_map(|missing| limiting(&[KeyPart::Query("q".into())], missing, &[1])),
-        8 => Just(limiting(&[KeyPart::Route, KeyPart::ClientIp], OnMissing::Skip, &[1, 2])),
+            .prop_map(|missing| limiting(&[Attribute::Query("q".into())], missing, &[1])),
+        8 => Just(limiting(&[Attribute::Route, Attribute::ClientIp], OnMissing::Skip, &[1, 2])),
     ];
     let rule = (matchers(), prop::option::weighted(0.2, matchers()), action);
     prop::collection::vec(rule, 0..60).prop_map(|rules| {
@@ -226,7 +231,9 @@ fn hosts_headers_and_methods_tell_rules_of_one_path_apart() {
     };
     let by_header = |n: usize| {
         let name = HeaderName::from_static("x-tenant");
-        tenant(n, &|matcher| matcher.headers = [(name.clone(), [value(&n.to_string())].into())].into())
+        tenant(n, &|matcher| {
+            matcher.conditions = [on_header(name.clone(), [value(&n.to_string())].into())].into()
+        })
     };
     let by_method =
         |n: usize| tenant(n, &|matcher| matcher.methods = [Method::POST, Method::PUT][n % 2..=n % 2].into());

@@ -1,8 +1,9 @@
 mod injectivity;
 
-use http::{HeaderMap, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::*;
+use crate::identify::lookup::Ambiguity;
 use crate::identify::{Settings, identify};
 use crate::limiter::timestamp::Timestamp;
 
@@ -40,27 +41,27 @@ impl Request {
         self
     }
 
-    fn by(&self, parts: &[KeyPart]) -> Result<KeyHash, Incomplete> {
+    fn by(&self, parts: &[Attribute]) -> Result<KeyHash, Incomplete> {
         self.by_route(parts, "")
     }
 
-    fn by_route(&self, parts: &[KeyPart], route: &str) -> Result<KeyHash, Incomplete> {
+    fn by_route(&self, parts: &[Attribute], route: &str) -> Result<KeyHash, Incomplete> {
         let Self { method, uri, headers, peer, settings } = self;
         let attributes = identify(method, uri, headers, *peer, settings, Timestamp::EPOCH).unwrap();
         KeyTemplate(parts.into()).hash(&attributes, Route(route), HASHER)
     }
 }
 
-fn header(name: &'static str) -> KeyPart {
-    KeyPart::Header(HeaderName::from_static(name))
+fn header(name: &'static str) -> Attribute {
+    Attribute::Header(HeaderName::from_static(name))
 }
 
-fn query(name: &str) -> KeyPart {
-    KeyPart::Query(name.into())
+fn query(name: &str) -> Attribute {
+    Attribute::Query(name.into())
 }
 
-fn a_cookie(name: &str) -> KeyPart {
-    KeyPart::Cookie(name.into())
+fn a_cookie(name: &str) -> Attribute {
+    Attribute::Cookie(name.into())
 }
 
 /// The key of `?query` by the parameter `q`.
@@ -199,8 +200,8 @@ fn a_query_parameter_with_several_values_is_no_key() {
 #[test]
 fn one_missing_part_makes_the_key_incomplete() {
     let request = get("/?q=1").with("x-a", b"1");
-    assert!(request.by(&[query("q"), header("x-a"), KeyPart::ClientIp]).is_ok());
-    for part in [query("r"), header("x-b"), a_cookie("id"), KeyPart::Host] {
+    assert!(request.by(&[query("q"), header("x-a"), Attribute::ClientIp]).is_ok());
+    for part in [query("r"), header("x-b"), a_cookie("id"), Attribute::Host] {
         assert_eq!(request.by(&[query("q"), part.clone()]), MISSING, "{part}");
         assert_eq!(request.by(&[part, query("q")]), MISSING);
     }
@@ -208,7 +209,7 @@ fn one_missing_part_makes_the_key_incomplete() {
 
 #[test]
 fn a_host_counts_once_however_it_is_written() {
-    let host = |value: &str| get("/").with("host", value.as_bytes()).by(&[KeyPart::Host]);
+    let host = |value: &str| get("/").with("host", value.as_bytes()).by(&[Attribute::Host]);
     assert_eq!(host("API.example.com:8080"), host("api.example.com"));
     assert_ne!(host("api.example.com"), host("www.example.com"));
     assert_eq!(host(""), MISSING);
@@ -216,7 +217,7 @@ fn a_host_counts_once_however_it_is_written() {
 
 #[test]
 fn ipv6_clients_share_their_network_and_ipv4_clients_nothing() {
-    let key = |peer: &str| get("/").from(peer).by(&[KeyPart::ClientIp]).unwrap();
+    let key = |peer: &str| get("/").from(peer).by(&[Attribute::ClientIp]).unwrap();
     assert_eq!(key("2001:db8:0:1::1"), key("2001:db8:0:1:ffff::2"));
     assert_ne!(key("2001:db8:0:1::1"), key("2001:db8:0:2::1"));
     assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
@@ -225,17 +226,17 @@ fn ipv6_clients_share_their_network_and_ipv4_clients_nothing() {
 
 #[test]
 fn a_path_counts_once_however_it_is_written() {
-    let path = |uri: &str| get(uri).by(&[KeyPart::Path]).unwrap();
+    let path = |uri: &str| get(uri).by(&[Attribute::Path]).unwrap();
     assert_eq!(path("/%61/b?x=1"), path("/a//b"));
     assert_ne!(path("/a/b"), path("/A/b"));
 }
 
 #[test]
 fn routes_and_methods_count_apart() {
-    let route = |route: &str| get("/users/1").by_route(&[KeyPart::Route], route).unwrap();
+    let route = |route: &str| get("/users/1").by_route(&[Attribute::Route], route).unwrap();
     assert_ne!(route("/users/{id}"), route("/users/*"));
     let other = Request { method: Method::POST, ..get("/") };
-    assert_ne!(other.by(&[KeyPart::Method]), get("/").by(&[KeyPart::Method]));
+    assert_ne!(other.by(&[Attribute::Method]), get("/").by(&[Attribute::Method]));
 }
 
 #[test]
@@ -243,11 +244,11 @@ fn no_complete_key_is_the_shared_one() {
     let shared = shared(HASHER);
     let request = get("/?q=%ff&e=").with("x-a", b"\xff").with("x-e", b"").with("host", b"a");
     let parts = [
-        KeyPart::ClientIp,
-        KeyPart::Route,
-        KeyPart::Path,
-        KeyPart::Method,
-        KeyPart::Host,
+        Attribute::ClientIp,
+        Attribute::Route,
+        Attribute::Path,
+        Attribute::Method,
+        Attribute::Host,
         header("x-a"),
         header("x-e"),
         query("q"),
@@ -264,7 +265,7 @@ fn no_complete_key_is_the_shared_one() {
 
 #[test]
 fn templates_are_written_as_in_configuration() {
-    let template = KeyTemplate([KeyPart::ClientIp, header("x-a"), a_cookie("id"), query("q")].into());
+    let template = KeyTemplate([Attribute::ClientIp, header("x-a"), a_cookie("id"), query("q")].into());
     assert_eq!(template.to_string(), "[client_ip, {header: x-a}, {cookie: id}, {query: q}]");
     assert_eq!(KeyTemplate::default().to_string(), "[]");
 }
@@ -272,21 +273,21 @@ fn templates_are_written_as_in_configuration() {
 #[test]
 fn one_rule_may_count_wider_networks() {
     let wide = |peer: &str| {
-        get("/").from(peer).by(&[KeyPart::ClientNetwork { ipv4: Some(24), ipv6: Some(48) }]).unwrap()
+        get("/").from(peer).by(&[Attribute::ClientNetwork { ipv4: Some(24), ipv6: Some(48) }]).unwrap()
     };
     assert_eq!(wide("2001:db8:1:2::1"), wide("2001:db8:1:3::1"));
     assert_ne!(wide("2001:db8:1::"), wide("2001:db8:2::"));
     assert_eq!(wide("192.0.2.1"), wide("192.0.2.2"));
     assert_ne!(wide("192.0.2.1"), wide("192.0.3.1"));
-    let as_all = |peer: &str| get("/").from(peer).by(&[KeyPart::ClientNetwork { ipv4: None, ipv6: None }]);
+    let as_all = |peer: &str| get("/").from(peer).by(&[Attribute::ClientNetwork { ipv4: None, ipv6: None }]);
     for peer in ["2001:db8:1:2::1", "192.0.2.1"] {
-        assert_eq!(as_all(peer), get("/").from(peer).by(&[KeyPart::ClientIp]));
+        assert_eq!(as_all(peer), get("/").from(peer).by(&[Attribute::ClientIp]));
     }
 }
 
 #[test]
 fn an_ipv4_address_alone_is_itself_and_no_other_address() {
-    let alone = |peer: &str| get("/").from(peer).by(&[KeyPart::ClientIp]).unwrap();
+    let alone = |peer: &str| get("/").from(peer).by(&[Attribute::ClientIp]).unwrap();
     assert_eq!(alone("192.0.2.7"), HASHER.hash_u32(0xc000_0207));
     assert_eq!(alone("::ffff:192.0.2.7"), alone("192.0.2.7"));
     // The same bits, wherever they stand.

@@ -6,15 +6,15 @@ use crate::limiter::timestamp::Timestamp;
 
 const KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-fn members(all: &[(&str, &str)]) -> Result<Members, Vec<Twice>> {
-    let mut roll = Roll::new([3, 5]);
-    all.iter().for_each(|(member, plan)| roll.add(member, plan).unwrap());
-    roll.close()
+fn members(all: &[(&str, &str)]) -> Result<Members, Vec<DuplicateMember>> {
+    let mut builder = MembersBuilder::new([3, 5]);
+    all.iter().for_each(|(member, plan)| builder.add(member, plan).unwrap());
+    builder.close()
 }
 
 fn plans(all: &[(&str, &str)], default: Option<&str>) -> Plans {
     let members = Arc::new(members(all).unwrap());
-    Plans { of: KeyPart::Header(KEY), members, default: default.map(Into::into) }
+    Plans { of: Attribute::Header(KEY), members, default: default.map(Into::into) }
 }
 
 /// The plan of a request with these lines of the header.
@@ -68,19 +68,19 @@ fn without_a_default_only_members_are_on_a_plan() {
 fn whoever_comes_again_is_told_with_both_places() {
     let twice =
         members(&[("a", "x"), ("b", "x"), ("a", "y"), ("c", "x"), ("b", "x"), ("a", "x")]).unwrap_err();
-    let expected = [(0, 2), (1, 4), (2, 5)].map(|(first, again)| Twice { again, first });
+    let expected = [(0, 2), (1, 4), (2, 5)].map(|(first, again)| DuplicateMember { again, first });
     assert_eq!(twice, expected);
 }
 
 #[test]
 fn plans_are_bounded_and_counted() {
-    let mut roll = Roll::new([3, 5]);
+    let mut builder = MembersBuilder::new([3, 5]);
     for number in 0..MOST_PLANS {
-        roll.add(&number.to_string(), &format!("plan-{number}")).unwrap();
+        builder.add(&number.to_string(), &format!("plan-{number}")).unwrap();
     }
-    assert_eq!(roll.add("more", "one-too-many"), Err(TooMany));
-    roll.add("more", "plan-7").unwrap();
-    let members = roll.close().unwrap();
+    assert_eq!(builder.add("more", "one-too-many"), Err(TooManyPlans));
+    builder.add("more", "plan-7").unwrap();
+    let members = builder.close().unwrap();
     assert_eq!(members.counts().nth(7), Some(("plan-7", 2)));
     assert_eq!(members.counts().map(|(_, count)| count).sum::<usize>(), MOST_PLANS + 1);
 }

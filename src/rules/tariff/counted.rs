@@ -1,8 +1,9 @@
 //! Which responses count (`count`).
 
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::{HeaderName, StatusCode};
 
 use super::Statuses;
+use crate::headers::Headers;
 use crate::rules::grpc::{GrpcStatus, GrpcStatuses};
 use crate::rules::pattern::HeaderPattern;
 
@@ -19,9 +20,9 @@ pub struct Counted {
 
 impl Counted {
     /// Whether the header of the response lets it count. The status of a call may still keep it from that.
-    pub(super) fn hold(&self, status: StatusCode, headers: &HeaderMap) -> bool {
+    pub(super) fn hold(&self, status: StatusCode, headers: &Headers) -> bool {
         let matches = |(name, patterns): &(HeaderName, Box<[HeaderPattern]>)| {
-            patterns.iter().any(|pattern| pattern.matches(&headers.get_all(name)))
+            patterns.iter().any(|pattern| pattern.matches_any(headers.get_all(name)))
         };
         self.statuses.as_ref().is_none_or(|statuses| statuses.contain(status))
             && self.headers.iter().all(matches)

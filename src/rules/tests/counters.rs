@@ -10,7 +10,7 @@ use crate::rules::tariff::{Cost, Tariff, Told};
 
 /// A rule for `path` of 10 an hour that charges the counter `budget`.
 fn sharing(name: &str, path: &str, change: impl FnOnce(&mut Limiting)) -> Rule {
-    let Action::Limit(mut limiting) = limiting(&[KeyPart::ClientIp], OnMissing::Skip, &[10]) else {
+    let Action::Limit(mut limiting) = limiting(&[Attribute::ClientIp], OnMissing::Skip, &[10]) else {
         panic!()
     };
     limiting.counter = Some("budget".into());
@@ -98,7 +98,7 @@ fn the_counter_is_the_lineage_of_limits_and_permits_and_the_rule_that_of_bans() 
     let rules = [
         sharing("a", "/a", change),
         sharing("b", "/b", change),
-        limit("budget", &[], &[KeyPart::ClientIp], &[10]),
+        limit("budget", &[], &[Attribute::ClientIp], &[10]),
     ];
     let specs = meter_specs(&rules);
     let lineage = |name: &str| Lineage { rule: name.into(), key: "[client_ip]".into() };

@@ -6,8 +6,9 @@ use super::*;
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::percent::Percent;
 use crate::rules::enforce::Enforce;
-use crate::rules::matcher::OnPlan;
-use crate::rules::membership::{Plans, Roll};
+use crate::rules::matcher::Condition;
+use crate::rules::membership::{MembersBuilder, Plans};
+use crate::rules::pattern::HeaderPattern;
 use crate::rules::rule::Throttle;
 
 /// What became of a request by the rule at 0.
@@ -25,15 +26,17 @@ fn became(bound: &Bound, keys: &[&'static str]) -> Became {
         Selection::Exempt(RuleIndex(0)) => Became::Exempt,
         Selection::Denied(RuleIndex(0), Denial::Forbidden) => Became::Denied,
         Selection::Denied(RuleIndex(0), Denial::Ambiguous(Ambiguity::Repeated)) => Became::Ambiguous,
-        Selection::Limited(selected, aside) if aside.onlookers.is_empty() => Became::Limited(selected.len()),
-        Selection::Limited(_, aside) if aside.onlookers == [RuleIndex(0)] => Became::LookedOn,
+        Selection::Limited(selected, beside) if beside.shadow_rules.is_empty() => {
+            Became::Limited(selected.len())
+        }
+        Selection::Limited(_, beside) if beside.shadow_rules == [RuleIndex(0)] => Became::LookedOn,
         other => panic!("{other:?}"),
     }
 }
 
 fn by_key(change: impl FnOnce(&mut Limiting)) -> Bound {
     let mut limiting = Limiting {
-        key: KeyTemplate([KeyPart::Header(API_KEY)].into()),
+        key: KeyTemplate([Attribute::Header(API_KEY)].into()),
         limits: [RuleLimit::from(quota())].into(),
         ..Limiting::default()
     };
@@ -74,12 +77,13 @@ fn a_rule_that_only_looks_on_refuses_no_key() {
 
 /// A rule for one of two plans, that `x-api-key` decides over.
 fn for_plan(wanted: &str, excepted: bool, action: Action) -> Bound {
-    let mut roll = Roll::new([3, 5]);
-    [("a", "slow"), ("b", "fast")].iter().for_each(|(key, plan)| roll.add(key, plan).unwrap());
-    let members = Arc::new(roll.close().unwrap());
-    let plans = Arc::new(Plans { of: KeyPart::Header(API_KEY), members, default: None });
-    let plan = Some(Box::new(OnPlan { plans, any: [wanted.into()].into() }));
-    let matcher = Matcher { plan, ..Matcher::default() };
+    let mut builder = MembersBuilder::new([3, 5]);
+    [("a", "slow"), ("b", "fast")].iter().for_each(|(key, plan)| builder.add(key, plan).unwrap());
+    let members = Arc::new(builder.close().unwrap());
+    let plans = Arc::new(Plans { of: Attribute::Header(API_KEY), members, default: None });
+    let any = [HeaderPattern::Exact(wanted.into())].into();
+    let conditions = [Condition { attribute: Attribute::Plan(plans), any }].into();
+    let matcher = Matcher { conditions, ..Matcher::default() };
     let (matcher, except) =
         if excepted { (Matcher::default(), [matcher].into()) } else { (matcher, Box::default()) };
     bound(vec![Rule { name: "a".into(), matcher, except, action, domain: None }])

@@ -93,24 +93,8 @@ impl Preamble {
         ["v1", "v2", "absent", "malformed", "untrusted", "unfinished"];
 }
 
-/// Why a connection or a request was turned away before anybody looked at it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TurnedAway {
-    /// There were as many connections as may be.
-    Connections,
-    /// The client had as many as it may.
-    Client,
-    /// As many requests were under way as may be.
-    Requests,
-    /// Memory was short.
-    Memory,
-}
-
-impl TurnedAway {
-    /// The label values, in the order of declaration: the keys of the configuration.
-    pub(super) const LABELS: [&'static str; 4] =
-        ["connections", "connections_per_client", "requests", "memory"];
-}
+/// The label values of [`LoadShed`](crate::overload::LoadShed), in the order of declaration: the keys of the configuration.
+pub(super) const LOAD_SHED: [&str; 4] = ["connections", "connections_per_client", "requests", "memory"];
 
 #[cfg(test)]
 mod tests {

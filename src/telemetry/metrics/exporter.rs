@@ -1,8 +1,11 @@
 //! Prometheus' text format of everything, under Weir's own names.
 //!
-//! Counters and gauges go through the exporter's recorder, which is filled at scrape time from the workers'
-//! sums; histograms are written beside it, since the recorder's would buffer samples. The recorder is ours
-//! and not installed process-wide: nothing can be counted past this module.
+//! Two registries of `metrics-exporter-prometheus`. One lives as long as the process and holds what is counted off the
+//! request path, by handles. The other is made for each scrape and filled from the workers' sums, so no series
+//! outlives what it describes. Neither is installed process-wide: nothing can be counted past this module.
+//!
+//! Written by hand are histograms (the recorder's buffer every sample until the next scrape), the CPU time (its
+//! counters are whole numbers) and the statistics of the rate limit service (up to 110 000 names).
 
 use std::fmt::Write;
 
@@ -10,13 +13,15 @@ use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
 use super::super::{histogram, panics};
-use super::arrival::{Handshake, Preamble, TurnedAway};
+use super::arrival::{Handshake, LOAD_SHED, Preamble};
+use super::elastic::Elastic;
 use super::families::{self, Family, Kind};
 use super::process::Process;
+use super::remote::{self, Remotes};
 use super::totals::{ListenerTotals, Totals, UpstreamTotals};
 use super::upstream::UpstreamOutcome;
 use super::worker::CLASSES;
-use super::{Elastic, ReloadOutcome, Saves, Scrape};
+use super::{ReloadOutcome, Saves, Scrape, SpanMetrics};
 use crate::limiter::timestamp::Timestamp;
 
 /// Levels are for recorders that filter by them; this one does not.
@@ -24,14 +29,15 @@ static METADATA: Metadata<'static> = Metadata::new("weir", Level::INFO, None);
 
 type Labels<'a> = &'a [(&'static str, &'a str)];
 
-/// The recorder, and the handles of what is rare enough to be counted in it directly.
+/// The metrics that are counted off the request path, by their handles.
 pub(super) struct Exporter {
-    recorder: PrometheusRecorder,
+    registry: Registry,
     reloads: [Counter; ReloadOutcome::ALL.len()],
     successful: Gauge,
     success_time: Gauge,
     generation: Gauge,
     restart_pending: Gauge,
+    pub(super) spans: SpanMetrics,
 }
 
 impl std::fmt::Debug for Exporter {
@@ -42,24 +48,22 @@ impl std::fmt::Debug for Exporter {
 
 impl Exporter {
     pub(super) fn new() -> Self {
-        let recorder = PrometheusBuilder::new().build_recorder();
-        for family in families::ALL {
-            let (name, help) = (family.name.into(), family.help.into());
-            match family.kind {
-                Kind::Counter => recorder.describe_counter(name, None, help),
-                Kind::Gauge => recorder.describe_gauge(name, None, help),
-                Kind::Histogram => {}
-            }
-        }
-        let reloads = ReloadOutcome::ALL
-            .map(|outcome| counter(&recorder, &families::CONFIG_RELOADS, &[("outcome", outcome.as_str())]));
+        let registry = Registry::new();
+        registry.gauge(&families::BUILD_INFO, &[("version", super::VERSION)]).set(1.0);
+        let outcome = |outcome: ReloadOutcome| {
+            registry.counter(&families::CONFIG_RELOADS, &[("outcome", outcome.as_str())])
+        };
         Self {
-            reloads,
-            successful: gauge(&recorder, &families::CONFIG_SUCCESSFUL, &[]),
-            success_time: gauge(&recorder, &families::CONFIG_SUCCESS_TIME, &[]),
-            generation: gauge(&recorder, &families::CONFIG_GENERATION, &[]),
-            restart_pending: gauge(&recorder, &families::CONFIG_RESTART_PENDING, &[]),
-            recorder,
+            reloads: ReloadOutcome::ALL.map(outcome),
+            successful: registry.gauge(&families::CONFIG_SUCCESSFUL, &[]),
+            success_time: registry.gauge(&families::CONFIG_SUCCESS_TIME, &[]),
+            generation: registry.gauge(&families::CONFIG_GENERATION, &[]),
+            restart_pending: registry.gauge(&families::CONFIG_RESTART_PENDING, &[]),
+            spans: SpanMetrics {
+                exported: registry.counter(&families::SPANS_EXPORTED, &[]),
+                dropped: registry.counter(&families::SPANS_DROPPED, &[]),
+            },
+            registry,
         }
     }
 
@@ -81,21 +85,62 @@ impl Exporter {
         self.restart_pending.set(f64::from(u8::from(is_pending)));
     }
 
-    /// Everything, sorted by name, so that people and diffs find their way.
-    pub(super) fn render(&self, totals: &Totals, scrape: &Scrape) -> String {
+    /// All families, sorted by name: a stable order for readers and diffs.
+    pub(super) fn render(&self, totals: &Totals, remotes: &Remotes, scrape: &Scrape) -> String {
         let process = Process::read();
-        self.update(totals, scrape, process);
-        let rendered = self.recorder.handle().render();
-        let mut families: Vec<String> = rendered.split("\n\n").map(sorted).collect();
+        let sums = Registry::new();
+        sums.update(totals, scrape, process);
+        remote::requests(remotes, &sums);
+        scrape.elastic.iter().for_each(|elastic: &Elastic| elastic.register(&sums));
+        let mut families = self.registry.families();
+        families.extend(sums.families());
         families.push(request_durations(totals));
         families.push(delays(totals));
-        families.push(expiries(scrape));
         families.push(upstream_durations(totals));
+        families.push(remote::durations(remotes));
         families.push(cpu_seconds(process));
-        families.extend(scrape.elastic.iter().flat_map(Elastic::families));
         families.retain(|family| !family.is_empty());
         families.sort_unstable();
         families.concat()
+    }
+}
+
+/// Counters and gauges with their descriptions.
+pub(super) struct Registry(PrometheusRecorder);
+
+impl Registry {
+    fn new() -> Self {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        for family in families::ALL {
+            let (name, help) = (family.name.into(), family.help.into());
+            match family.kind {
+                Kind::Counter => recorder.describe_counter(name, None, help),
+                Kind::Gauge => recorder.describe_gauge(name, None, help),
+                Kind::Histogram => {}
+            }
+        }
+        Self(recorder)
+    }
+
+    fn counter(&self, family: &Family, labels: Labels<'_>) -> Counter {
+        self.0.register_counter(&key(family, labels), &METADATA)
+    }
+
+    fn gauge(&self, family: &Family, labels: Labels<'_>) -> Gauge {
+        self.0.register_gauge(&key(family, labels), &METADATA)
+    }
+
+    pub(super) fn count(&self, family: &Family, labels: Labels<'_>, value: u64) {
+        self.counter(family, labels).absolute(value);
+    }
+
+    pub(super) fn set(&self, family: &Family, labels: Labels<'_>, value: f64) {
+        self.gauge(family, labels).set(value);
+    }
+
+    /// The families that have a series.
+    fn families(&self) -> Vec<String> {
+        self.0.handle().render().split("\n\n").map(sorted).collect()
     }
 
     fn update(&self, totals: &Totals, scrape: &Scrape, process: Process) {
@@ -115,15 +160,19 @@ impl Exporter {
             for (outcome, count) in cluster.handshakes() {
                 self.count(&families::UPSTREAM_HANDSHAKES, &[name, ("outcome", outcome)], count);
             }
-            // Nowhere, once the configuration names it no more.
-            let view = scrape.clusters.iter().find(|view| *view.name == *name.1);
-            let hosts = || view.into_iter().flat_map(|view| &view.hosts);
-            let healthy = hosts().filter(|host| host.is_healthy()).count();
-            self.set(&families::UPSTREAM_ENDPOINTS, &[name], hosts().count() as f64);
+        }
+        for view in &scrape.clusters {
+            let name = ("upstream", &*view.name);
+            let healthy = view.hosts.iter().filter(|host| host.is_healthy()).count();
+            self.set(&families::UPSTREAM_ENDPOINTS, &[name], view.hosts.len() as f64);
             self.set(&families::UPSTREAM_ENDPOINTS_HEALTHY, &[name], healthy as f64);
         }
+        for (file, expires) in &scrape.certificates {
+            let left = *expires as f64 - scrape.now.as_secs() as f64;
+            self.set(&families::CERTIFICATE_EXPIRY, &[("certificate", file)], left);
+        }
         self.count(&families::REQUESTS_MALFORMED, &[], totals.malformed);
-        for (limit, count) in TurnedAway::LABELS.iter().zip(totals.turned_away) {
+        for (limit, count) in LOAD_SHED.iter().zip(totals.load_shed) {
             self.count(&families::TURNED_AWAY, &[("limit", limit)], count);
         }
         self.count(&families::ACCEPT_FAILURES, &[], totals.accept_failures);
@@ -139,13 +188,10 @@ impl Exporter {
         self.set(&families::LIMITER_CAPACITY, &[], scrape.capacity as f64);
         self.count(&families::LIMITER_OVERFLOWS, &[], scrape.overflows);
         self.count(&families::ACCESS_LOG_DROPPED, &[], scrape.access_log_dropped);
-        self.count(&families::SPANS_EXPORTED, &[], scrape.spans.exported);
-        self.count(&families::SPANS_DROPPED, &[], scrape.spans.dropped);
         if let Some(saves) = scrape.saves {
             self.saves(saves);
         }
         self.count(&families::PANICS, &[], panics::counted());
-        self.set(&families::BUILD_INFO, &[("version", super::VERSION)], 1.0);
         self.set(&families::PROCESS_START, &[], seconds(scrape.started));
         self.process(process);
     }
@@ -212,23 +258,6 @@ impl Exporter {
         set(&families::PROCESS_FDS, process.open_fds);
         set(&families::PROCESS_MAX_FDS, process.max_fds);
     }
-
-    /// Sums of numbers that only grow: the recorder keeps the larger of two concurrent scrapes.
-    fn count(&self, family: &Family, labels: Labels<'_>, value: u64) {
-        counter(&self.recorder, family, labels).absolute(value);
-    }
-
-    fn set(&self, family: &Family, labels: Labels<'_>, value: f64) {
-        gauge(&self.recorder, family, labels).set(value);
-    }
-}
-
-fn counter(recorder: &PrometheusRecorder, family: &Family, labels: Labels<'_>) -> Counter {
-    recorder.register_counter(&key(family, labels), &METADATA)
-}
-
-fn gauge(recorder: &PrometheusRecorder, family: &Family, labels: Labels<'_>) -> Gauge {
-    recorder.register_gauge(&key(family, labels), &METADATA)
 }
 
 fn key(family: &Family, labels: Labels<'_>) -> Key {
@@ -258,21 +287,6 @@ fn request_durations(totals: &Totals) -> String {
     text
 }
 
-/// Written beside the recorder, which would go on showing certificates that are shown no more.
-fn expiries(scrape: &Scrape) -> String {
-    if scrape.certificates.is_empty() {
-        return String::new();
-    }
-    let mut text = header(&families::CERTIFICATE_EXPIRY);
-    for (file, expires) in &scrape.certificates {
-        let left = *expires as f64 - scrape.now.as_secs() as f64;
-        let name = families::CERTIFICATE_EXPIRY.name;
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{name}{{certificate=\"{}\"}} {left}", escaped(file));
-    }
-    text
-}
-
 fn delays(totals: &Totals) -> String {
     let mut text = header(&families::REQUEST_DELAY);
     histogram_lines(&mut text, families::REQUEST_DELAY.name, "", &totals.delay);
@@ -288,7 +302,6 @@ fn upstream_durations(totals: &Totals) -> String {
     text
 }
 
-/// Beside the recorder, whose counters are whole numbers.
 fn cpu_seconds(process: Process) -> String {
     let Some(cpu) = process.cpu else { return String::new() };
     let family = &families::PROCESS_CPU;

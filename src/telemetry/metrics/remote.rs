@@ -1,13 +1,12 @@
 //! What is asked of other rate limit services: by all workers together, for a question costs far more than a count.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::super::histogram::{self, Histogram};
-use super::exporter::{escaped, header, histogram_lines};
+use super::exporter::{Registry, escaped, header, histogram_lines};
 use super::families;
 use super::worker::bump;
 
@@ -53,23 +52,27 @@ impl RemoteMetrics {
 /// The services that were ever asked, by where they are.
 pub(super) type Remotes = BTreeMap<Box<str>, Arc<RemoteMetrics>>;
 
-/// Prometheus' text format of all services; nothing if there are none.
-pub(super) fn render(remotes: &Remotes) -> String {
+/// Registers the questions to all services, by outcome.
+pub(super) fn requests(remotes: &Remotes, registry: &Registry) {
+    for (service, metrics) in remotes {
+        for (outcome, count) in RemoteOutcome::LABELS.iter().zip(&metrics.ended) {
+            let labels = [("service", &**service), ("outcome", *outcome)];
+            registry.count(&families::REMOTE_REQUESTS, &labels, count.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// The histogram of all services; nothing if there are none.
+pub(super) fn durations(remotes: &Remotes) -> String {
     if remotes.is_empty() {
         return String::new();
     }
-    let mut durations = header(&families::REMOTE_DURATION);
-    let mut requests = header(&families::REMOTE_REQUESTS);
+    let mut text = header(&families::REMOTE_DURATION);
     for (service, metrics) in remotes {
         let service = format!("service=\"{}\"", escaped(service));
         let mut totals = histogram::Totals::default();
         totals.add(&metrics.duration);
-        histogram_lines(&mut durations, families::REMOTE_DURATION.name, &service, &totals);
-        for (outcome, count) in RemoteOutcome::LABELS.iter().zip(&metrics.ended) {
-            let (name, count) = (families::REMOTE_REQUESTS.name, count.load(Ordering::Relaxed));
-            // Writing to a string cannot fail.
-            let _ = writeln!(requests, "{name}{{{service},outcome=\"{outcome}\"}} {count}");
-        }
+        histogram_lines(&mut text, families::REMOTE_DURATION.name, &service, &totals);
     }
-    durations + &requests
+    text
 }

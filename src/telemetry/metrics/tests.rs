@@ -20,7 +20,6 @@ fn scrape() -> Scrape {
         capacity: 1000,
         overflows: 3,
         access_log_dropped: 2,
-        spans: Counted { exported: 5, dropped: 3 },
         saves: Some(Saves {
             saved: 5,
             failed: 1,
@@ -28,7 +27,7 @@ fn scrape() -> Scrape {
             counters: 12,
             bytes: 600,
         }),
-        clusters: Vec::new(),
+        clusters: vec![ClusterView { name: "upstream".into(), hosts: Vec::new(), limits: [0; 4] }],
         elastic: Some(elastic()),
     }
 }
@@ -74,6 +73,8 @@ fn busy() -> Arc<Metrics> {
     metrics.rule("per-ip").record(DecisionOutcome::Shadow);
     metrics.remote("limits:8081").asked(RemoteOutcome::OverLimit, Some(Duration::from_millis(2)));
     metrics.remote("limits:8081").asked(RemoteOutcome::Skipped, None);
+    metrics.spans().exported.increment(5);
+    metrics.spans().dropped.increment(3);
     metrics
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::histogram;
-use super::arrival::{Handshake, Preamble, TurnedAway};
+use super::arrival::{Handshake, LOAD_SHED, Preamble};
 use super::rule::Decisions;
 use super::upstream::{ClusterMetrics, UpstreamCells, UpstreamOutcome};
 use super::worker::{CLASSES, ListenerCells, Spans, WorkerCells};
@@ -51,7 +51,7 @@ pub(super) struct Totals {
     pub(super) upstreams: Vec<(Box<str>, UpstreamTotals)>,
     pub(super) clusters: Vec<(Box<str>, Arc<ClusterMetrics>)>,
     pub(super) malformed: u64,
-    pub(super) turned_away: [u64; TurnedAway::LABELS.len()],
+    pub(super) load_shed: [u64; LOAD_SHED.len()],
     pub(super) accept_failures: u64,
     pub(super) delay: histogram::Totals,
     pub(super) delays_started: u64,
@@ -156,7 +156,7 @@ impl Totals {
             upstreams: Vec::new(),
             clusters: Vec::new(),
             malformed: 0,
-            turned_away: Default::default(),
+            load_shed: Default::default(),
             accept_failures: 0,
             delay: histogram::Totals::default(),
             delays_started: 0,
@@ -170,7 +170,7 @@ impl Totals {
             totals.add(cells);
         }
         add(&mut self.malformed, &worker.malformed);
-        add_all(&mut self.turned_away, &worker.turned_away);
+        add_all(&mut self.load_shed, &worker.load_shed);
         add(&mut self.accept_failures, &worker.accept_failures);
         self.delay.add(&worker.delay);
         add(&mut self.delays_started, &worker.delays_started);

@@ -10,7 +10,8 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::super::histogram::Histogram;
-use super::arrival::{Handshake, Preamble, TurnedAway};
+use super::arrival::{Handshake, LOAD_SHED, Preamble};
+use crate::overload::LoadShed;
 
 /// Classes of status codes, 1xx to 5xx.
 pub(super) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -68,7 +69,7 @@ impl Drop for Span {
 pub(super) struct WorkerCells {
     pub(super) listeners: Box<[ListenerCells]>,
     pub(super) malformed: AtomicU64,
-    pub(super) turned_away: [AtomicU64; TurnedAway::LABELS.len()],
+    pub(super) load_shed: [AtomicU64; LOAD_SHED.len()],
     pub(super) accept_failures: AtomicU64,
     pub(super) delays_started: AtomicU64,
     pub(super) delay: Histogram,
@@ -79,7 +80,7 @@ impl WorkerCells {
         Self {
             listeners: (0..listeners).map(|_| ListenerCells::default()).collect(),
             malformed: AtomicU64::new(0),
-            turned_away: Default::default(),
+            load_shed: Default::default(),
             accept_failures: AtomicU64::new(0),
             delays_started: AtomicU64::new(0),
             delay: Histogram::default(),
@@ -152,8 +153,8 @@ impl WorkerMetrics {
     }
 
     /// A connection or a request was turned away, for there is too much of something.
-    pub fn turned_away(&self, why: TurnedAway) {
-        bump(&self.cells.turned_away[why as usize]);
+    pub fn load_shed(&self, by: LoadShed) {
+        bump(&self.cells.load_shed[by as usize]);
     }
 
     /// A connection could not be accepted, for want of descriptors or memory.

@@ -16,9 +16,8 @@ use crate::http1::length::{self, Piece};
 use crate::http1::malformed::Malformed;
 use crate::http1::sending::Failure;
 use crate::telemetry::metrics::EndpointMetrics;
+use crate::transport::Transport;
 use crate::upstream::error::Error;
-use crate::upstream::outgoing::LetsThrough;
-use crate::upstream::transport::Transport;
 
 /// An open connection. Dropped, it is closed. It is handed on with every request, so it lives in a box.
 #[derive(Debug)]
@@ -49,14 +48,10 @@ pub(in crate::upstream) struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    /// For the answer to HEAD or to another method, of whose fields some may stay as they come. Interim responses are left
-    /// in `interims`.
-    pub(in crate::upstream) fn new(
-        to_head: bool,
-        lets_through: Option<LetsThrough>,
-        interims: &'a Interims,
-    ) -> Self {
-        Self { reader: Reader::new(to_head, lets_through).leaving(interims), unsent: None }
+    /// For the answer to HEAD or to another method, whose header fields are parsed into a map or stay raw. Interim
+    /// responses are left in `interims`.
+    pub(in crate::upstream) fn new(to_head: bool, wants_map: bool, interims: &'a Interims) -> Self {
+        Self { reader: Reader::new(to_head, wants_map).leaving(interims), unsent: None }
     }
 
     /// For the answer to the same request on another connection.

@@ -18,9 +18,9 @@ use tokio::time::timeout;
 use super::connection::{Connection, Open};
 use super::upload::Upload;
 use crate::http1::inbox::Inbox;
-use crate::upstream::endpoint::UnderWay;
+use crate::upstream::halves::Half;
+use crate::upstream::in_flight::InFlight;
 use crate::upstream::pool::Pool;
-use crate::upstream::transport::Half;
 
 /// The half that reads the answer.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(super) struct Meeting {
     arrived: RefCell<Arrived>,
     pool: Rc<Pool>,
     /// The request is in flight until both halves have ended: a response that comes early does not free the connection.
-    held: RefCell<Option<UnderWay>>,
+    held: RefCell<Option<InFlight>>,
 }
 
 #[derive(Debug)]
@@ -69,7 +69,7 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let Connection { stream, inbox, buffer: _, open } = connection;
-    let (read, mut write) = stream.split();
+    let (read, mut write) = Half::split(stream);
     let meeting = Rc::new(Meeting { arrived: RefCell::new(Arrived::Nobody), pool, held: RefCell::default() });
     let meets = Rc::clone(&meeting);
     let sending = tokio::task::spawn_local(async move {
@@ -128,7 +128,7 @@ impl Drop for Beside {
 
 impl Meeting {
     /// Keeps `held` until both halves have ended.
-    pub(super) fn hold(&self, held: UnderWay) {
+    pub(super) fn hold(&self, held: InFlight) {
         self.held.replace(Some(held));
     }
 

@@ -1,10 +1,11 @@
 //! The head of a request as bytes.
 
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, Uri};
+use http::header::{CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderValue, Uri};
 use hyper::body::Body;
 
-use crate::http1::coding::{self, Coding, field};
+use crate::headers::write_field;
+use crate::http1::coding::{self, Coding};
 use crate::upstream::outgoing::Outgoing;
 
 /// What most heads take.
@@ -25,7 +26,7 @@ pub(super) fn head(request: &Outgoing, body: &impl Body, out: &mut Vec<u8>) -> C
             // One way to tell the end, and only one, which is written below.
             CONTENT_LENGTH => has_length = true,
             TRANSFER_ENCODING => {}
-            _ => field(name, value.as_bytes(), out),
+            _ => write_field(name.as_str().as_bytes(), value.as_bytes(), out),
         }
     }
     out.extend_from_slice(request.ours.as_bytes());
@@ -45,7 +46,8 @@ fn coding(headers: &HeaderMap, body: &impl Body) -> Coding {
     if body.is_end_stream() {
         return Coding::Octets(0);
     }
-    body.size_hint().exact().map_or_else(|| Coding::Chunked(coding::announced(headers)), Coding::Octets)
+    let announced = || coding::announced(headers.get_all(TRAILER).into_iter().map(HeaderValue::as_bytes));
+    body.size_hint().exact().map_or_else(|| Coding::Chunked(announced()), Coding::Octets)
 }
 
 /// RFC 9112 section 3.2.1: the path and query as received; `*` stands for itself.

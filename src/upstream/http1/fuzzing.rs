@@ -79,7 +79,7 @@ pub(crate) fn chunks(data: &[u8]) {
 }
 
 fn read(data: &[u8], to_head: bool, step: usize) -> Result<Read, Malformed> {
-    let mut reader = Reader::new(to_head, None);
+    let mut reader = Reader::new(to_head, false);
     let mut buffer = BytesMut::new();
     let mut pieces = data.chunks(step.max(1));
     let head = loop {

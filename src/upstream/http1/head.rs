@@ -6,19 +6,20 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
+use crate::headers::{Headers, RawHeaders};
 use crate::http1::chunked::Chunked;
 use crate::http1::content_length;
 use crate::http1::head::{Place, Places, may_end};
 use crate::http1::interim::Interims;
 use crate::http1::length::Length;
-use crate::http1::lines::Lines;
 use crate::http1::malformed::Malformed;
-use crate::upstream::outgoing::LetsThrough;
 
 /// A head may take this much.
 const LARGEST: usize = 128 * 1024;
 /// So many fields may stand in it.
 const MOST_FIELDS: usize = 256;
+/// The longest name that a map takes.
+const MAX_NAME: usize = u16::MAX as usize;
 /// Room for what a proxy adds to an answer, so that the map need not grow.
 const ADDED: usize = 6;
 
@@ -28,9 +29,7 @@ pub(in crate::upstream) struct Head {
     /// Its status.
     pub(in crate::upstream) status: StatusCode,
     /// Its fields, in order.
-    pub(in crate::upstream) headers: HeaderMap,
-    /// The same as they came, if they need not be read: then the map is empty.
-    pub(in crate::upstream) lines: Lines,
+    pub(in crate::upstream) headers: Headers,
     /// Where the body ends.
     pub(in crate::upstream) length: Length,
     /// Whether the upstream keeps the connection after the answer.
@@ -42,8 +41,8 @@ pub(in crate::upstream) struct Head {
 pub(super) struct Reader<'a> {
     /// The answer to HEAD has no body, whatever its fields say.
     to_head: bool,
-    /// Which fields may stay as they come.
-    lets_through: Option<LetsThrough>,
+    /// Fields are parsed into a map at once; else they stay raw.
+    wants_map: bool,
     /// Where interim responses go; nowhere for `None`.
     interims: Option<&'a Interims>,
     /// So much of what has been read holds no whole head.
@@ -59,9 +58,9 @@ struct Start {
 }
 
 impl<'a> Reader<'a> {
-    /// Of the answer to HEAD or to another method, of whose fields some may stay as they come.
-    pub(super) fn new(to_head: bool, lets_through: Option<LetsThrough>) -> Self {
-        Self { to_head, lets_through, interims: None, looked: 0 }
+    /// Of the answer to HEAD or to another method, whose fields are parsed into a map or stay raw.
+    pub(super) fn new(to_head: bool, wants_map: bool) -> Self {
+        Self { to_head, wants_map, interims: None, looked: 0 }
     }
 
     /// The same, which leaves interim responses here.
@@ -96,16 +95,11 @@ impl<'a> Reader<'a> {
 
     fn complete(&self, start: &Start, head: &Bytes, places: &[Place]) -> Result<Head, Malformed> {
         let status = start.status;
-        let (headers, lines, framing) = match self.pass(start, head, places)? {
-            Some((lines, framing)) => (HeaderMap::new(), lines, framing),
-            None => {
-                let (mut headers, framing) = map(head, places)?;
-                if status == StatusCode::NO_CONTENT {
-                    // RFC 9110 section 8.6: there must be none.
-                    headers.remove(CONTENT_LENGTH);
-                }
-                (headers, Lines::default(), framing)
-            }
+        // RFC 9110 section 8.6: there must be no length.
+        let is_lengthless = status == StatusCode::NO_CONTENT;
+        let (headers, framing) = match self.wants_map {
+            true => mapped(head, places, is_lengthless)?,
+            false => raw(head, places, is_lengthless)?,
         };
         let length = framing.length(start.is_1_1)?;
         let bodiless = self.to_head
@@ -119,35 +113,12 @@ impl<'a> Reader<'a> {
             && status != StatusCode::SWITCHING_PROTOCOLS
             && (bodiless || length != Length::Close);
         let length = if bodiless { Length::Octets(0) } else { length };
-        Ok(Head { status, headers, lines, length, keeps })
-    }
-
-    /// All fields as they came, and what they say of the body, if all of them may stay so. Those are left out that the body's
-    /// length is told by. The answer to HEAD has such as well, and no body to take it from.
-    fn pass(
-        &self,
-        start: &Start,
-        head: &Bytes,
-        places: &[Place],
-    ) -> Result<Option<(Lines, Framing)>, Malformed> {
-        let is_read = self.to_head || start.status == StatusCode::SWITCHING_PROTOCOLS;
-        let Some(lets_through) = self.lets_through.filter(|_| !is_read) else { return Ok(None) };
-        let mut lines = Lines::with_room(head.len());
-        let mut framing = Framing::default();
-        for place in places {
-            let (name, value) = place.bytes(head);
-            match framing.note(name, value)? {
-                Concerns::Everybody if !lets_through(name) => return Ok(None),
-                Concerns::Everybody => lines.as_it_came(name, value),
-                Concerns::Length | Concerns::Connection => {}
-            }
-        }
-        Ok(Some((lines, framing)))
+        Ok(Head { status, headers, length, keeps })
     }
 }
 
 /// All fields in a map, and what they say of the body.
-fn map(head: &Bytes, places: &[Place]) -> Result<(HeaderMap, Framing), Malformed> {
+fn mapped(head: &Bytes, places: &[Place], is_lengthless: bool) -> Result<(Headers, Framing), Malformed> {
     let mut headers = HeaderMap::with_capacity(places.len() + ADDED);
     let mut framing = Framing::default();
     // Most lengths are written as we would write them.
@@ -163,11 +134,38 @@ fn map(head: &Bytes, places: &[Place]) -> Result<(HeaderMap, Framing), Malformed
         headers.append(name, value);
     }
     match framing.octets {
-        Some(_) if framing.is_ambiguous() => drop(headers.remove(CONTENT_LENGTH)),
+        Some(_) if is_lengthless || framing.is_ambiguous() => drop(headers.remove(CONTENT_LENGTH)),
         Some(octets) if !is_written => drop(headers.insert(CONTENT_LENGTH, HeaderValue::from(octets))),
         _ => {}
     }
-    Ok((headers, framing))
+    Ok((headers.into(), framing))
+}
+
+/// The same, with the fields as they came.
+fn raw(head: &Bytes, places: &[Place], is_lengthless: bool) -> Result<(Headers, Framing), Malformed> {
+    let mut headers = RawHeaders::with_room(head.len());
+    let mut framing = Framing::default();
+    for place in places {
+        let (name, value) = place.bytes(head);
+        let is_first = framing.octets.is_none();
+        match framing.note(name, value)? {
+            Concerns::Everybody if name.len() > MAX_NAME => {
+                return Err(Malformed::Head(httparse::Error::HeaderName));
+            }
+            Concerns::Everybody => headers.push(name, value),
+            Concerns::Length if !is_first => {}
+            Concerns::Length if content_length::is_normal(value) => headers.push_length(name, value),
+            Concerns::Length => {
+                let octets = framing.octets.unwrap_or_default();
+                headers.push_length(name, itoa::Buffer::new().format(octets).as_bytes());
+            }
+            Concerns::Connection => {}
+        }
+    }
+    if is_lengthless || framing.is_ambiguous() {
+        headers.remove_length();
+    }
+    Ok((headers.into(), framing))
 }
 
 /// The fields of an interim response in a map. What is said of a body is left out, for there is none.

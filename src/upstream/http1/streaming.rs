@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::duplex::{self, Beside, Meeting, Reading};
 use super::upload::Upload;
 use crate::http1::length::{Length, Piece};
-use crate::upstream::endpoint::UnderWay;
+use crate::upstream::in_flight::InFlight;
 use crate::upstream::pool::Pool;
 
 /// A body that is still to be read, and the connection it comes by.
@@ -86,7 +86,7 @@ impl Streaming {
     }
 
     /// Keeps `held` as long as the request is still being sent; gives it back where all of it is out.
-    pub(in crate::upstream) fn hold(&self, held: UnderWay) -> Option<UnderWay> {
+    pub(in crate::upstream) fn hold(&self, held: InFlight) -> Option<InFlight> {
         match self.uploading() {
             Some(meeting) => {
                 meeting.hold(held);

@@ -7,7 +7,7 @@ use http::header::USER_AGENT;
 use http::{Request, Version};
 
 use super::into_io;
-use crate::upstream::transport::Transport;
+use crate::transport::Transport;
 
 /// Asks for `uri` with GET in the name of `agent`; answers the status.
 ///

@@ -4,7 +4,7 @@ use http::header::{CONNECTION, HOST};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Uri, Version};
 
-use super::switch::Switch;
+use super::extended_connect::ExtendedConnect;
 use crate::upstream::outgoing::Outgoing;
 
 /// Turns a request in origin-form into one of HTTP/2 (RFC 9113 section 8.3.1), which may ask to leave HTTP. Where it
@@ -13,7 +13,7 @@ pub(in crate::upstream) fn for_http2(
     outgoing: &Outgoing,
     scheme: Scheme,
     otherwise: &str,
-) -> (Request<()>, Option<Switch>) {
+) -> (Request<()>, Option<ExtendedConnect>) {
     let parts = &outgoing.head;
     let mut headers = outgoing.headers();
     let host = headers.remove(HOST);
@@ -30,7 +30,7 @@ pub(in crate::upstream) fn for_http2(
     *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
     *request.version_mut() = Version::HTTP_2;
     *request.headers_mut() = headers;
-    let switch = Switch::take(&mut request);
+    let switch = ExtendedConnect::take(&mut request);
     (request, switch)
 }
 

@@ -9,7 +9,7 @@ use h2::{RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::into_io;
-use super::lines::Taken;
+use super::pool::StreamPermit;
 
 /// What is handed to the connection at once.
 const LARGEST_PIECE: usize = 64 * 1024;
@@ -21,13 +21,13 @@ pub(in crate::upstream) struct Stream {
     sending: SendStream<Bytes>,
     /// Received and not read yet.
     read: Bytes,
-    _line: Taken,
+    _permit: StreamPermit,
 }
 
 impl Stream {
-    /// The two ways of a stream of `line`.
-    pub(super) fn new(received: RecvStream, sending: SendStream<Bytes>, line: Taken) -> Self {
-        Self { received, sending, read: Bytes::new(), _line: line }
+    /// The two ways of a stream that `permit` allows.
+    pub(super) fn new(received: RecvStream, sending: SendStream<Bytes>, permit: StreamPermit) -> Self {
+        Self { received, sending, read: Bytes::new(), _permit: permit }
     }
 }
 

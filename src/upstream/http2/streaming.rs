@@ -12,7 +12,7 @@ use hyper::body::{Body, Frame};
 use tokio::task::AbortHandle;
 
 use super::into_io;
-use super::lines::Taken;
+use super::pool::StreamPermit;
 use super::upload::Upload;
 
 /// A body that is still to be read. Dropped before its end, the stream is reset.
@@ -24,7 +24,7 @@ pub(in crate::upstream) struct Streaming {
     data_is_over: bool,
     /// Sends the rest of the request, no longer than the answer is wanted.
     upload: Option<AbortHandle>,
-    _line: Taken,
+    _permit: StreamPermit,
 }
 
 impl Streaming {
@@ -33,7 +33,7 @@ impl Streaming {
         head: &response::Parts,
         stream: RecvStream,
         mut upload: Upload<B>,
-        line: Taken,
+        permit: StreamPermit,
     ) -> Self
     where
         B: Body<Data = Bytes> + Unpin + 'static,
@@ -44,7 +44,7 @@ impl Streaming {
             let sending = async move { drop(poll_fn(|cx| upload.poll(cx)).await) };
             tokio::task::spawn_local(sending).abort_handle()
         });
-        Self { stream, left, data_is_over: false, upload, _line: line }
+        Self { stream, left, data_is_over: false, upload, _permit: permit }
     }
 
     /// Octets to come, if that is known.

@@ -49,8 +49,8 @@ async fn post(upstream: &Upstream, line: Line) -> StatusCode {
         .await
         .map_err(|unanswered| unanswered.error);
     let answer = answer.expect("an answer");
-    let status = answer.status();
-    answer.into_body().collect().await.expect("a body");
+    let status = answer.status;
+    answer.body.collect().await.expect("a body");
     status
 }
 

@@ -150,7 +150,7 @@ fn a_file_that_ends_early_is_applied_with_a_warning_unless_it_was_put_in_place_w
     let Reload::Applied { config, warnings, .. } = running.next() else { panic!("not applied") };
     assert_eq!((config.policy.rules.len(), warnings.len()), (1, 1));
     assert!(warnings[0].contains("ends 2 lines earlier than before"), "{warnings:?}");
-    assert_eq!(running.status_after(Outcome::Applied).last.unwrap().warnings, warnings);
+    assert_eq!(running.status_after(ReloadOutcome::Applied).last.unwrap().warnings, warnings);
 
     replace(&path, &two_rules());
     assert!(matches!(running.next(), Reload::Applied { warnings, .. } if warnings.is_empty()));
@@ -185,7 +185,7 @@ fn after_a_file_that_ends_with_the_end_marker_one_without_it_is_rejected_as_cut_
         assert_eq!(problems.len(), 1);
         assert!(problems[0].message.starts_with("cut off"), "{}", problems[0]);
         write(&path, &whole);
-        assert_eq!(running.next().outcome(), Outcome::Unchanged);
+        assert_eq!(running.next().outcome(), ReloadOutcome::Unchanged);
     }
     replace(&path, &(text("5/s") + "...\n"));
     assert_eq!(running.next_limit(), "5/s");
@@ -198,10 +198,10 @@ fn a_bad_text_is_reported_once_although_a_data_file_has_changed_with_it() {
     let running = Running::start(&path, BY_POLLING);
     fs::write(directory.path().join("list.txt"), "11.0.0.0/8\n").unwrap();
     replace(&path, "listeners: [\n");
-    while running.next().outcome() != Outcome::Rejected {}
+    while running.next().outcome() != ReloadOutcome::Rejected {}
     assert!(running.said.recv_timeout(20 * BY_POLLING.poll).is_err(), "it was reported already");
     replace(&path, &good);
     // The list may have been seen before the text was broken.
     running.handle.request();
-    assert!(running.next().outcome() != Outcome::Rejected);
+    assert!(running.next().outcome() != ReloadOutcome::Rejected);
 }

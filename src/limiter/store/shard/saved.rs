@@ -2,7 +2,7 @@
 
 use super::slot::{Slot, is_free, is_long, meter_of, slot, state_of};
 use super::{MeterId, Place, Shard};
-use crate::limiter::algorithm::{self, Algorithm, State};
+use crate::limiter::algorithm::{self, Counts, State};
 use crate::limiter::key::Fingerprint;
 use crate::limiter::store::Quotas;
 use crate::limiter::timestamp::Timestamp;
@@ -76,7 +76,8 @@ impl Shard {
 
     /// Puts back an overflow counter: as full as what is there and as `state`, for as long as either.
     pub(in crate::limiter) fn put_back_shared(&mut self, meter: MeterId, state: State, now: Timestamp) {
-        let Some(quota) = self.quotas.get(meter).filter(|quota| quota.algorithm() != Algorithm::Ban) else {
+        let Some(quota) = self.quotas.get(meter).filter(|quota| quota.algorithm().counts() != Counts::Bans)
+        else {
             return;
         };
         let next = match self.overflow.get(&meter) {

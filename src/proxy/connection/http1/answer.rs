@@ -1,19 +1,19 @@
 //! An answer as bytes: its head, and how its body goes (RFC 9112 section 6).
 
 use bytes::BytesMut;
-use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRAILER, TRANSFER_ENCODING};
-use http::{HeaderMap, StatusCode, response};
+use http::StatusCode;
+use http::header::{CONNECTION, CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING};
 use hyper::body::Body;
 
 use super::head::Asked;
-use crate::http1::coding::{self, Coding, field};
+use crate::headers::{Form, Headers, remove_hop_by_hop, write_field};
+use crate::http1::coding::{self, Coding};
 use crate::http1::content_length;
 use crate::http1::head::lists;
 use crate::http1::interim::Interim;
-use crate::http1::lines::Lines;
 use crate::http1::malformed::Malformed;
 use crate::proxy::date::Date;
-use crate::proxy::headers::prepare_response;
+use crate::proxy::headers::identity::tells_who_asks;
 
 /// What most heads take.
 const USUAL_HEAD: usize = 1024;
@@ -31,37 +31,40 @@ pub(super) struct Course {
 /// Writes a head, and answers how it goes on.
 pub(super) fn head(
     asked: Asked,
-    (parts, ours): (&response::Parts, &Lines),
+    (status, headers): (StatusCode, &mut Headers),
     body: &impl Body,
     date: &Date,
     out: &mut Vec<u8>,
 ) -> Course {
     out.reserve(USUAL_HEAD);
-    start(asked.is_1_1, parts.status, out);
-    let bodiless = asked.by_head || is_bodiless(parts.status);
-    let coding = coding(asked, parts, bodiless, body);
-    let mut keeps = asked.keeps && coding != Coding::Close && parts.status != StatusCode::SWITCHING_PROTOCOLS;
-    let (mut says_close, mut is_dated) = (false, ours.is_dated());
-    for (name, value) in &parts.headers {
-        match *name {
-            // One way to tell the end, and only one.
-            CONTENT_LENGTH | TRANSFER_ENCODING => continue,
-            TRAILER if !matches!(coding, Coding::Chunked(_)) => continue,
-            CONNECTION if lists(value, "close") => (says_close, keeps) = (true, false),
-            DATE => is_dated = true,
-            _ => {}
+    start(asked.is_1_1, status, out);
+    let bodiless = asked.by_head || is_bodiless(status);
+    let coding = coding(asked, headers, bodiless, body);
+    let mut keeps = asked.keeps && coding != Coding::Close && status != StatusCode::SWITCHING_PROTOCOLS;
+    let (mut says_close, is_dated) = (false, headers.is_dated());
+    match headers.form() {
+        Form::Raw(raw) => raw.write(out),
+        Form::Map(map) => {
+            for (name, value) in map {
+                match *name {
+                    // One way to tell the end, and only one.
+                    CONTENT_LENGTH | TRANSFER_ENCODING => continue,
+                    TRAILER if !matches!(coding, Coding::Chunked(_)) => continue,
+                    CONNECTION if lists(value.as_bytes(), "close") => (says_close, keeps) = (true, false),
+                    _ => {}
+                }
+                write_field(name.as_str().as_bytes(), value.as_bytes(), out);
+            }
         }
-        field(name, value.as_bytes(), out);
     }
-    out.extend_from_slice(ours.as_bytes());
     match &coding {
         Coding::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         Coding::Octets(octets) if !bodiless => coding::content_length(*octets, out),
-        _ if asked.by_head => told_length(&parts.headers, body, out),
+        _ if asked.by_head => told_length(headers, body, out),
         Coding::Octets(_) | Coding::Close => {}
     }
     match (asked.is_1_1, keeps) {
-        (true, false) if !says_close && parts.status != StatusCode::SWITCHING_PROTOCOLS => {
+        (true, false) if !says_close && status != StatusCode::SWITCHING_PROTOCOLS => {
             out.extend_from_slice(b"connection: close\r\n");
         }
         (false, true) => out.extend_from_slice(b"connection: keep-alive\r\n"),
@@ -85,11 +88,11 @@ pub(super) fn status_of(malformed: Malformed) -> StatusCode {
 
 /// Writes an interim response (RFC 9110 section 15.2), without what belongs to the upstream's hop.
 pub(super) fn interim(mut interim: Interim, out: &mut BytesMut) {
-    prepare_response(&mut interim.headers);
+    remove_hop_by_hop(&mut interim.headers, tells_who_asks);
     let mut head = Vec::new();
     start(true, interim.status, &mut head);
     for (name, value) in &interim.headers {
-        field(name, value.as_bytes(), &mut head);
+        write_field(name.as_str().as_bytes(), value.as_bytes(), &mut head);
     }
     head.extend_from_slice(b"\r\n");
     out.extend_from_slice(&head);
@@ -117,29 +120,30 @@ fn is_bodiless(status: StatusCode) -> bool {
     status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
-fn coding(asked: Asked, parts: &response::Parts, bodiless: bool, body: &impl Body) -> Coding {
+fn coding(asked: Asked, headers: &Headers, bodiless: bool, body: &impl Body) -> Coding {
     if bodiless || body.is_end_stream() {
         return Coding::Octets(0);
     }
-    match body.size_hint().exact().or_else(|| length_of(&parts.headers)) {
+    match body.size_hint().exact().or_else(|| length_of(headers)) {
         Some(octets) => Coding::Octets(octets),
         None if asked.is_1_1 => {
-            Coding::Chunked(if asked.trailers { coding::announced(&parts.headers) } else { Box::default() })
+            let announced = || coding::announced(headers.get_all(&TRAILER));
+            Coding::Chunked(if asked.trailers { announced() } else { Box::default() })
         }
         None => Coding::Close,
     }
 }
 
 /// The length that the answer to another method would have.
-fn told_length(headers: &HeaderMap, body: &impl Body, out: &mut Vec<u8>) {
+fn told_length(headers: &Headers, body: &impl Body, out: &mut Vec<u8>) {
     let known = if body.is_end_stream() { None } else { body.size_hint().exact() };
     if let Some(octets) = known.or_else(|| length_of(headers)) {
         coding::content_length(octets, out);
     }
 }
 
-fn length_of(headers: &HeaderMap) -> Option<u64> {
-    content_length::parse(headers.get(CONTENT_LENGTH)?.as_bytes())
+fn length_of(headers: &Headers) -> Option<u64> {
+    content_length::parse(headers.get(&CONTENT_LENGTH)?)
 }
 
 #[cfg(test)]

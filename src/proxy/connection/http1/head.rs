@@ -183,11 +183,11 @@ impl Meaning {
                 }
             }
             CONNECTION => {
-                self.closes |= lists(value, "close");
-                self.keeps |= lists(value, "keep-alive");
+                self.closes |= lists(value.as_bytes(), "close");
+                self.keeps |= lists(value.as_bytes(), "keep-alive");
             }
             EXPECT => self.expects = value.as_bytes().eq_ignore_ascii_case(b"100-continue"),
-            TE => self.trailers |= lists(value, "trailers"),
+            TE => self.trailers |= lists(value.as_bytes(), "trailers"),
             _ => {}
         }
         Ok(true)

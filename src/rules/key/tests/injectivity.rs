@@ -30,15 +30,15 @@ impl Chosen {
     const ALL: [Self; 7] =
         [Self::HeaderA, Self::HeaderB, Self::QueryA, Self::QueryB, Self::Cookie, Self::Claim, Self::Path];
 
-    fn part(self) -> KeyPart {
+    fn part(self) -> Attribute {
         match self {
             Self::HeaderA => header("x-a"),
             Self::HeaderB => header("x-b"),
             Self::QueryA => query("a"),
             Self::QueryB => query("b"),
             Self::Cookie => a_cookie("id"),
-            Self::Claim => KeyPart::Jwt(Claim::new("sub").unwrap()),
-            Self::Path => KeyPart::Path,
+            Self::Claim => Attribute::Jwt(Claim::new("sub").unwrap()),
+            Self::Path => Attribute::Path,
         }
     }
 }
@@ -141,7 +141,7 @@ fn shown(template: &[Chosen], values: &Values) -> Option<Vec<String>> {
 proptest! {
     #[test]
     fn keys_are_equal_only_where_all_parts_are(template in templates(), (one, other) in pairs()) {
-        let parts: Vec<KeyPart> = template.iter().map(|chosen| chosen.part()).collect();
+        let parts: Vec<Attribute> = template.iter().map(|chosen| chosen.part()).collect();
         let (one_key, other_key) = (request(&one).by(&parts), request(&other).by(&parts));
         let (one, other) = (shown(&template, &one), shown(&template, &other));
         prop_assert_eq!(one_key.is_ok(), one.is_some());

@@ -1,0 +1,190 @@
+use http::header::{AGE, CACHE_CONTROL, DATE, SET_COOKIE, TE, TRAILER, UPGRADE, WARNING};
+use proptest::prelude::*;
+
+use super::*;
+
+fn raw_of(fields: &[(String, String)]) -> Headers {
+    let mut raw = RawHeaders::default();
+    for (name, value) in fields {
+        raw.push(name.as_bytes(), value.as_bytes());
+    }
+    raw.into()
+}
+
+fn map_of(fields: &[(String, String)]) -> Headers {
+    let field = |(name, value): &(String, String)| (name.parse().unwrap(), value.parse().unwrap());
+    fields.iter().map(field).collect::<HeaderMap>().into()
+}
+
+fn written(headers: &mut Headers) -> String {
+    let mut out = Vec::new();
+    match headers.form() {
+        Form::Raw(raw) => raw.write(&mut out),
+        Form::Map(map) => {
+            map.iter()
+                .for_each(|(name, value)| write_field(name.as_str().as_bytes(), value.as_bytes(), &mut out));
+        }
+    }
+    String::from_utf8(out).unwrap()
+}
+
+/// Names that share letters and lengths, hop-by-hop ones among them, in any case.
+fn name() -> impl Strategy<Value = String> {
+    const NAMES: [&str; 18] = [
+        "a",
+        "te",
+        "age",
+        "date",
+        "etag",
+        "x-age",
+        "trailer",
+        "upgrade",
+        "warning",
+        "connection",
+        "keep-alive",
+        "set-cookie",
+        "Set-Cookie",
+        "cache-control",
+        "x-ratelimit-limit",
+        "x-ratelimit-reset",
+        "transfer-encoding",
+        "proxy-authenticate",
+    ];
+    let known = (proptest::sample::select(&NAMES[..]), any::<bool>())
+        .prop_map(|(name, upper)| if upper { name.to_ascii_uppercase() } else { name.to_owned() });
+    prop_oneof![4 => known, 1 => "[a-zA-Z][a-zA-Z0-9_-]{0,20}"]
+}
+
+fn fields() -> impl Strategy<Value = Vec<(String, String)>> {
+    let value =
+        prop_oneof!["", "[!-~]", "[!-~][ -~]{0,30}[!-~]", "close", "keep-alive", "close, x-age, host"];
+    proptest::collection::vec((name(), value), 0..12)
+}
+
+/// A change that both forms take.
+#[derive(Clone, Debug)]
+enum Change {
+    Set(String, String),
+    Number(String, u64),
+    Text(String, String),
+    Append(String, String),
+    RemoveHopByHop,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        (name(), "[!-~]{0,9}").prop_map(|(name, value)| Change::Set(name, value)),
+        (name(), any::<u64>()).prop_map(|(name, number)| Change::Number(name, number)),
+        (name(), "[!-~]{0,9}").prop_map(|(name, value)| Change::Text(name, value)),
+        (name(), "[!-~]{0,9}").prop_map(|(name, value)| Change::Append(name, value)),
+        Just(Change::RemoveHopByHop),
+    ]
+}
+
+impl Change {
+    fn make(&self, headers: &mut Headers) {
+        match self {
+            Self::Set(name, value) => headers.set(name.parse().unwrap(), &value.parse().unwrap()),
+            Self::Number(name, number) => headers.set_number(name.parse().unwrap(), *number),
+            Self::Text(name, text) => headers.set_text(name.parse().unwrap(), text.clone().into_bytes()),
+            Self::Append(name, value) => headers.append(name.parse().unwrap(), &value.parse().unwrap()),
+            Self::RemoveHopByHop => headers.remove_hop_by_hop(|name| name == "x-age"),
+        }
+    }
+}
+
+fn same(raw: &Headers, mapped: &Headers) -> Result<(), TestCaseError> {
+    let map = mapped.clone().into_map();
+    let others = [DATE, SET_COOKIE, TE, TRAILER, UPGRADE, CACHE_CONTROL, AGE];
+    for name in map.keys().chain(&others) {
+        let values: Vec<_> = map.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+        for headers in [raw, mapped] {
+            prop_assert_eq!(headers.get_all(name).collect::<Vec<_>>(), &values[..], "{}", name);
+            prop_assert_eq!(headers.get(name), values.first().copied(), "{}", name);
+            prop_assert_eq!(headers.contains(name), !values.is_empty(), "{}", name);
+        }
+    }
+    prop_assert_eq!(raw.is_dated(), map.contains_key(DATE));
+    prop_assert_eq!(mapped.is_dated(), map.contains_key(DATE));
+    prop_assert_eq!(raw.clone().into_map(), map);
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn both_forms_read_the_same_whatever_was_changed(
+        fields in fields(),
+        changes in proptest::collection::vec(change(), 0..6),
+    ) {
+        let (mut raw, mut mapped) = (raw_of(&fields), map_of(&fields));
+        same(&raw, &mapped)?;
+        for change in changes {
+            change.make(&mut raw);
+            change.make(&mut mapped);
+            same(&raw, &mapped)?;
+        }
+    }
+
+    /// What the writer may copy without a look has nothing in it that it must look at.
+    #[test]
+    fn what_is_written_raw_is_neither_hop_by_hop_nor_about_the_body(fields in fields()) {
+        let mut raw = raw_of(&fields);
+        let is_plain = matches!(raw.form(), Form::Raw(_));
+        let is_special = |name: &HeaderName| is_hop_by_hop(name.as_str().as_bytes()) || *name == TRAILER;
+        prop_assert_eq!(is_plain, !raw.clone().into_map().keys().any(is_special));
+    }
+}
+
+#[test]
+fn raw_fields_leave_as_they_came_and_ours_follow() {
+    let mut headers = raw_of(&[("X-One".into(), "1".into()), ("Warning".into(), "199 - \"a: b\"".into())]);
+    headers.set_number(AGE, 12);
+    assert_eq!(written(&mut headers), "X-One: 1\r\nWarning: 199 - \"a: b\"\r\nage: 12\r\n");
+    assert_eq!(headers.get(&WARNING), Some(&b"199 - \"a: b\""[..]));
+}
+
+#[test]
+fn a_length_is_read_and_not_written() {
+    let mut raw = RawHeaders::default();
+    raw.push(b"a", b"1");
+    raw.push_length(b"Content-Length", b"12");
+    raw.push(b"b", b"2");
+    let mut without = raw.clone();
+    let mut headers = Headers::from(raw);
+    assert_eq!(headers.get(&CONTENT_LENGTH), Some(&b"12"[..]));
+    assert_eq!(written(&mut headers), "a: 1\r\nb: 2\r\n");
+    assert_eq!(headers.into_map()[CONTENT_LENGTH], "12");
+    without.remove_length();
+    assert_eq!(Headers::from(without).into_map().len(), 2);
+}
+
+#[test]
+fn a_field_of_the_same_name_is_replaced() {
+    let mut headers =
+        raw_of(&[("X-A".into(), "1".into()), ("b".into(), "2".into()), ("x-a".into(), "3".into())]);
+    headers.set("x-a".parse().unwrap(), &HeaderValue::from_static("4"));
+    assert_eq!(written(&mut headers), "x-a: 4\r\nb: 2\r\n");
+}
+
+#[test]
+fn names_are_known_in_any_case() {
+    for name in ["Connection", "Keep-Alive", "TE", "Transfer-Encoding", "Upgrade", "Proxy-Authenticate"] {
+        assert!(is_hop_by_hop(name.as_bytes()), "{name}");
+    }
+    for name in ["proxy-connection", "HTTP2-Settings", "proxy-authorization"] {
+        assert!(is_hop_by_hop(name.as_bytes()), "{name}");
+    }
+    for name in ["", "t", "trailer", "date", "te\u{e9}", "content-length", "connectio", "Retry-After"] {
+        assert!(!is_hop_by_hop(name.as_bytes()), "{name}");
+    }
+}
+
+#[test]
+fn what_means_something_in_a_head_is_no_trailer() {
+    for name in ["host", "cookie", "set-cookie", "content-length", "te", "connection", "authorization"] {
+        assert!(!may_trail(&HeaderName::from_static(name)), "{name}");
+    }
+    for name in ["grpc-status", "x-checksum", "server-timing", "etag"] {
+        assert!(may_trail(&HeaderName::from_static(name)), "{name}");
+    }
+}

@@ -1,0 +1,141 @@
+//! Rates as they are written: a count per period of units.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+const SECOND: u64 = 1_000_000_000;
+pub(super) const DAY: u64 = 86_400 * SECOND;
+
+/// The units in which people write limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Unit {
+    /// 10⁻³ s.
+    Millisecond,
+    /// 1 s.
+    Second,
+    /// 60 s.
+    Minute,
+    /// 3600 s.
+    Hour,
+    /// 24 h; a calendar day for fixed windows.
+    Day,
+    /// 7 days; a week from Monday for fixed windows.
+    Week,
+    /// 30 days; a calendar month for fixed windows.
+    Month,
+    /// 365 days; a calendar year for fixed windows.
+    Year,
+}
+
+impl Unit {
+    /// Every unit, shortest first.
+    pub const ALL: [Self; 8] = [
+        Self::Millisecond,
+        Self::Second,
+        Self::Minute,
+        Self::Hour,
+        Self::Day,
+        Self::Week,
+        Self::Month,
+        Self::Year,
+    ];
+
+    /// The unit's nominal length in nanoseconds.
+    pub const fn nanos(self) -> u64 {
+        match self {
+            Self::Millisecond => SECOND / 1000,
+            Self::Second => SECOND,
+            Self::Minute => 60 * SECOND,
+            Self::Hour => 3600 * SECOND,
+            Self::Day => DAY,
+            Self::Week => 7 * DAY,
+            Self::Month => 30 * DAY,
+            Self::Year => 365 * DAY,
+        }
+    }
+
+    /// The short name, as configuration has it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Millisecond => "ms",
+            Self::Second => "s",
+            Self::Minute => "min",
+            Self::Hour => "h",
+            Self::Day => "d",
+            Self::Week => "w",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+}
+
+/// A whole number of units, e.g. thirty seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Period {
+    count: NonZeroU32,
+    unit: Unit,
+}
+
+impl Period {
+    /// `count` times `unit`.
+    pub const fn new(count: NonZeroU32, unit: Unit) -> Self {
+        Self { count, unit }
+    }
+
+    /// One `unit`.
+    pub const fn one(unit: Unit) -> Self {
+        Self { count: NonZeroU32::MIN, unit }
+    }
+
+    /// How many units.
+    pub const fn count(self) -> NonZeroU32 {
+        self.count
+    }
+
+    /// Which unit.
+    pub const fn unit(self) -> Unit {
+        self.unit
+    }
+
+    /// Nominal length in nanoseconds (a month has 30 days, a year 365), saturating.
+    pub const fn nanos(self) -> u64 {
+        self.unit.nanos().saturating_mul(self.count.get() as u64)
+    }
+
+    /// Nominal length.
+    pub const fn duration(self) -> Duration {
+        Duration::from_nanos(self.nanos())
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.count.get() > 1 {
+            write!(f, "{}", self.count)?;
+        }
+        f.write_str(self.unit.as_str())
+    }
+}
+
+/// So many per period: `100/s`, `10/30s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limit {
+    /// How many units of cost a period admits.
+    pub count: NonZeroU32,
+    /// Over which time.
+    pub period: Period,
+}
+
+impl Limit {
+    /// `count` per `period`.
+    pub const fn new(count: NonZeroU32, period: Period) -> Self {
+        Self { count, period }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.count, self.period)
+    }
+}

@@ -1,0 +1,125 @@
+//! Lingering close: the rest of an unread request is read and discarded before a connection is closed (RFC 9112 section
+//! 9.6), for a bounded time and on a bounded number of connections.
+
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
+use std::rc::{Rc, Weak};
+
+use super::connection::ConnectionTimer;
+
+/// How long a connection lingers in all, without anything that comes, and in all while the process drains, in ticks. Many
+/// clients write a body to its end before they read.
+const MAX_LINGER: u32 = 300;
+const MAX_LINGER_IDLE: u32 = 50;
+const MAX_LINGER_DRAINING: u32 = 10;
+/// Connections of a worker that linger at once.
+const MAX_LINGERING: usize = 256;
+/// Those of one peer; half, for a load balancer is one peer, too.
+const MAX_OF_PEER: usize = 128;
+
+/// What a connection's lingering depends on.
+#[derive(Debug, Default)]
+pub(super) struct LingerTimer {
+    /// A head was never understood, so it has a rest too.
+    has_unread_head: Cell<bool>,
+    /// The tick at which something of an unread request came last.
+    discarded: Cell<u32>,
+}
+
+impl LingerTimer {
+    pub(super) fn head_is_unread(&self) {
+        self.has_unread_head.set(true);
+    }
+
+    pub(super) fn forget_head(&self) {
+        self.has_unread_head.set(false);
+    }
+
+    pub(super) fn has_unread_head(&self) -> bool {
+        self.has_unread_head.get()
+    }
+
+    pub(super) fn discarded(&self, now: u32) {
+        self.discarded.set(now);
+    }
+
+    /// Whether a connection that has lingered for `elapsed` ticks is to be closed.
+    pub(super) fn is_over(&self, now: u32, elapsed: u32, is_draining: bool) -> bool {
+        let max = if is_draining { MAX_LINGER_DRAINING } else { MAX_LINGER };
+        elapsed > max || now.saturating_sub(self.discarded.get()) > MAX_LINGER_IDLE
+    }
+}
+
+/// The lingering connections of a worker, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Lingering(RefCell<Vec<(IpAddr, Weak<ConnectionTimer>)>>);
+
+impl Lingering {
+    /// Adds a connection, and ends the oldest of its peer, or of all, where there are too many.
+    pub(super) fn add(&self, peer: IpAddr, connection: &Rc<ConnectionTimer>) {
+        let mut all = self.0.borrow_mut();
+        all.retain(|(_, connection)| {
+            connection.upgrade().is_some_and(|connection| connection.is_lingering())
+        });
+        let of_peer = all.iter().filter(|(other, _)| *other == peer).count();
+        if of_peer >= MAX_OF_PEER {
+            let oldest = all.iter().position(|(other, _)| *other == peer);
+            cut(oldest.map(|oldest| all.remove(oldest)));
+        } else if all.len() >= MAX_LINGERING {
+            cut(Some(all.remove(0)));
+        }
+        all.push((peer, Rc::downgrade(connection)));
+    }
+}
+
+fn cut(connection: Option<(IpAddr, Weak<ConnectionTimer>)>) {
+    if let Some(connection) = connection.and_then(|(_, connection)| connection.upgrade()) {
+        connection.cut_linger();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{ConnectionTimeouts, SlowClock, TimeoutKind};
+    use super::*;
+
+    fn lingering(clock: &Rc<SlowClock>, peer: u8) -> Rc<ConnectionTimer> {
+        let connection =
+            clock.add_connection(ConnectionTimeouts::new(Duration::from_secs(2), Duration::from_secs(1)));
+        connection.head_started();
+        assert!(connection.start_linger(IpAddr::from([192, 0, 2, peer])));
+        connection
+    }
+
+    fn ended(connections: &[Rc<ConnectionTimer>]) -> Vec<usize> {
+        let is_ended = |index: &usize| connections[*index].expired() == Some(TimeoutKind::Linger);
+        (0..connections.len()).filter(is_ended).collect()
+    }
+
+    #[test]
+    fn the_oldest_of_a_peer_ends_when_the_peer_has_too_many() {
+        let clock = Rc::new(SlowClock::default());
+        let other = lingering(&clock, 1);
+        let all: Vec<_> = (0..MAX_OF_PEER + 2).map(|_| lingering(&clock, 2)).collect();
+        assert_eq!(ended(&all), [0, 1]);
+        assert_eq!(other.expired(), None);
+    }
+
+    #[test]
+    fn the_oldest_of_all_ends_when_there_are_too_many() {
+        let clock = Rc::new(SlowClock::default());
+        let all: Vec<_> =
+            (0..MAX_LINGERING + 1).map(|index| lingering(&clock, (index % 200) as u8)).collect();
+        assert_eq!(ended(&all), [0]);
+    }
+
+    #[test]
+    fn connections_that_have_ended_do_not_count() {
+        let clock = Rc::new(SlowClock::default());
+        let first = lingering(&clock, 1);
+        (0..2 * MAX_OF_PEER).for_each(|_| drop(lingering(&clock, 1)));
+        assert_eq!(first.expired(), None);
+    }
+}

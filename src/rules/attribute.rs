@@ -1,0 +1,379 @@
+//! What rules go by: one attribute of a request, which a key counts apart and `match` compares.
+//!
+//! An attribute says here what it is called, where it comes from and how it is read, and nowhere else: each `match`
+//! below is exhaustive, so a new one does not compile before it has said all of that.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue};
+
+use super::membership::Plans;
+use super::pattern::{HeaderPattern, Route};
+use crate::identify::certificate::CertificateName;
+use crate::identify::jwt::claim::Claim;
+use crate::identify::lookup::{self, Ambiguity};
+use crate::identify::{Attributes, client_ip, cookie};
+
+/// One attribute of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Attribute {
+    /// The client's address, an IPv6 client by its network.
+    ClientIp,
+    /// The client's network of this many leading bits; without a number, as [`Self::ClientIp`] has it.
+    ClientNetwork {
+        /// Of an IPv4 client.
+        ipv4: Option<u8>,
+        /// Of an IPv6 client.
+        ipv6: Option<u8>,
+    },
+    /// The country of the client's address.
+    Country,
+    /// The continent of the client's address.
+    Continent,
+    /// The autonomous system that announces the client's address.
+    System,
+    /// The name of the client's plan.
+    Plan(Arc<Plans>),
+    /// The pattern of the rule's `match.path` that matched.
+    Route,
+    /// The normalised path.
+    Path,
+    /// The method.
+    Method,
+    /// The host.
+    Host,
+    /// The value of a header; lines of a list are joined.
+    Header(HeaderName),
+    /// The value of the cookie of this name, in one spelling.
+    Cookie(Box<str>),
+    /// The value of the query parameter of this name, decoded.
+    Query(Box<str>),
+    /// A claim of the client's token.
+    Jwt(Claim),
+    /// A name in the client's certificate, the first of its kind.
+    Certificate(CertificateName),
+    /// The values of this key in an Envoy descriptor, all of them in their order.
+    Descriptor(Box<str>),
+}
+
+/// Where an attribute comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttributeSource<'a> {
+    /// The client's address, by this many leading bits where the attribute says so.
+    Client {
+        /// Of an IPv4 client.
+        ipv4: Option<u8>,
+        /// Of an IPv6 client.
+        ipv6: Option<u8>,
+    },
+    /// The database of countries and continents.
+    Places,
+    /// The database of autonomous systems.
+    Systems,
+    /// The client's plan.
+    Plans(&'a Plans),
+    /// The request line, the host, or cookies.
+    Head,
+    /// This header.
+    Header(&'a HeaderName),
+    /// The client's token.
+    Token,
+    /// The names of this kind in the client's certificate.
+    Certificate(CertificateName),
+    /// The entries of this key in an Envoy descriptor.
+    Descriptor(&'a str),
+}
+
+/// Why a request has no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Incomplete {
+    /// An attribute is absent.
+    Missing,
+    /// An attribute can be read in more than one way. Any choice would let a client that sends both pass as another.
+    Ambiguous(Ambiguity),
+}
+
+impl From<Ambiguity> for Incomplete {
+    fn from(ambiguity: Ambiguity) -> Self {
+        Self::Ambiguous(ambiguity)
+    }
+}
+
+impl Attribute {
+    /// The word for it in configuration, and which of that kind it is.
+    fn words(&self) -> (&'static str, Option<String>) {
+        match self {
+            Self::ClientIp => ("client_ip", None),
+            Self::ClientNetwork { ipv4, ipv6 } => ("client_ip", Some(prefixes(*ipv4, *ipv6))),
+            Self::Country => ("country", None),
+            Self::Continent => ("continent", None),
+            Self::System => ("asn", None),
+            Self::Plan(_) => ("plan", None),
+            Self::Route => ("route", None),
+            Self::Path => ("path", None),
+            Self::Method => ("method", None),
+            Self::Host => ("host", None),
+            Self::Header(name) => ("header", Some(name.to_string())),
+            Self::Cookie(name) => ("cookie", Some(name.to_string())),
+            Self::Query(name) => ("query", Some(name.to_string())),
+            Self::Jwt(claim) => ("jwt", Some(claim.to_string())),
+            Self::Certificate(name) => ("tls", Some(name.to_string())),
+            Self::Descriptor(key) => ("descriptor", Some(key.to_string())),
+        }
+    }
+
+    /// The word for its kind in configuration.
+    pub fn word(&self) -> &'static str {
+        self.words().0
+    }
+
+    /// Where it comes from.
+    pub fn source(&self) -> AttributeSource<'_> {
+        match self {
+            Self::ClientIp => AttributeSource::Client { ipv4: None, ipv6: None },
+            Self::ClientNetwork { ipv4, ipv6 } => AttributeSource::Client { ipv4: *ipv4, ipv6: *ipv6 },
+            Self::Country | Self::Continent => AttributeSource::Places,
+            Self::System => AttributeSource::Systems,
+            Self::Plan(plans) => AttributeSource::Plans(plans),
+            Self::Route | Self::Path | Self::Method | Self::Host | Self::Cookie(_) | Self::Query(_) => {
+                AttributeSource::Head
+            }
+            Self::Header(name) => AttributeSource::Header(name),
+            Self::Jwt(_) => AttributeSource::Token,
+            Self::Certificate(name) => AttributeSource::Certificate(*name),
+            Self::Descriptor(key) => AttributeSource::Descriptor(key),
+        }
+    }
+
+    /// What `then` makes of its value in a request that matched by `route`.
+    ///
+    /// # Errors
+    /// [`Incomplete`] if the request lacks it, or has several values of it.
+    pub fn read<T>(
+        &self,
+        request: &Attributes<'_>,
+        route: Route<'_>,
+        then: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, Incomplete> {
+        use Incomplete::Missing;
+        Ok(match self {
+            // The two kinds of addresses differ in length, and so never meet.
+            Self::ClientIp | Self::ClientNetwork { .. } => match self.address(request).ok_or(Missing)? {
+                IpAddr::V4(v4) => then(&v4.octets()),
+                IpAddr::V6(v6) => then(&v6.octets()),
+            },
+            Self::Country => then(&request.place().country.ok_or(Missing)?.code()),
+            Self::Continent => then(request.place().continent.ok_or(Missing)?.code().as_bytes()),
+            Self::System => then(&request.system().ok_or(Missing)?.0.to_be_bytes()),
+            Self::Plan(plans) => then(plans.of(request)?.ok_or(Missing)?.as_bytes()),
+            Self::Route => then(route.0.as_bytes()),
+            Self::Path if request.path.is_empty() => return Err(Missing),
+            Self::Path => then(request.path.as_bytes()),
+            Self::Method => then(request.method.ok_or(Missing)?.as_str().as_bytes()),
+            Self::Host if request.host.as_str().is_empty() => return Err(Missing),
+            Self::Host => then(request.host.as_str().as_bytes()),
+            Self::Header(name) => then(&lookup::header(request.headers, name)?.ok_or(Missing)?),
+            Self::Cookie(name) => then(&cookie::key(request.headers, name)?.ok_or(Missing)?),
+            Self::Query(name) => {
+                then(&lookup::parameter(request.query.ok_or(Missing)?, name)?.ok_or(Missing)?)
+            }
+            Self::Jwt(claim) => then(request.claim(claim)?.ok_or(Missing)?.as_bytes()),
+            Self::Certificate(name) => then(names(request, *name).first().ok_or(Missing)?.as_bytes()),
+            Self::Descriptor(key) => {
+                then(request.descriptor.and_then(|said| said.values(key).next()).ok_or(Missing)?.as_bytes())
+            }
+        })
+    }
+
+    /// What of the client's address counts; `None` where that is unknown or not what this attribute is.
+    pub(super) fn address(&self, request: &Attributes<'_>) -> Option<IpAddr> {
+        let AttributeSource::Client { ipv4, ipv6 } = self.source() else { return None };
+        let ip = request.client_ip()?;
+        let bits = if ip.is_ipv4() { ipv4 } else { ipv6 };
+        Some(bits.map_or(request.client_network, |bits| client_ip::network(ip, bits, bits)))
+    }
+
+    /// Whether any of `patterns` matches the request: any of its values, of an attribute that may have several.
+    ///
+    /// # Errors
+    /// [`Ambiguity`] if that depends on how the request is read.
+    pub(super) fn matches(
+        &self,
+        request: &Attributes<'_>,
+        patterns: &[HeaderPattern],
+    ) -> Result<bool, Ambiguity> {
+        match self.source() {
+            AttributeSource::Header(name) => {
+                let lines = request.headers.get_all(name);
+                Ok(any(patterns, || lines.iter().map(HeaderValue::as_bytes)))
+            }
+            AttributeSource::Certificate(name) => {
+                Ok(any(patterns, || names(request, name).iter().map(|name| name.as_bytes())))
+            }
+            AttributeSource::Descriptor(key) => Ok(request
+                .descriptor
+                .is_some_and(|said| any(patterns, || said.values(key).map(str::as_bytes)))),
+            AttributeSource::Client { .. }
+            | AttributeSource::Places
+            | AttributeSource::Systems
+            | AttributeSource::Plans(_)
+            | AttributeSource::Head
+            | AttributeSource::Token => {
+                match self.read(request, Route(""), |value| any(patterns, || std::iter::once(value))) {
+                    Ok(matches) => Ok(matches),
+                    Err(Incomplete::Missing) => Ok(any(patterns, std::iter::empty)),
+                    Err(Incomplete::Ambiguous(ambiguity)) => Err(ambiguity),
+                }
+            }
+        }
+    }
+
+    /// The key of an Envoy descriptor's entry that has this value: as Envoy's own action has it, or else its name.
+    pub fn entry_key(&self) -> String {
+        if let AttributeSource::Client { .. } = self.source() {
+            return "remote_address".to_owned();
+        }
+        let (word, name) = self.words();
+        name.unwrap_or_else(|| word.to_owned())
+    }
+
+    /// The value for people and other programs: an address or network in writing, anything else as it came.
+    ///
+    /// # Errors
+    /// [`Incomplete`] as of [`Self::read`].
+    pub fn text(
+        &self,
+        request: &Attributes<'_>,
+        route: Route<'_>,
+        ipv6_prefix: u8,
+    ) -> Result<String, Incomplete> {
+        match self.source() {
+            AttributeSource::Client { ipv4, ipv6 } => network_of(request, ipv4, ipv6.unwrap_or(ipv6_prefix)),
+            AttributeSource::Systems => Ok(request.system().ok_or(Incomplete::Missing)?.0.to_string()),
+            // What is no text gets the same stand-in everywhere: such clients share a counter, and none gains by it.
+            AttributeSource::Places
+            | AttributeSource::Plans(_)
+            | AttributeSource::Head
+            | AttributeSource::Header(_)
+            | AttributeSource::Token
+            | AttributeSource::Certificate(_)
+            | AttributeSource::Descriptor(_) => {
+                self.read(request, route, |value| String::from_utf8_lossy(value).into_owned())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Attribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.words() {
+            (word, None) => f.write_str(word),
+            (word, Some(name)) => write!(f, "{{{word}: {name}}}"),
+        }
+    }
+}
+
+impl<'a> AttributeSource<'a> {
+    /// Whether the descriptors that Envoy sends can say it of a request.
+    pub const fn is_in_descriptors(self) -> bool {
+        match self {
+            Self::Client { .. }
+            | Self::Places
+            | Self::Systems
+            | Self::Plans(_)
+            | Self::Head
+            | Self::Descriptor(_) => true,
+            Self::Header(_) | Self::Token | Self::Certificate(_) => false,
+        }
+    }
+
+    /// The header, if it is one.
+    pub const fn header(self) -> Option<&'a HeaderName> {
+        if let Self::Header(name) = self { Some(name) } else { None }
+    }
+
+    /// The plans, if it is these.
+    pub const fn plans(self) -> Option<&'a Plans> {
+        if let Self::Plans(plans) = self { Some(plans) } else { None }
+    }
+
+    /// The key of a descriptor's entries, if it is one.
+    pub const fn descriptor(self) -> Option<&'a str> {
+        if let Self::Descriptor(key) = self { Some(key) } else { None }
+    }
+}
+
+fn any<'v, V: Iterator<Item = &'v [u8]>>(patterns: &[HeaderPattern], values: impl Fn() -> V) -> bool {
+    patterns.iter().any(|pattern| pattern.matches_any(values()))
+}
+
+fn names<'a>(request: &Attributes<'a>, name: CertificateName) -> &'a [Box<str>] {
+    request.certificate.map_or(&[][..], |certificate| certificate.names(name))
+}
+
+fn prefixes(ipv4: Option<u8>, ipv6: Option<u8>) -> String {
+    let given = [("prefix", ipv6), ("ipv4_prefix", ipv4)];
+    let given = given.into_iter().filter_map(|(name, bits)| Some(format!("{name}: {}", bits?)));
+    format!("{{{}}}", given.collect::<Vec<_>>().join(", "))
+}
+
+/// The client's network as `10.0.0.0/8`, or its address where that is all of it.
+fn network_of(request: &Attributes<'_>, ipv4: Option<u8>, ipv6: u8) -> Result<String, Incomplete> {
+    let ip = request.client_ip().ok_or(Incomplete::Missing)?;
+    let (bits, all) = if ip.is_ipv4() { (ipv4.unwrap_or(32), 32) } else { (ipv6, 128) };
+    let network = client_ip::network(ip, bits, bits);
+    Ok(if bits < all { format!("{network}/{bits}") } else { network.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+
+    use super::*;
+    use crate::identify::{Settings, identify};
+    use crate::limiter::timestamp::Timestamp;
+
+    /// The value of `part` for a client at `peer` whose `x-key` has these octets.
+    fn text(part: &Attribute, peer: &str, key: &[u8]) -> Result<String, Incomplete> {
+        let (uri, settings) = (Uri::from_static("/a%20b?q=1"), Settings::default());
+        let headers =
+            HeaderMap::from_iter([(HeaderName::from_static("x-key"), HeaderValue::from_bytes(key).unwrap())]);
+        let now = Timestamp::from_secs(0);
+        let peer = peer.parse().unwrap();
+        let request = identify(&Method::GET, &uri, &headers, peer, &settings, now).unwrap();
+        part.text(&request, Route("/{x}"), settings.ipv6_prefix)
+    }
+
+    #[test]
+    fn a_client_is_written_as_the_network_that_it_is_counted_by() {
+        let network = |ipv4, ipv6| Attribute::ClientNetwork { ipv4, ipv6 };
+        for (part, peer, written) in [
+            (Attribute::ClientIp, "192.0.2.7", "192.0.2.7"),
+            (Attribute::ClientIp, "2001:db8:1:2:3::7", "2001:db8:1:2::/64"),
+            (network(Some(24), None), "192.0.2.7", "192.0.2.0/24"),
+            (network(Some(24), None), "2001:db8:1:2:3::7", "2001:db8:1:2::/64"),
+            (network(None, Some(48)), "2001:db8:1:2:3::7", "2001:db8:1::/48"),
+            (network(None, Some(128)), "2001:db8::7", "2001:db8::7"),
+        ] {
+            assert_eq!(text(&part, peer, b""), Ok(written.to_owned()), "{part} of {peer}");
+        }
+    }
+
+    #[test]
+    fn other_parts_are_written_as_they_came() {
+        let header = Attribute::Header(HeaderName::from_static("x-key"));
+        for (part, key, written) in [
+            (&header, &b"acme"[..], "acme"),
+            (&header, b"\xff", "\u{fffd}"),
+            (&Attribute::Path, b"", "/a b"),
+            (&Attribute::Route, b"", "/{x}"),
+            (&Attribute::Method, b"", "GET"),
+            (&Attribute::Query("q".into()), b"", "1"),
+        ] {
+            assert_eq!(text(part, "192.0.2.1", key), Ok(written.to_owned()), "{part}");
+        }
+        assert_eq!(text(&Attribute::Cookie("none".into()), "192.0.2.1", b""), Err(Incomplete::Missing));
+    }
+}

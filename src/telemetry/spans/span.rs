@@ -1,0 +1,165 @@
+//! The span of a request: attributes by OpenTelemetry's semantic conventions for HTTP servers, and a few of Weir's own.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use http::Version;
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId};
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+
+use super::context::Context;
+use crate::telemetry::access_log::Entry;
+
+/// Bytes of a text attribute; longer texts are cut.
+const MAX_TEXT: usize = 1024;
+/// Attributes of a span at most.
+const MAX_ATTRIBUTES: usize = 24;
+/// Methods that a span says as they are (semantic conventions, `http.request.method`); others are `_OTHER`.
+const METHODS: [&str; 10] =
+    ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE"];
+
+/// What a span says beside what the access log would.
+#[derive(Clone, Copy, Debug)]
+pub struct Notes<'a> {
+    /// Whether the client came by TLS.
+    pub is_secure: bool,
+    /// The pattern of the path by which a rule matched.
+    pub route: Option<&'a str>,
+    /// What the rules made of the request; `None` if they were not asked.
+    pub decision: Option<Decision>,
+    /// The other end of the connection.
+    pub peer: std::net::IpAddr,
+}
+
+/// What rules make of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It went on at once.
+    Allowed,
+    /// It was held back for so long, and went on or ended.
+    Delayed(Duration),
+    /// A limit or a ban refused it.
+    Limited,
+    /// A rule denied it.
+    Denied,
+}
+
+impl Decision {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Delayed(_) => "delayed",
+            Self::Limited => "limited",
+            Self::Denied => "denied",
+        }
+    }
+}
+
+/// The span of a request that has ended.
+pub(super) fn span(
+    context: &Context,
+    entry: &Entry<'_>,
+    notes: &Notes<'_>,
+    scope: &InstrumentationScope,
+) -> SpanData {
+    let start_time = UNIX_EPOCH + Duration::from_nanos(entry.start.as_nanos());
+    let method = method(entry.method.as_str());
+    let fails = entry.status.is_none_or(|status| status.is_server_error());
+    SpanData {
+        span_context: SpanContext::new(
+            TraceId::from(context.trace()),
+            SpanId::from(context.span()),
+            TraceFlags::SAMPLED,
+            false,
+            context.tracestate().and_then(|state| state.parse().ok()).unwrap_or_default(),
+        ),
+        parent_span_id: context.parent().map_or(SpanId::INVALID, SpanId::from),
+        parent_span_is_remote: context.parent().is_some(),
+        span_kind: SpanKind::Server,
+        name: match notes.route {
+            Some(route) => format!("{method} {route}").into(),
+            None => method.into(),
+        },
+        start_time,
+        end_time: start_time.checked_add(entry.duration).unwrap_or(start_time),
+        attributes: attributes(entry, notes, method),
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links: SpanLinks::default(),
+        status: if fails { Status::error("") } else { Status::Unset },
+        instrumentation_scope: scope.clone(),
+    }
+}
+
+fn attributes(entry: &Entry<'_>, notes: &Notes<'_>, method: &'static str) -> Vec<KeyValue> {
+    let (path, query) =
+        entry.path.split_once('?').map_or((entry.path, None), |(path, query)| (path, Some(query)));
+    let authority = entry.authority.map(String::from_utf8_lossy).unwrap_or_default();
+    let (host, port) = split_port(&authority);
+    let mut all = Vec::with_capacity(MAX_ATTRIBUTES);
+    all.extend([
+        KeyValue::new("http.request.method", method),
+        text("url.path", path),
+        KeyValue::new("url.scheme", if notes.is_secure { "https" } else { "http" }),
+        KeyValue::new("network.protocol.version", protocol(entry.protocol)),
+        text("network.peer.address", &notes.peer.to_string()),
+        text("client.address", &entry.client_ip.to_string()),
+    ]);
+    let mut optional =
+        |name: &'static str, value: Option<&str>| all.extend(value.map(|value| text(name, value)));
+    optional("http.request.method_original", (method == "_OTHER").then(|| entry.method.as_str()));
+    optional("url.query", query);
+    optional("server.address", Some(host).filter(|host| !host.is_empty()));
+    optional("user_agent.original", entry.user_agent.map(String::from_utf8_lossy).as_deref());
+    optional("http.route", notes.route);
+    optional("weir.rule", entry.rule);
+    optional("weir.decision", notes.decision.map(Decision::as_str));
+    optional("weir.response_flags", Some(entry.flags).filter(|flags| !matches!(*flags, "" | "-")));
+    optional("weir.upstream", entry.upstream_host);
+    optional("weir.request_id", entry.request_id.map(String::from_utf8_lossy).as_deref());
+    let mut counted =
+        |name: &'static str, value: Option<u64>| all.extend(value.map(|value| number(name, value)));
+    counted("server.port", port);
+    counted("http.response.status_code", entry.status.map(|status| status.as_u16().into()));
+    counted("http.request.body.size", Some(entry.bytes_received).filter(|bytes| *bytes > 0));
+    counted("http.response.body.size", Some(entry.bytes_sent));
+    counted("weir.retries", Some(entry.attempts.saturating_sub(1).into()).filter(|retries| *retries > 0));
+    if let Some(Decision::Delayed(delay)) = notes.decision {
+        all.push(KeyValue::new("weir.delay", delay.as_secs_f64()));
+    }
+    match entry.status {
+        Some(status) if status.is_server_error() => all.push(text("error.type", status.as_str())),
+        Some(_) => {}
+        None => all.push(KeyValue::new("error.type", "aborted")),
+    }
+    all
+}
+
+fn method(name: &str) -> &'static str {
+    METHODS.into_iter().find(|known| *known == name).unwrap_or("_OTHER")
+}
+
+const fn protocol(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_2 => "2",
+        _ => "1.1",
+    }
+}
+
+/// The port behind the last colon, unless that is one of an IPv6 address.
+fn split_port(authority: &str) -> (&str, Option<u64>) {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, port.parse().ok()),
+        _ => (authority, None),
+    }
+}
+
+fn text(name: &'static str, value: &str) -> KeyValue {
+    let cut = (0..=value.len().min(MAX_TEXT)).rev().find(|cut| value.is_char_boundary(*cut)).unwrap_or(0);
+    KeyValue::new(name, value[..cut].to_owned())
+}
+
+fn number(name: &'static str, value: u64) -> KeyValue {
+    KeyValue::new(name, i64::try_from(value).unwrap_or(i64::MAX))
+}

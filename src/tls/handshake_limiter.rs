@@ -1,0 +1,205 @@
+//! Bounds the TLS handshakes that a worker has in flight at once.
+//!
+//! A handshake costs more of a worker than hundreds of requests, and memory until it has ended. Excess clients queue: to
+//! close their connections would have all of them reconnect at once, as after a restart in front of us, and one that
+//! queues costs a socket and nothing else. In turn a permit must not be held by a client that does nothing with it. It is
+//! acquired when the client has begun its handshake. Where [`HandshakeLimiter::tick`] is called and others queue, the oldest
+//! handshake is aborted after a second.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use tokio::sync::Notify;
+
+/// Ticks after which a handshake may be aborted: it takes two round trips, and this is ten of a slow one.
+const MIN_TICKS: u32 = 10;
+
+/// The handshakes of one listener on one worker.
+#[derive(Debug, Default)]
+pub struct HandshakeLimiter {
+    /// Those in flight, the oldest first.
+    in_flight: RefCell<VecDeque<Rc<InFlight>>>,
+    max: Cell<usize>,
+    waiting: Cell<usize>,
+    freed: Notify,
+}
+
+/// A handshake in flight.
+#[derive(Debug, Default)]
+struct InFlight {
+    ticks: Cell<u32>,
+    is_aborted: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// The right to one handshake, until this is dropped.
+#[derive(Debug)]
+pub struct HandshakePermit<'a> {
+    limiter: &'a HandshakeLimiter,
+    handshake: Rc<InFlight>,
+}
+
+/// The handshake was aborted for others.
+#[derive(Debug)]
+pub struct Aborted;
+
+impl HandshakeLimiter {
+    /// A permit, as soon as fewer than `max` handshakes are in flight; first come, first served.
+    pub async fn acquire(&self, max: usize) -> HandshakePermit<'_> {
+        self.max.set(max.max(1));
+        if self.waiting.get() > 0 || self.is_full() {
+            let _waiting = Waiting::start(self);
+            self.freed.notified().await;
+            while self.is_full() {
+                self.freed.notified().await;
+            }
+        }
+        let handshake = Rc::new(InFlight::default());
+        self.in_flight.borrow_mut().push_back(Rc::clone(&handshake));
+        HandshakePermit { limiter: self, handshake }
+    }
+
+    /// A tick of the slow clock has passed.
+    pub fn tick(&self) {
+        let in_flight = self.in_flight.borrow();
+        in_flight.iter().for_each(|handshake| handshake.ticks.set(handshake.ticks.get().saturating_add(1)));
+        if self.waiting.get() == 0 {
+            return;
+        }
+        // A reload may have made more room.
+        if in_flight.len() < self.max.get() {
+            self.freed.notify_one();
+        }
+        let oldest: Vec<_> = in_flight
+            .iter()
+            .filter(|handshake| handshake.ticks.get() >= MIN_TICKS)
+            .take(self.waiting.get())
+            .map(Rc::clone)
+            .collect();
+        drop(in_flight);
+        oldest.iter().for_each(|handshake| handshake.abort());
+    }
+
+    fn is_full(&self) -> bool {
+        self.in_flight.borrow().len() >= self.max.get()
+    }
+}
+
+impl HandshakePermit<'_> {
+    /// What `work` comes to, unless it is aborted before.
+    ///
+    /// # Errors
+    /// [`Aborted`] in favour of a handshake that queues.
+    pub async fn run<W: Future + Unpin>(&self, mut work: W) -> Result<W::Output, Aborted> {
+        poll_fn(|cx| {
+            if self.handshake.is_aborted.get() {
+                return Poll::Ready(Err(Aborted));
+            }
+            let mut waker = self.handshake.waker.borrow_mut();
+            if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                *waker = Some(cx.waker().clone());
+            }
+            drop(waker);
+            Pin::new(&mut work).poll(cx).map(Ok)
+        })
+        .await
+    }
+}
+
+impl InFlight {
+    fn abort(&self) {
+        self.is_aborted.set(true);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for HandshakePermit<'_> {
+    fn drop(&mut self) {
+        self.limiter.in_flight.borrow_mut().retain(|handshake| !Rc::ptr_eq(handshake, &self.handshake));
+        if self.limiter.waiting.get() > 0 {
+            self.limiter.freed.notify_one();
+        }
+    }
+}
+
+/// Counts a client that queues, until this is dropped.
+struct Waiting<'a>(&'a HandshakeLimiter);
+
+impl<'a> Waiting<'a> {
+    fn start(limiter: &'a HandshakeLimiter) -> Self {
+        limiter.waiting.set(limiter.waiting.get().saturating_add(1));
+        Self(limiter)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.set(self.0.waiting.get().saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Context;
+
+    use super::*;
+
+    /// Polls once; whether it is ready.
+    fn once<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn handshakes_queue_first_come_first_served() {
+        let limiter = HandshakeLimiter::default();
+        let one = once(pin!(limiter.acquire(1))).unwrap();
+        let (mut second, mut third) = (pin!(limiter.acquire(1)), pin!(limiter.acquire(1)));
+        assert!(once(second.as_mut()).is_none() && once(third.as_mut()).is_none());
+        drop(one);
+        assert!(once(third.as_mut()).is_none(), "it is not its turn");
+        let two = once(second.as_mut()).unwrap();
+        assert!(once(third.as_mut()).is_none());
+        drop(two);
+        assert!(once(third.as_mut()).is_some());
+    }
+
+    #[test]
+    fn the_oldest_handshake_is_aborted_after_a_while_and_only_for_others() {
+        let limiter = HandshakeLimiter::default();
+        let (old, young) = (once(pin!(limiter.acquire(2))).unwrap(), once(pin!(limiter.acquire(2))).unwrap());
+        (0..MIN_TICKS * 3).for_each(|_| limiter.tick());
+        let keeps =
+            |permit: &HandshakePermit<'_>| once(pin!(permit.run(std::future::pending::<()>()))).is_none();
+        assert!(keeps(&old) && keeps(&young), "none queues");
+        let mut next = pin!(limiter.acquire(2));
+        assert!(once(next.as_mut()).is_none());
+        limiter.tick();
+        assert!(!keeps(&old) && keeps(&young), "one is enough for one");
+        drop(old);
+        assert!(once(next.as_mut()).is_some());
+    }
+
+    #[test]
+    fn a_client_that_leaves_the_queue_leaves_its_turn_to_the_next() {
+        let limiter = HandshakeLimiter::default();
+        let one = once(pin!(limiter.acquire(1))).unwrap();
+        let mut third = pin!(limiter.acquire(1));
+        {
+            let mut second = pin!(limiter.acquire(1));
+            assert!(once(second.as_mut()).is_none() && once(third.as_mut()).is_none());
+            drop(one);
+        }
+        assert!(once(third.as_mut()).is_some());
+        assert_eq!(limiter.waiting.get(), 0);
+    }
+}

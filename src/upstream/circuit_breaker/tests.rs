@@ -1,0 +1,97 @@
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+use crate::upstream::settings::ClientShare;
+
+const LIMITS: Limits = Limits {
+    connections: 9,
+    pending: 3,
+    requests: 3,
+    retries: 1,
+    requests_per_client: ClientShare::All,
+    min_client_rate: None,
+};
+
+fn client(number: u8) -> IpAddr {
+    IpAddr::from([192, 0, 2, number])
+}
+
+#[test]
+fn no_more_than_allowed_are_in_flight_however_many_threads_try() {
+    let breaker = CircuitBreaker::new(LIMITS, false, false);
+    let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..10_000 {
+                    if let Ok(permit) = breaker.acquire_request(client(1), true) {
+                        most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(permit);
+                    }
+                }
+            });
+        }
+    });
+    assert!(most.into_inner() <= 3);
+    assert_eq!(breaker.used(Resource::Request), 0);
+}
+
+#[test]
+fn a_client_never_exceeds_its_share_and_never_costs_another_its_own() {
+    let share = ClientShare::Fixed(2.try_into().unwrap());
+    let limits = Limits { connections: 100, requests: 100, requests_per_client: share, ..LIMITS };
+    let breaker = CircuitBreaker::new(limits, true, false);
+    let inside: [AtomicUsize; 2] = Default::default();
+    std::thread::scope(|scope| {
+        for thread in 0..8_u8 {
+            let (breaker, inside) = (&breaker, &inside);
+            scope.spawn(move || {
+                // Six threads of one client compete for two requests; two of another one always fit.
+                let who = u8::from(thread >= 6);
+                for _ in 0..5000 {
+                    match breaker.acquire_request(client(who), true) {
+                        Ok(permit) => {
+                            let there = inside[usize::from(who)].fetch_add(1, Ordering::SeqCst) + 1;
+                            assert!(there <= 2, "{there} at once");
+                            inside[usize::from(who)].fetch_sub(1, Ordering::SeqCst);
+                            drop(permit);
+                        }
+                        Err(full) => assert_eq!((full, who), (Full::Share, 0)),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(breaker.used(Resource::Request), 0);
+    assert_eq!(breaker.shares.as_ref().unwrap().add(client(0)).1, 0, "nothing is left behind");
+}
+
+#[test]
+fn a_client_that_takes_all_it_can_get_leaves_requests_for_others() {
+    let limits =
+        Limits { connections: 1024, requests: 1024, requests_per_client: ClientShare::Auto, ..LIMITS };
+    let breaker = CircuitBreaker::new(limits, false, false);
+    let permits: Vec<_> = std::iter::from_fn(|| breaker.acquire_request(client(1), false).ok()).collect();
+    assert!((800..824).contains(&permits.len()), "{}", permits.len());
+    assert_eq!(breaker.acquire_request(client(1), false).err(), Some(Full::Share));
+    let others: Vec<_> = std::iter::from_fn(|| breaker.acquire_request(client(2), false).ok()).collect();
+    assert!(others.len() > 100, "{}", others.len());
+    drop(permits);
+    assert!(breaker.acquire_request(client(1), false).is_ok());
+}
+
+#[test]
+fn retries_may_be_a_share_of_requests_where_that_is_more() {
+    let breaker = CircuitBreaker::new(LIMITS, true, false);
+    let first = breaker.acquire_retry(0);
+    assert!(first.is_some() && breaker.acquire_retry(1).is_none());
+    assert!(breaker.acquire_retry(2).is_some());
+}
+
+#[test]
+fn requests_are_counted_only_where_connections_do_not_bound_them() {
+    assert!(CircuitBreaker::new(LIMITS, false, false).counts_requests());
+    assert!(!CircuitBreaker::new(Limits { requests: 9, ..LIMITS }, false, false).counts_requests());
+    assert!(CircuitBreaker::new(Limits { requests: 9, ..LIMITS }, true, false).counts_requests());
+}

@@ -1,0 +1,98 @@
+//! Leaving HTTP over a stream of HTTP/2 (RFC 8441): what HTTP/1.1 says with `upgrade` and 101 is said here with an
+//! extended CONNECT and a success. Whoever sends a request to the upstream sees the form of HTTP/1.1 alone.
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use h2::ext::Protocol;
+use http::header::{CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
+use http::{HeaderValue, Method, Request, StatusCode, response};
+
+/// What a key is joined with for its answer (RFC 6455 section 1.3).
+const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// What a request asked for that became an extended CONNECT.
+#[derive(Debug)]
+pub(in crate::upstream) struct ExtendedConnect {
+    protocol: HeaderValue,
+    /// The client's, to be answered in HTTP/1.1; HTTP/2 has none (RFC 8441 section 5).
+    key: Option<HeaderValue>,
+}
+
+impl ExtendedConnect {
+    /// Turns a request with `upgrade` into an extended CONNECT; `None` for one without.
+    pub(super) fn take<B>(request: &mut Request<B>) -> Option<Self> {
+        let protocol = request.headers_mut().remove(UPGRADE)?;
+        let name = Protocol::from(protocol.to_str().ok()?);
+        let key = request.headers_mut().remove(SEC_WEBSOCKET_KEY);
+        *request.method_mut() = Method::CONNECT;
+        request.extensions_mut().insert(name);
+        Some(Self { protocol, key })
+    }
+
+    /// Turns a success into the 101 that it is in HTTP/1.1; whether it was one.
+    pub(super) fn answered(self, head: &mut response::Parts) -> bool {
+        if !head.status.is_success() {
+            return false;
+        }
+        head.status = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = &mut head.headers;
+        headers.remove(CONTENT_LENGTH);
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, self.protocol);
+        headers.extend(self.key.and_then(|key| Some((SEC_WEBSOCKET_ACCEPT, accepted(&key)?))));
+        true
+    }
+}
+
+/// The answer to a WebSocket's key (RFC 6455 section 4.2.2).
+fn accepted(key: &HeaderValue) -> Option<HeaderValue> {
+    let joined = [key.as_bytes(), WEBSOCKET_GUID].concat();
+    HeaderValue::try_from(STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &joined))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Response;
+
+    use super::*;
+
+    fn asked(key: &str) -> (Request<()>, ExtendedConnect) {
+        let request = Request::get("http://a.test/chat").header("upgrade", "websocket");
+        let mut request = request.header("sec-websocket-key", key).body(()).unwrap();
+        let switch = ExtendedConnect::take(&mut request).unwrap();
+        (request, switch)
+    }
+
+    fn answered(switch: ExtendedConnect, status: u16) -> (bool, response::Parts) {
+        let answer = Response::builder().status(status).header("content-length", "0").body(()).unwrap();
+        let mut head = answer.into_parts().0;
+        (switch.answered(&mut head), head)
+    }
+
+    #[test]
+    fn an_upgrade_becomes_an_extended_connect_without_a_key() {
+        let (request, _) = asked("x");
+        assert_eq!(request.method(), Method::CONNECT);
+        assert_eq!(request.extensions().get::<Protocol>().unwrap().as_str(), "websocket");
+        assert!(request.headers().is_empty());
+        assert!(ExtendedConnect::take(&mut Request::new(())).is_none());
+    }
+
+    #[test]
+    fn a_success_becomes_the_switch_that_answers_the_key() {
+        // The example of RFC 6455 section 1.3.
+        let (is_switch, head) = answered(asked("dGhlIHNhbXBsZSBub25jZQ==").1, 200);
+        assert!(is_switch && head.status == StatusCode::SWITCHING_PROTOCOLS);
+        assert_eq!(head.headers["upgrade"], "websocket");
+        assert_eq!(head.headers["sec-websocket-accept"], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert!(!head.headers.contains_key("content-length"));
+    }
+
+    #[test]
+    fn what_is_no_success_is_passed_on_as_it_is() {
+        let (is_switch, head) = answered(asked("x").1, 403);
+        assert!(!is_switch && head.status == StatusCode::FORBIDDEN);
+        assert!(!head.headers.contains_key("upgrade") && head.headers.contains_key("content-length"));
+    }
+}
