@@ -18,7 +18,7 @@ use circles::largest_circles;
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 31] = [
+const TABLE: [(&str, &[&str]); 32] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -159,6 +159,7 @@ const TABLE: [(&str, &[&str]); 31] = [
     ("limiter", &[]),
     // Fields of a response, raw or in a map.
     ("headers", &[]),
+    ("yaml", &[]),
 ];
 
 /// What puts the parts together may know them all, but not how it was called.
