@@ -1,15 +1,19 @@
-//! How messages of HTTP/1.1 are written on a connection (RFC 9112), as both its sides need it: towards clients, whose
-//! requests are read and answers written, and towards upstreams, where it is the other way round.
+//! HTTP/1.1 messages on a connection (RFC 9112): one implementation for the server's side, towards clients, and the client's,
+//! towards upstreams.
 //!
-//! Nothing here knows which side it is on: what a field means to a proxy is decided by those who call.
+//! `httparse` parses heads; the rest is here. Bytes come into a [`read_buf`], heads are decoded by [`server`] or [`client`]
+//! and bodies by a [`decoder`]; an [`encoder`] writes messages through a [`write_buf`]. What a field means to a proxy is
+//! decided by the caller.
 
 pub mod chunked;
-pub mod coding;
+pub mod client;
 pub mod content_length;
+pub mod decoder;
+pub mod encoder;
+pub mod framing;
 pub mod head;
-pub mod inbox;
 pub mod interim;
-pub mod length;
 pub mod malformed;
-pub mod outbox;
-pub mod sending;
+pub mod read_buf;
+pub mod server;
+pub mod write_buf;

@@ -40,8 +40,6 @@ use self::endpoint::Endpoint;
 use self::endpoints::Endpoints;
 use self::error::Error;
 use self::host::Host;
-#[cfg(any(test, fuzzing))]
-pub(crate) use self::http1::fuzzing;
 pub use self::settings::{Address, Settings};
 use crate::telemetry::metrics::{Metrics, Overflow};
 

@@ -29,7 +29,7 @@ const TABLE: [(&str, &[&str]); 32] = [
             "config",
             "proxy",
             "listener",
-            "upstream",
+            "http1",
             "snapshot",
             "telemetry",
             "tls",
@@ -86,8 +86,8 @@ const TABLE: [(&str, &[&str]); 32] = [
         "proxy",
         &[
             "http1",
-            "limits",
             "headers",
+            "limits",
             "remote",
             "engine",
             "identify",
@@ -203,7 +203,7 @@ const MOST_LINES_OF_A_FUNCTION: usize = 80;
 const MAX_CIRCLE: usize = 3;
 
 /// Modules whose largest circle is larger still, with its size: rows only ever shrink and go.
-const LARGER_CIRCLES: [(&str, usize); 1] = [("proxy", 12)];
+const LARGER_CIRCLES: [(&str, usize); 0] = [];
 
 type Edges = BTreeMap<String, BTreeSet<String>>;
 

@@ -3,21 +3,22 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::steered;
-use crate::{proxy, upstream};
+use crate::http1::{client, server};
+use crate::proxy;
 
 /// The head of a request is the same however it comes, and tells one end of its body.
 pub fn request(data: &[u8]) {
-    proxy::fuzzing::request(data);
+    server::fuzzing::request(data);
 }
 
 /// The head and body of an answer are the same however they come, byte by byte or at once.
 pub fn answer(data: &[u8]) {
-    upstream::fuzzing::answer(data);
+    client::fuzzing::answer(data);
 }
 
 /// What is written in chunks is read as it was, and never more than that.
 pub fn chunks(data: &[u8]) {
-    upstream::fuzzing::chunks(data);
+    client::fuzzing::chunks(data);
 }
 
 /// A load is a number that is no less than nothing, and what is no report says nothing.

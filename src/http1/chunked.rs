@@ -5,8 +5,8 @@
 
 use bytes::{Buf as _, BytesMut};
 
+use super::decoder::{Piece, take};
 use super::head::map;
-use super::length::{Piece, take};
 use super::malformed::Malformed;
 
 /// A line with a chunk's size, its extensions included, may take this much.

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::timeouts::{ConnectionTimer, TimeoutKind};
-use crate::http1::inbox::Source;
+use crate::http1::read_buf::Source;
 use crate::transport::Transport;
 use crate::upstream::stream::poll_write_together;
 
@@ -66,15 +66,10 @@ impl Downstream {
     }
 
     /// A last word to a client whose request never became whole; lost if the socket cannot take it now.
-    pub(super) fn say(&mut self, answer: &[u8]) {
+    pub(super) fn write_raw(&mut self, answer: &[u8]) {
         let mut cx = Context::from_waker(Waker::noop());
         let _ = Pin::new(&mut self.transport).poll_write(&mut cx, answer);
         let _ = Pin::new(&mut self.transport).poll_flush(&mut cx);
-    }
-
-    /// Some of a request is here.
-    pub(super) fn begun(&self) {
-        self.timer.head_started();
     }
 
     fn note_read(&self, moved: usize) {
@@ -109,6 +104,10 @@ impl Downstream {
 impl Source for Downstream {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.opening.is_empty() { self.transport.poll_readable(cx) } else { Poll::Ready(()) }
+    }
+
+    fn message_started(&self) {
+        self.timer.head_started();
     }
 }
 

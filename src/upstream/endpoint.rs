@@ -24,18 +24,19 @@ use super::connect;
 use super::echo;
 use super::error::{Error, Unanswered};
 use super::host::{Host, Target};
-use super::http1::connection::{Connection, Waiting};
-use super::http1::head::Head;
+use super::http1::connection::Connection;
 use super::http1::streaming::Streaming;
-use super::http1::upload::Upload;
 use super::http2::{self, pool::Pool as Http2Pool};
 use super::in_flight::{InFlight, ShareWaiters};
 use super::outgoing::Outgoing;
 use super::pool::{Pool, Room};
 use super::settings::{Balance, Settings};
 use crate::headers::Response;
+use crate::http1::client::conn::{NoResponse, ResponseHeadReader};
+use crate::http1::client::response_head::Head;
+use crate::http1::client::upload::Upload;
+use crate::http1::decoder::Decoder;
 use crate::http1::interim::Interims;
-use crate::http1::length::Length;
 use crate::telemetry::metrics::{EndpointMetrics, Overflow};
 use crate::tls::Protocol;
 use crate::tls::client::Client;
@@ -240,18 +241,19 @@ impl Endpoint {
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let mut upload = Upload::new(request, body, std::mem::take(&mut connection.buffer));
+        let mut upload =
+            Upload::new(&request.head, &request.ours, body, std::mem::take(&mut connection.conn.buffer));
         let to_head = request.head.method == Method::HEAD;
-        let mut waiting = Waiting::new(to_head, request.wants_map, interims);
+        let mut waiting = ResponseHeadReader::new(to_head, request.wants_map, interims);
         // What cannot be sent twice must not go out on a connection that has just ended, though we have not been told.
-        let is_gone = is_kept && !upload.is_repeatable() && !connection.is_quiet_by_now();
+        let is_gone = is_kept && !upload.is_repeatable() && !connection.conn.stream.is_quiet_by_now();
         let sent = match is_gone {
-            true => Err(Error::Reset(io::ErrorKind::UnexpectedEof.into())),
-            false => poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await,
+            true => Err(NoResponse::Reset(io::ErrorKind::UnexpectedEof.into())),
+            false => poll_fn(|cx| connection.conn.poll_head(&mut upload, &mut waiting, cx)).await,
         };
         let head = match sent {
             // The upstream had closed it already, or was about to.
-            Err(Error::Reset(_)) if is_kept && upload.may_repeat() => {
+            Err(NoResponse::Reset(_)) if is_kept && upload.may_repeat() => {
                 self.metrics.retried();
                 drop(connection);
                 upload.repeat();
@@ -260,9 +262,11 @@ impl Endpoint {
                     Ok((connection, _)) => connection,
                     Err(error) => return Err(Unanswered { error, body: upload.into_body() }),
                 };
-                poll_fn(|cx| connection.poll_head(&mut upload, &mut waiting, cx)).await?
+                poll_fn(|cx| connection.conn.poll_head(&mut upload, &mut waiting, cx))
+                    .await
+                    .map_err(Error::from)?
             }
-            answered => answered?,
+            answered => answered.map_err(Error::from)?,
         };
         Ok(self.answer(head, connection, upload))
     }
@@ -275,10 +279,10 @@ impl Endpoint {
         let Head { status, headers, length, keeps } = head;
         let body = match length {
             _ if status == StatusCode::SWITCHING_PROTOCOLS => Answer::switched(connection.into()),
-            Length::Octets(octets) if connection.has_read(octets) && upload.is_over() => {
-                let content = connection.take(octets);
+            Decoder::Length(octets) if connection.conn.has_read(octets) && upload.is_over() => {
+                let content = connection.conn.take(octets);
                 if keeps {
-                    connection.buffer = upload.into_buffer();
+                    connection.conn.buffer = upload.into_buffer();
                     self.pool.give_back(connection);
                 }
                 Answer::whole(content)

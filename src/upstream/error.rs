@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::http1;
+use crate::http1::client::conn::NoResponse;
 
 /// What went wrong between us and the upstream.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +23,15 @@ pub enum Error {
     /// What came was not HTTP.
     #[error("the upstream's answer is malformed")]
     Malformed(#[source] Malformed),
+}
+
+impl From<NoResponse> for Error {
+    fn from(reason: NoResponse) -> Self {
+        match reason {
+            NoResponse::Reset(error) => Self::Reset(error),
+            NoResponse::Malformed(malformed) => Self::Malformed(malformed.into()),
+        }
+    }
 }
 
 /// A request without an answer.

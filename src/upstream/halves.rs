@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::http1::inbox::Source;
+use crate::http1::read_buf::Source;
 use crate::transport::Transport;
 
 impl Source for Transport {

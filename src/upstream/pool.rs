@@ -126,8 +126,8 @@ impl Pool {
             return;
         }
         let mut idle = self.idle.borrow_mut();
-        if connection.is_settled() && idle.len() < MOST_IDLE {
-            connection.settle();
+        if connection.conn.is_settled() && idle.len() < MOST_IDLE {
+            connection.conn.settle();
             idle.push(Idle { connection, since: self.seconds.get() });
         }
     }
@@ -151,7 +151,7 @@ impl Pool {
         self.idle.borrow_mut().retain_mut(|idle| {
             let unused = now.saturating_sub(idle.since);
             if unused == REST_AFTER {
-                idle.connection.rest();
+                idle.connection.conn.rest();
             }
             unused <= self.keep_for && idle.connection.is_quiet()
         });

@@ -50,12 +50,12 @@ impl AsyncRead for Tunnel {
     ) -> Poll<io::Result<()>> {
         match &mut self.way {
             Way::Connection(connection) => {
-                let read = connection.take(buffer.remaining() as u64);
+                let read = connection.conn.take(buffer.remaining() as u64);
                 if !read.is_empty() {
                     buffer.put_slice(&read);
                     return Poll::Ready(Ok(()));
                 }
-                Pin::new(&mut connection.stream).poll_read(cx, buffer)
+                Pin::new(&mut connection.conn.stream).poll_read(cx, buffer)
             }
             Way::Stream(stream) => Pin::new(&mut **stream).poll_read(cx, buffer),
         }
@@ -65,7 +65,7 @@ impl AsyncRead for Tunnel {
 impl AsyncWrite for Tunnel {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.way {
-            Way::Connection(connection) => Pin::new(&mut connection.stream).poll_write(cx, bytes),
+            Way::Connection(connection) => Pin::new(&mut connection.conn.stream).poll_write(cx, bytes),
             Way::Stream(stream) => Pin::new(&mut **stream).poll_write(cx, bytes),
         }
     }
@@ -76,21 +76,23 @@ impl AsyncWrite for Tunnel {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &mut self.way {
-            Way::Connection(connection) => Pin::new(&mut connection.stream).poll_write_vectored(cx, parts),
+            Way::Connection(connection) => {
+                Pin::new(&mut connection.conn.stream).poll_write_vectored(cx, parts)
+            }
             Way::Stream(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, parts),
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.way {
-            Way::Connection(connection) => Pin::new(&mut connection.stream).poll_flush(cx),
+            Way::Connection(connection) => Pin::new(&mut connection.conn.stream).poll_flush(cx),
             Way::Stream(stream) => Pin::new(&mut **stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.way {
-            Way::Connection(connection) => Pin::new(&mut connection.stream).poll_shutdown(cx),
+            Way::Connection(connection) => Pin::new(&mut connection.conn.stream).poll_shutdown(cx),
             Way::Stream(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
         }
     }

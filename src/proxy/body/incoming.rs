@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
-use crate::proxy::connection::http1::Arriving;
+use crate::proxy::connection::http1::IncomingBody;
 
 /// A request's body as it comes.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(in crate::proxy) enum Incoming {
     /// There is none.
     None,
     /// Over HTTP/1.1.
-    Http1(Arriving),
+    Http1(IncomingBody),
     /// Over HTTP/2.
     Http2(hyper::body::Incoming),
 }

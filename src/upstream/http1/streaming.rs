@@ -8,9 +8,9 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame};
 
 use super::connection::Connection;
-use super::duplex::{self, Beside, Meeting, Reading};
-use super::upload::Upload;
-use crate::http1::length::{Length, Piece};
+use super::rejoin::{self, Reading, Rejoin, UploadTask};
+use crate::http1::client::upload::Upload;
+use crate::http1::decoder::{Decoder, Piece};
 use crate::upstream::in_flight::InFlight;
 use crate::upstream::pool::Pool;
 
@@ -18,7 +18,7 @@ use crate::upstream::pool::Pool;
 #[derive(Debug)]
 pub(in crate::upstream) struct Streaming {
     source: Source,
-    length: Length,
+    length: Decoder,
     /// Whether the connection can be used again afterwards.
     keeps: bool,
 }
@@ -28,9 +28,9 @@ enum Source {
     /// The request is out.
     Whole(Box<Connection>, Rc<Pool>),
     /// The request is still being sent.
-    Parted(Reading, Beside),
+    Parted(Reading, UploadTask),
     /// All of the answer is here, and the request may still be being sent.
-    Uploading(Weak<Meeting>),
+    Uploading(Weak<Rejoin>),
     /// The connection is gone.
     Gone,
 }
@@ -40,7 +40,7 @@ impl Streaming {
     pub(in crate::upstream) fn new<B>(
         mut connection: Box<Connection>,
         upload: Upload<B>,
-        (length, keeps): (Length, bool),
+        (length, keeps): (Decoder, bool),
         pool: &Rc<Pool>,
     ) -> Self
     where
@@ -49,14 +49,17 @@ impl Streaming {
     {
         let pool = Rc::clone(pool);
         if let Some(octets) = length.left() {
-            connection.inbox.expect(octets.saturating_sub(connection.inbox.bytes.len() as u64));
+            connection
+                .conn
+                .read_buf
+                .expect(octets.saturating_sub(connection.conn.read_buf.bytes.len() as u64));
         }
         let source = if upload.is_over() {
-            connection.buffer = upload.into_buffer();
+            connection.conn.buffer = upload.into_buffer();
             Source::Whole(connection, pool)
         } else {
-            let (reading, beside) = duplex::part(*connection, upload, pool);
-            Source::Parted(reading, beside)
+            let (reading, upload) = rejoin::part(*connection, upload, pool);
+            Source::Parted(reading, upload)
         };
         let mut streaming = Self { source, length, keeps };
         streaming.settle();
@@ -81,15 +84,15 @@ impl Streaming {
     }
 
     /// Where the body ends.
-    pub(in crate::upstream) fn length(&self) -> &Length {
+    pub(in crate::upstream) fn length(&self) -> &Decoder {
         &self.length
     }
 
     /// Keeps `held` as long as the request is still being sent; gives it back where all of it is out.
     pub(in crate::upstream) fn hold(&self, held: InFlight) -> Option<InFlight> {
         match self.uploading() {
-            Some(meeting) => {
-                meeting.hold(held);
+            Some(rejoin) => {
+                rejoin.hold(held);
                 None
             }
             None => Some(held),
@@ -101,30 +104,33 @@ impl Streaming {
         self.uploading().is_some()
     }
 
-    fn uploading(&self) -> Option<Rc<Meeting>> {
+    fn uploading(&self) -> Option<Rc<Rejoin>> {
         match &self.source {
-            Source::Parted(_, beside) => beside.meeting().upgrade(),
-            Source::Uploading(meeting) => meeting.upgrade(),
+            Source::Parted(_, upload) => upload.rejoin().upgrade(),
+            Source::Uploading(rejoin) => rejoin.upgrade(),
             Source::Whole(..) | Source::Gone => None,
         }
     }
 
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
         loop {
-            let inbox = match &mut self.source {
-                Source::Whole(connection, _) => &mut connection.inbox,
-                Source::Parted(reading, _) => &mut reading.inbox,
+            let read_buf = match &mut self.source {
+                Source::Whole(connection, _) => &mut connection.conn.read_buf,
+                Source::Parted(reading, _) => &mut reading.read_buf,
                 Source::Uploading(_) | Source::Gone => return Poll::Ready(Ok(None)),
             };
-            match self.length.decode(&mut inbox.bytes)? {
+            match self.length.decode(&mut read_buf.bytes)? {
                 Piece::Data(data) => return Poll::Ready(Ok(Some(Frame::data(data)))),
                 Piece::Trailers(fields) => return Poll::Ready(Ok(Some(Frame::trailers(fields)))),
                 Piece::End => return Poll::Ready(Ok(None)),
                 Piece::More => {}
             }
             let read = match &mut self.source {
-                Source::Whole(connection, _) => connection.inbox.poll_read(&mut connection.stream, cx),
-                Source::Parted(reading, _) => reading.inbox.poll_read(&mut reading.half, cx),
+                Source::Whole(connection, _) => {
+                    let conn = &mut connection.conn;
+                    conn.read_buf.poll_read(&mut conn.stream, cx)
+                }
+                Source::Parted(reading, _) => reading.read_buf.poll_read(&mut reading.half, cx),
                 Source::Uploading(_) | Source::Gone => return Poll::Ready(Ok(None)),
             };
             if ready!(read)? == 0 {
@@ -145,8 +151,8 @@ impl Streaming {
         let source = std::mem::replace(&mut self.source, Source::Gone);
         match source {
             Source::Whole(connection, pool) if self.keeps => pool.give_back(connection),
-            Source::Parted(reading, beside) if self.keeps => {
-                self.source = Source::Uploading(beside.answered(reading));
+            Source::Parted(reading, upload) if self.keeps => {
+                self.source = Source::Uploading(upload.answered(reading));
             }
             // Asked for again after its end.
             Source::Uploading(_) => self.source = source,

@@ -1,0 +1,205 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// Feeds `bytes` cut at `cuts`; what is left behind the head comes with it.
+fn in_pieces(bytes: &[u8], cuts: &[usize], to_head: bool) -> Result<Option<(Head, Vec<u8>)>, Malformed> {
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+    cuts.extend([0, bytes.len()]);
+    cuts.sort_unstable();
+    let (mut reader, mut read) = (Reader::new(to_head, false), BytesMut::new());
+    for (index, pair) in cuts.windows(2).enumerate() {
+        read.extend_from_slice(&bytes[pair[0]..pair[1]]);
+        if pair[0] == pair[1] && index > 0 {
+            continue;
+        }
+        if let Some(head) = reader.decode(&mut read)? {
+            read.extend_from_slice(&bytes[pair[1]..]);
+            return Ok(Some((head, read.to_vec())));
+        }
+    }
+    Ok(None)
+}
+
+fn whole(text: &str) -> Result<Option<Head>, Malformed> {
+    Reader::new(false, false).decode(&mut BytesMut::from(text))
+}
+
+fn head(fields: &str) -> Head {
+    whole(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n")).unwrap().expect("a whole head")
+}
+
+fn malformed(text: &str) -> Malformed {
+    whole(text).expect_err(text)
+}
+
+#[test]
+fn status_and_fields_are_read_as_they_stand() {
+    let head = head("X-One: 1\r\nset-cookie: a=\u{e4}\r\nSet-Cookie: b\r\nempty:\r\ncontent-length: 0\r\n");
+    assert_eq!(head.status, StatusCode::OK);
+    let fields = head.headers.into_map();
+    let fields: Vec<_> =
+        fields.iter().map(|(name, value)| (name.as_str(), value.as_bytes().to_vec())).collect();
+    let wanted = [
+        ("x-one", b"1".to_vec()),
+        ("set-cookie", "a=\u{e4}".as_bytes().to_vec()),
+        ("set-cookie", b"b".to_vec()),
+        ("empty", Vec::new()),
+        ("content-length", b"0".to_vec()),
+    ];
+    assert_eq!(fields, wanted);
+}
+
+#[test]
+fn the_fields_say_where_the_body_ends() {
+    assert_eq!(head("content-length: 12\r\n").length, Decoder::Length(12));
+    assert_eq!(head("content-length: 12, 12\r\ncontent-length: 12\r\n").length, Decoder::Length(12));
+    assert_eq!(head("transfer-encoding: Chunked\r\n").length, Decoder::Chunked(Chunked::default()));
+    assert_eq!(head("").length, Decoder::Close);
+}
+
+#[test]
+fn some_answers_have_no_body_whatever_they_say() {
+    for status in ["204 No Content", "304 Not Modified", "101 Switching Protocols"] {
+        let text = format!("HTTP/1.1 {status}\r\ncontent-length: 9\r\n\r\n");
+        assert_eq!(whole(&text).unwrap().expect(status).length, Decoder::Length(0), "{status}");
+    }
+    let mut read = BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
+    let answer = Reader::new(true, false).decode(&mut read).unwrap().unwrap();
+    assert_eq!((answer.length, answer.keeps), (Decoder::Length(0), true));
+}
+
+#[test]
+fn a_connection_is_kept_only_where_nothing_speaks_against_it() {
+    assert!(head("content-length: 1\r\n").keeps);
+    assert!(head("connection: keep-alive\r\ncontent-length: 1\r\n").keeps);
+    assert!(!head("connection: x, Close\r\nconnection: keep-alive\r\ncontent-length: 1\r\n").keeps);
+    assert!(!head("").keeps, "the body ends with the connection");
+    assert!(!head("content-length: 1\r\ntransfer-encoding: chunked\r\n").keeps, "two lengths");
+    let old = whole("HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\n").unwrap().unwrap();
+    assert!(!old.keeps, "HTTP/1.0");
+    let switched = whole("HTTP/1.1 101 Switching Protocols\r\n\r\n").unwrap().unwrap();
+    assert!(!switched.keeps, "no longer HTTP");
+}
+
+#[test]
+fn what_speaks_of_the_connection_goes_no_further() {
+    let names = |fields: &str| -> Vec<String> {
+        head(fields).headers.into_map().keys().map(|name| name.as_str().to_owned()).collect()
+    };
+    let usual = "Connection: keep-alive\r\nKeep-Alive: timeout=5\r\ntransfer-encoding: chunked\r\na: b\r\n";
+    assert_eq!(names(usual), ["a"]);
+    assert_eq!(names("connection: Close , Keep-Alive\r\ncontent-length: 1\r\n"), ["content-length"]);
+    assert_eq!(names("connection: x-named, close\r\nx-named: b\r\n"), ["connection", "x-named"]);
+    let both = "content-length: 5\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\na: b\r\n";
+    assert_eq!(names(both), ["a"], "the coding is what is read");
+}
+
+#[test]
+fn interim_answers_are_skipped() {
+    let text =
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\nbody";
+    let mut read = BytesMut::from(text);
+    let answer = Reader::new(false, false).decode(&mut read).unwrap().unwrap();
+    assert_eq!((answer.status, answer.headers.into_map().len()), (StatusCode::OK, 0));
+    assert_eq!(&read[..], b"body");
+}
+
+#[test]
+fn what_could_be_read_in_two_ways_is_not_read() {
+    let with = |fields: &str| malformed(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"));
+    for length in ["", "five", "+5", "-5", "0x5", "5 5", "5,", "5, 6", "18446744073709551616"] {
+        assert_eq!(with(&format!("content-length: {length}\r\n")), Malformed::Length, "{length:?}");
+    }
+    assert_eq!(with("content-length: 5\r\ncontent-length: 6\r\n"), Malformed::Length);
+    for coding in ["gzip", "gzip, chunked", "chunked, gzip", "identity", "chunked;a=b", ""] {
+        assert_eq!(with(&format!("transfer-encoding: {coding}\r\n")), Malformed::Coding, "{coding:?}");
+    }
+    assert_eq!(with("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n"), Malformed::Coding);
+    let old = "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    assert_eq!(malformed(old), Malformed::Coding);
+    assert_eq!(malformed("HTTP/1.1 099 Low\r\n\r\n"), Malformed::Status);
+}
+
+#[test]
+fn heads_have_bounds() {
+    let long = format!("HTTP/1.1 200 OK\r\nx: {}", "a".repeat(LARGEST));
+    assert_eq!(malformed(&long), Malformed::TooLong, "without an end");
+    assert_eq!(malformed(&format!("{long}\r\n\r\n")), Malformed::TooLong, "with an end");
+    let fields = |count| "a: b\r\n".repeat(count);
+    assert_eq!(head(&fields(MOST_FIELDS)).headers.into_map().len(), MOST_FIELDS);
+    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", fields(MOST_FIELDS + 1));
+    assert_eq!(malformed(&many), Malformed::Head(httparse::Error::TooManyHeaders));
+}
+
+const EXAMPLE: &str = "HTTP/1.1 103 Early\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 11\r\n\
+                       connection: close, x\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nhello world";
+
+#[test]
+fn a_head_in_single_bytes_is_the_same_head() {
+    let single: Vec<usize> = (0..EXAMPLE.len()).collect();
+    let (head, rest) = in_pieces(EXAMPLE.as_bytes(), &single, false).unwrap().expect("a whole head");
+    assert_eq!(Some(head), whole(EXAMPLE).unwrap());
+    assert_eq!(rest, b"hello world");
+}
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let overwritten = (0..EXAMPLE.len(), any::<u8>()).prop_map(|(place, byte)| {
+        let mut bytes = EXAMPLE.as_bytes().to_vec();
+        bytes[place] = byte;
+        bytes
+    });
+    const WORDS: [&str; 16] = [
+        "HTTP/1.1 200 OK\r\n",
+        "HTTP/1.1 204 \r\n",
+        "\r\n",
+        "\n",
+        "a: b\r\n",
+        "A: c\r\n",
+        "content-length: 5",
+        "Content-Length: 05, 5\r\n",
+        "transfer-encoding: chunked\r\n",
+        "connection: close, a\r\n",
+        "keep-alive: 5\r\n",
+        ":",
+        " ",
+        "\r",
+        "é",
+        "\0",
+    ];
+    let mixed = proptest::collection::vec(proptest::sample::select(&WORDS[..]), 0..12)
+        .prop_map(|words| words.concat().into_bytes());
+    prop_oneof![overwritten, mixed, proptest::collection::vec(any::<u8>(), 0..64)]
+}
+
+proptest! {
+    #[test]
+    fn however_it_is_cut_it_reads_the_same(
+        bytes in bytes(),
+        cuts in proptest::collection::vec(any::<usize>(), 0..8),
+        to_head: bool,
+    ) {
+        let at_once = in_pieces(&bytes, &[], to_head);
+        let in_pieces = in_pieces(&bytes, &cuts, to_head);
+        match &at_once {
+            Ok(Some(_)) => prop_assert_eq!(&in_pieces, &at_once),
+            Ok(None) => prop_assert!(matches!(&in_pieces, Ok(None)), "{in_pieces:?}"),
+            // What is no head may be found out later, when its end has come.
+            Err(_) => prop_assert!(!matches!(&in_pieces, Ok(Some(_))), "{in_pieces:?}"),
+        }
+    }
+
+    /// Whether a response's fields are parsed into a map at once or stay raw, it is the same response.
+    #[test]
+    fn raw_or_in_a_map_it_is_the_same_response(bytes in bytes(), to_head: bool) {
+        let read = |wants_map| Reader::new(to_head, wants_map).decode(&mut BytesMut::from(&bytes[..]));
+        let (raw, mapped) = (read(false), read(true));
+        if let (Ok(Some(raw)), Ok(Some(mapped))) = (&raw, &mapped) {
+            for name in mapped.headers.clone().into_map().keys() {
+                let (raw, mapped) = (raw.headers.get_all(name), mapped.headers.get_all(name));
+                prop_assert_eq!(raw.collect::<Vec<_>>(), mapped.collect::<Vec<_>>(), "{}", name);
+            }
+        }
+        prop_assert_eq!(raw, mapped);
+    }
+}

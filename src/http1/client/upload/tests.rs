@@ -1,0 +1,188 @@
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::task::Waker;
+
+use http::{Request, request};
+use hyper::body::{Frame, SizeHint};
+
+use super::*;
+
+/// A body whose frames come one per poll; `None` among them stands for a moment in which there is none.
+struct Frames {
+    frames: VecDeque<Option<io::Result<Frame<Bytes>>>>,
+    length: Option<u64>,
+}
+
+impl Body for Frames {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        match self.frames.pop_front() {
+            Some(Some(frame)) => Poll::Ready(Some(frame)),
+            Some(None) => Poll::Pending,
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.length == Some(0)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.length.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+fn data(text: &'static str) -> Option<io::Result<Frame<Bytes>>> {
+    Some(Ok(Frame::data(Bytes::from_static(text.as_bytes()))))
+}
+
+fn trailers(fields: &[(&'static str, &'static str)]) -> Option<io::Result<Frame<Bytes>>> {
+    let fields = fields
+        .iter()
+        .map(|(name, value)| (http::HeaderName::from_static(name), http::HeaderValue::from_static(value)));
+    Some(Ok(Frame::trailers(fields.collect())))
+}
+
+/// What goes out for a request with these fields and this body, and how it ended.
+fn sent(
+    request: request::Builder,
+    length: Option<u64>,
+    frames: impl IntoIterator<Item = Option<io::Result<Frame<Bytes>>>>,
+) -> (String, Result<(), String>) {
+    let body = Frames { frames: frames.into_iter().collect(), length };
+    let (parts, body) = request.body(body).unwrap().into_parts();
+    let mut upload = Upload::new(&parts, &FieldLines::default(), body, Vec::new());
+    let (mut out, mut cx) = (Vec::new(), Context::from_waker(Waker::noop()));
+    let ended = loop {
+        match upload.poll(&mut out, &mut cx) {
+            Poll::Ready(Ok(())) => break Ok(()),
+            Poll::Ready(Err(failure)) => break Err(format!("{failure:?}")),
+            Poll::Pending => {}
+        }
+    };
+    (String::from_utf8(out).unwrap(), ended)
+}
+
+fn get(target: &str) -> request::Builder {
+    Request::get(target).header("host", "a.test")
+}
+
+fn post() -> request::Builder {
+    Request::post("/").header("host", "a.test")
+}
+
+const POST: &str = "POST / HTTP/1.1\r\nhost: a.test\r\n";
+
+#[test]
+fn a_request_without_a_body_says_nothing_of_one() {
+    let wanted = "GET /a%20b?c=d HTTP/1.1\r\nhost: a.test\r\n\r\n".to_owned();
+    assert_eq!(sent(get("/a%20b?c=d"), Some(0), []), (wanted, Ok(())));
+    let coded = post().header("transfer-encoding", "chunked").header("content-length", "0");
+    assert_eq!(sent(coded, Some(0), []), (format!("{POST}content-length: 0\r\n\r\n"), Ok(())));
+}
+
+#[test]
+fn targets_are_written_in_origin_form() {
+    for (target, line) in [("/", "/"), ("*", "*"), ("http://a.test?q", "/?q"), ("http://a.test", "/")] {
+        let (text, _) = sent(get(target), Some(0), []);
+        assert_eq!(text.lines().next(), Some(format!("GET {line} HTTP/1.1").as_str()));
+    }
+}
+
+#[test]
+fn a_body_of_known_length_goes_as_it_is() {
+    let wanted = format!("{POST}content-length: 10\r\n\r\nhelloworld");
+    let frames = || [data("hello"), None, data(""), data("world")];
+    assert_eq!(sent(post(), Some(10), frames()), (wanted.clone(), Ok(())));
+    assert_eq!(sent(post().header("content-length", "10"), Some(10), frames()), (wanted, Ok(())));
+}
+
+#[test]
+fn a_body_of_unknown_length_goes_in_chunks_whatever_the_method() {
+    let head = "GET / HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n";
+    let request = get("/").header("transfer-encoding", "chunked").header("content-length", "5");
+    let wanted = format!("{head}5\r\nhello\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n");
+    assert_eq!(sent(request, None, [data("hello"), None, data("0123456789abcdef")]), (wanted, Ok(())));
+}
+
+#[test]
+fn large_pieces_go_in_between_unchanged() {
+    let large: &'static str = Box::leak("x".repeat(100_000).into_boxed_str());
+    let (text, ended) = sent(post(), None, [data("a"), data(large), data("b"), data(large)]);
+    let body = text.split_once("\r\n\r\n").expect("a head").1;
+    assert_eq!(body, format!("1\r\na\r\n186A0\r\n{large}\r\n1\r\nb\r\n186A0\r\n{large}\r\n0\r\n\r\n"));
+    assert_eq!(ended, Ok(()));
+}
+
+#[test]
+fn announced_trailers_go_and_others_do_not() {
+    let request = || post().header("trailer", "x-sum, Content-Length").header("trailer", "x-b");
+    let fields = [("x-sum", "1"), ("x-other", "2"), ("content-length", "3"), ("x-b", "4")];
+    let (text, ended) = sent(request(), None, [data("a"), trailers(&fields)]);
+    assert!(text.ends_with("1\r\na\r\n0\r\nx-sum: 1\r\nx-b: 4\r\n\r\n"), "{text}");
+    assert_eq!(ended, Ok(()));
+    let (text, _) = sent(post(), None, [data("a"), trailers(&fields)]);
+    assert!(text.ends_with("1\r\na\r\n0\r\n\r\n"), "{text}");
+}
+
+#[test]
+fn a_body_that_is_not_as_long_as_promised_is_never_made_to_look_so() {
+    let (text, ended) = sent(post(), Some(10), [data("hello")]);
+    assert!(ended.is_err(), "{text}");
+    let (text, ended) = sent(post(), Some(3), [data("hello")]);
+    assert!(ended.is_err() && !text.contains("hello"), "{text}");
+    let broken = [data("hello"), None, Some(Err(io::ErrorKind::BrokenPipe.into()))];
+    let (text, ended) = sent(post(), None, broken);
+    assert!(ended.is_err() && text.ends_with("5\r\nhello\r\n"), "{text}");
+}
+
+#[test]
+fn a_body_that_broke_off_before_its_first_byte_is_not_sent_as_an_empty_one() {
+    let broken = || Some(Err(io::ErrorKind::InvalidData.into()));
+    for (length, frames) in [(None, vec![broken()]), (Some(3), vec![data("hello")])] {
+        let body = Frames { frames: frames.into(), length };
+        let (parts, body) = post().body(body).unwrap().into_parts();
+        let mut upload = Upload::new(&parts, &FieldLines::default(), body, Vec::new());
+        assert!(upload.may_repeat());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(matches!(upload.poll(&mut Vec::new(), &mut cx), Poll::Ready(Err(Failure::Body(_)))));
+        assert!(!upload.may_repeat(), "nothing is out, and yet");
+    }
+}
+
+#[test]
+fn only_what_cannot_be_told_from_its_repetition_is_sent_again() {
+    for (method, length, repeatable) in
+        [("GET", 0, true), ("PUT", 0, true), ("POST", 0, false), ("PATCH", 0, false), ("PUT", 1, false)]
+    {
+        let body = Frames { frames: VecDeque::new(), length: Some(length) };
+        let (parts, body) = Request::builder().method(method).body(body).unwrap().into_parts();
+        let upload = Upload::new(&parts, &FieldLines::default(), body, Vec::new());
+        assert_eq!(upload.repeatable, repeatable, "{method}");
+    }
+}
+
+#[test]
+fn only_a_body_of_which_nothing_was_read_is_handed_back() {
+    let upload = |length, frames: Vec<_>| {
+        let (parts, body) =
+            Request::post("/").body(Frames { frames: frames.into(), length }).unwrap().into_parts();
+        Upload::new(&parts, &FieldLines::default(), body, Vec::new())
+    };
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(upload(Some(2), vec![data("ab")]).into_body().is_some());
+    for (frames, handed_back) in [(vec![data("ab")], false), (vec![None, data("ab")], false)] {
+        let mut asked = upload(None, frames);
+        let _ = asked.poll(&mut Vec::new(), &mut cx);
+        assert_eq!(asked.into_body().is_some(), handed_back);
+    }
+    let mut empty = upload(Some(0), Vec::new());
+    assert!(empty.poll(&mut Vec::new(), &mut cx).is_ready() && empty.is_over());
+    assert!(empty.into_body().is_some());
+}

@@ -1,0 +1,60 @@
+use std::convert::Infallible;
+use std::task::Waker;
+
+use hyper::body::Frame;
+
+use super::*;
+
+/// Counts how often all that was written is seen off.
+#[derive(Default)]
+struct Counting {
+    written: Vec<u8>,
+    flushed: usize,
+}
+
+impl AsyncWrite for Counting {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.written.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.flushed += 1;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A body whose end comes some time after its last byte.
+struct Late(Vec<Option<Frame<Bytes>>>);
+
+impl Body for Late {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.0.pop() {
+            Some(Some(frame)) => Poll::Ready(Some(Ok(frame))),
+            Some(None) => Poll::Pending,
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+#[test]
+fn the_end_of_a_message_is_told_though_no_byte_goes_out_with_it() {
+    let frames = vec![None, Some(Frame::data(Bytes::from_static(b"ok")))];
+    let mut sending = Encoder::new(WriteBuf::default(), BodyFraming::Length(2), Late(frames));
+    let (mut stream, mut cx) = (Counting::default(), Context::from_waker(Waker::noop()));
+    assert!(sending.poll(&mut stream, &mut cx).is_pending());
+    assert_eq!((&*stream.written, stream.flushed), (&b"ok"[..], 1));
+    assert!(matches!(sending.poll(&mut stream, &mut cx), Poll::Ready(Ok(()))));
+    assert_eq!((&*stream.written, stream.flushed), (&b"ok"[..], 2));
+    assert!(sending.is_over());
+}

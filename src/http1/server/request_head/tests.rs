@@ -1,0 +1,274 @@
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::rc::Rc;
+
+use hyper::body::Body as _;
+use hyper_util::rt::TokioIo;
+use proptest::prelude::*;
+use tokio::io::AsyncWriteExt as _;
+
+use super::*;
+
+const LIMITS: Limits = Limits { size: 60 * 1024, fields: 10000 };
+
+/// What matters of a head: whether there is one, where its body ends, and what is behind it.
+type Outcome = Result<Option<(Head, Vec<u8>)>, Malformed>;
+
+fn in_pieces(bytes: &[u8], limits: Limits, cuts: &[usize]) -> Outcome {
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+    cuts.extend([0, bytes.len()]);
+    cuts.sort_unstable();
+    let (mut reader, mut read) = (Reader::new(limits), BytesMut::new());
+    for pair in cuts.windows(2).filter(|pair| pair[0] < pair[1]) {
+        read.extend_from_slice(&bytes[pair[0]..pair[1]]);
+        if reader.decode(&mut read)? {
+            let head = reader.take().expect("what was decoded");
+            return Ok(Some((head, [&read[..], &bytes[pair[1]..]].concat())));
+        }
+    }
+    Ok(None)
+}
+
+fn read(text: &str) -> Outcome {
+    in_pieces(text.as_bytes(), LIMITS, &[])
+}
+
+fn whole(text: &str) -> Head {
+    let (head, rest) = read(text).expect("well-formed").expect("whole");
+    assert_eq!(rest, b"", "{text:?}");
+    head
+}
+
+fn malformed(text: &str) -> Malformed {
+    read(text).expect_err(text)
+}
+
+/// A request with these fields.
+fn with(fields: &str) -> String {
+    format!("POST /p HTTP/1.1\r\nhost: a\r\n{fields}\r\n")
+}
+
+#[test]
+fn a_head_is_what_it_says() {
+    let head = whole("\r\nPUT /a/b?c=%20 HTTP/1.1\r\nHost: a.test\r\nX-One:  1 \r\nx-one: 2\r\n\r\n");
+    assert_eq!(head.parts.method, Method::PUT);
+    assert_eq!(head.parts.uri, "/a/b?c=%20");
+    assert_eq!(head.parts.version, Version::HTTP_11);
+    let fields = head.parts.headers.iter();
+    let fields: Vec<_> = fields.map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+    assert_eq!(fields, [("host", "a.test"), ("x-one", "1"), ("x-one", "2")]);
+    assert_eq!(head.length, Decoder::Length(0));
+    assert!(!head.expects);
+    assert_eq!(head.asked, Asked { by_head: false, is_1_1: true, keeps: true, trailers: false });
+    let old = whole("HEAD http://b.test/ HTTP/1.0\r\n\r\n");
+    assert_eq!((old.parts.version, old.asked.by_head), (Version::HTTP_10, true));
+    assert_eq!(old.parts.uri, "http://b.test/");
+}
+
+#[test]
+fn what_comes_behind_a_head_is_left() {
+    let (_, rest) = read("GET / HTTP/1.1\r\n\r\nGET /next").unwrap().unwrap();
+    assert_eq!(rest, b"GET /next");
+    assert!(read("GET / HTTP/1.1\r\nhost: a\r\n").unwrap().is_none());
+}
+
+#[test]
+fn the_body_ends_where_the_fields_say() {
+    let length = |fields: &str| whole(&with(fields)).length;
+    assert_eq!(length("content-length: 5\r\n"), Decoder::Length(5));
+    assert_eq!(length("content-length: 0010\r\n"), Decoder::Length(10));
+    assert_eq!(length("content-length: 5\r\nContent-Length: 5\r\n"), Decoder::Length(5));
+    for coding in ["chunked", "Chunked", "gzip, chunked", "gzip\r\ntransfer-encoding: chunked"] {
+        let length = length(&format!("transfer-encoding: {coding}\r\n"));
+        assert_eq!(length, Decoder::Chunked(Chunked::default()), "{coding}");
+    }
+}
+
+#[test]
+fn a_body_without_one_end_is_none() {
+    for length in
+        ["", "+5", "-5", "5 5", "5, 5", "0x5", "five", "9223372036854775808", "18446744073709551616"]
+    {
+        assert_eq!(malformed(&with(&format!("content-length: {length}\r\n"))), Malformed::Length, "{length}");
+    }
+    assert_eq!(malformed(&with("content-length: 5\r\ncontent-length: 6\r\n")), Malformed::Length);
+    for coding in ["", "gzip", "chunked, gzip", "chunked\r\ntransfer-encoding: gzip", "xchunked"] {
+        let fields = format!("transfer-encoding: {coding}\r\n");
+        assert_eq!(malformed(&with(&fields)), Malformed::Coding, "{coding}");
+    }
+    assert_eq!(malformed("POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n"), Malformed::Coding);
+}
+
+#[test]
+fn a_coding_overrules_a_length_and_is_the_last_of_its_connection() {
+    for fields in [
+        "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
+        "content-length: 5\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: five\r\n",
+    ] {
+        let head = whole(&with(fields));
+        assert_eq!(head.length, Decoder::Chunked(Chunked::default()), "{fields}");
+        assert!(!head.parts.headers.contains_key(CONTENT_LENGTH), "{fields}");
+        assert!(!head.asked.keeps, "{fields}");
+    }
+}
+
+#[test]
+fn the_connection_is_kept_as_the_client_likes() {
+    let keeps = |version: &str, fields: &str| whole(&format!("GET / {version}\r\n{fields}\r\n")).asked.keeps;
+    for (fields, old, new) in [
+        ("", false, true),
+        ("connection: close\r\n", false, false),
+        ("connection: Keep-Alive\r\n", true, true),
+        ("connection: te, close\r\n", false, false),
+        ("connection: close\r\nconnection: keep-alive\r\n", false, false),
+        ("connection: keep-alive\r\nconnection: close\r\n", false, false),
+        ("connection: closed\r\n", false, true),
+    ] {
+        assert_eq!(keeps("HTTP/1.0", fields), old, "HTTP/1.0 {fields}");
+        assert_eq!(keeps("HTTP/1.1", fields), new, "HTTP/1.1 {fields}");
+    }
+}
+
+#[test]
+fn only_a_body_is_waited_for() {
+    let expects = |text: &str| whole(text).expects;
+    assert!(expects(&with("content-length: 5\r\nexpect: 100-Continue\r\n")));
+    assert!(!expects(&with("content-length: 0\r\nexpect: 100-continue\r\n")));
+    assert!(!expects(&with("content-length: 5\r\nexpect: something\r\n")));
+    assert!(!expects("POST / HTTP/1.0\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n"));
+}
+
+#[test]
+fn trailers_are_for_those_who_ask() {
+    assert!(whole(&with("te: gzip, Trailers\r\n")).asked.trailers);
+    assert!(!whole(&with("te: gzip\r\n")).asked.trailers);
+}
+
+#[test]
+fn a_head_has_its_limits() {
+    let limits = Limits { size: 200, fields: 3 };
+    let outcome = |text: &str| in_pieces(text.as_bytes(), limits, &[]);
+    let long = |octets: usize| format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(octets - 23));
+    assert_eq!(long(200).len(), 200);
+    assert!(outcome(&long(200)).unwrap().is_some());
+    assert_eq!(outcome(&long(201)).unwrap_err(), Malformed::TooLong, "whole");
+    assert_eq!(outcome(&long(300)[..201]).unwrap_err(), Malformed::TooLong, "not whole");
+    assert!(outcome("GET / HTTP/1.1\r\na: 1\r\nb: 2\r\nc: 3\r\n\r\n").unwrap().is_some());
+    let many = outcome("GET / HTTP/1.1\r\na: 1\r\nb: 2\r\nc: 3\r\nd: 4\r\n\r\n");
+    assert_eq!(many.unwrap_err(), Malformed::TooLong);
+    let wide = Limits { size: 1 << 20, fields: 1000 };
+    let target = |octets: usize| format!("GET /{} HTTP/1.1\r\n\r\n", "t".repeat(octets - 1));
+    assert!(in_pieces(target(LONGEST_TARGET).as_bytes(), wide, &[]).unwrap().is_some());
+    let over = in_pieces(target(LONGEST_TARGET + 1).as_bytes(), wide, &[]);
+    assert_eq!(over.unwrap_err(), Malformed::LongTarget);
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "f: 1\r\n".repeat(1000));
+    assert_eq!(in_pieces(many.as_bytes(), wide, &[]).unwrap().unwrap().0.parts.headers.len(), 1000);
+}
+
+/// What another server makes of the same bytes: method, target, version, fields, and the body's length if it has one.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    line: (Method, Uri, Version),
+    headers: HeaderMap,
+    /// `None` for chunks.
+    octets: Option<u64>,
+}
+
+/// The same bytes as hyper reads them.
+fn as_hyper_reads(bytes: &[u8]) -> Option<Seen> {
+    let seen = Rc::new(RefCell::new(None));
+    let noted = Rc::clone(&seen);
+    let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+        let (head, body) = request.into_parts();
+        let octets = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
+        let line = (head.method, head.uri, head.version);
+        let mut headers = head.headers;
+        // We change how it is written, not what it says.
+        content_length::normalise(&mut headers).unwrap();
+        noted.borrow_mut().get_or_insert(Seen { line, headers, octets });
+        async { Ok::<_, Infallible>(http::Response::new(http_body_util::Empty::<Bytes>::new())) }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let (mut client, server) = tokio::io::duplex(64 * 1024);
+        client.write_all(bytes).await.unwrap();
+        client.shutdown().await.unwrap();
+        let _ =
+            hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(server), service).await;
+    });
+    seen.take()
+}
+
+fn as_we_read(bytes: &[u8], cuts: &[usize]) -> Option<Seen> {
+    let (head, _) = in_pieces(bytes, LIMITS, cuts).ok()??;
+    let octets = head.length.left();
+    let line = (head.parts.method, head.parts.uri, head.parts.version);
+    Some(Seen { line, headers: head.parts.headers, octets })
+}
+
+fn heads() -> impl Strategy<Value = Vec<u8>> {
+    let line = prop::sample::select(vec![
+        "GET / HTTP/1.1",
+        "POST /a?b=c HTTP/1.1",
+        "PUT http://a.test:80/x HTTP/1.0",
+        "OPTIONS * HTTP/1.1",
+        "CONNECT a.test:443 HTTP/1.1",
+        "BREW /%zz HTTP/1.1",
+        "GET a HTTP/1.1",
+        "GET  / HTTP/1.1",
+        "GET / HTTP/2.0",
+        "\nGET / HTTP/1.1",
+    ]);
+    let field = prop::sample::select(vec![
+        "Host: a.test",
+        "content-length: 5",
+        "Content-Length: 05",
+        "content-length: 6",
+        "content-length: 5, 5",
+        "transfer-encoding: chunked",
+        "Transfer-Encoding: gzip, Chunked",
+        "transfer-encoding: gzip",
+        "transfer-encoding: chunked ;x",
+        "connection: close, x",
+        "expect: 100-continue",
+        "x-empty:",
+        "x-space : 1",
+        " folded: 1",
+        "x-high: \u{e9}",
+        "cookie: a=b; c=d",
+    ]);
+    let end = prop::sample::select(vec!["\r\n", "\r\n", "\r\n", "\n", "\r"]);
+    let fields = prop::collection::vec((field, end), 0..6);
+    let spoilt = prop::option::weighted(0.3, (any::<prop::sample::Index>(), any::<u8>()));
+    (line, fields, spoilt).prop_map(|(line, fields, spoilt)| {
+        let mut text = format!("{line}\r\n");
+        fields.into_iter().for_each(|(field, end)| text.extend([field, end]));
+        text.push_str("\r\n");
+        let mut bytes = text.into_bytes();
+        if let Some((place, byte)) = spoilt {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        bytes
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// A request that two servers read in two ways can carry another one past one of them.
+    #[test]
+    fn a_head_is_read_as_others_read_it(bytes in heads(), cuts in prop::collection::vec(any::<usize>(), 0..4)) {
+        let (ours, theirs) = (as_we_read(&bytes, &cuts), as_hyper_reads(&bytes));
+        prop_assert_eq!(ours, theirs, "{}", bytes.escape_ascii());
+    }
+
+    #[test]
+    fn it_does_not_matter_how_a_head_is_cut(
+        bytes in prop_oneof![heads(), prop::collection::vec(any::<u8>(), 0..80)],
+        cuts in prop::collection::vec(any::<usize>(), 0..6),
+    ) {
+        prop_assert_eq!(as_we_read(&bytes, &cuts), as_we_read(&bytes, &[]));
+    }
+}

@@ -1,0 +1,174 @@
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http_body_util::{Empty, Full};
+use hyper::body::Frame;
+
+use super::*;
+use crate::headers::RawHeaders;
+
+const GET: Asked = Asked { by_head: false, is_1_1: true, keeps: true, trailers: false };
+const HEAD: Asked = Asked { by_head: true, ..GET };
+const OLD: Asked = Asked { is_1_1: false, keeps: false, ..GET };
+fn date(out: &mut Vec<u8>) {
+    out.extend_from_slice(DATED.as_bytes());
+}
+
+const DATED: &str = "date: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
+
+/// The head of an answer without its date, and how it goes on.
+fn written(asked: Asked, status: u16, fields: &[(&'static str, &str)], body: &impl Body) -> (String, Course) {
+    let status = StatusCode::from_u16(status).unwrap();
+    let head = |mut headers: Headers| {
+        let mut out = Vec::new();
+        let course = write(asked, (status, &mut headers), body, date, &mut out);
+        (String::from_utf8(out).unwrap().replacen(DATED, "", 1), course)
+    };
+    let written = head(raw(fields));
+    assert_eq!(written, head(mapped(fields)), "raw or in a map");
+    written
+}
+
+fn mapped(fields: &[(&'static str, &str)]) -> Headers {
+    let field = |(name, value): &(&'static str, &str)| {
+        (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+    };
+    fields.iter().map(field).collect::<HeaderMap>().into()
+}
+
+fn raw(fields: &[(&'static str, &str)]) -> Headers {
+    let mut raw = RawHeaders::default();
+    for (name, value) in fields {
+        match *name {
+            "content-length" => raw.push_length(name.as_bytes(), value.as_bytes()),
+            _ => raw.push(name.as_bytes(), value.as_bytes()),
+        }
+    }
+    raw.into()
+}
+
+fn hello() -> Full<Bytes> {
+    Full::new(Bytes::from_static(b"hello"))
+}
+
+/// A body of unknown length.
+struct Stream;
+
+impl Body for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Pending
+    }
+}
+
+#[test]
+fn a_known_length_is_told_in_our_digits() {
+    let (text, course) = written(GET, 200, &[("content-length", "005"), ("x", "1")], &hello());
+    assert_eq!(text, "HTTP/1.1 200 OK\r\nx: 1\r\ncontent-length: 5\r\n\r\n");
+    assert_eq!(course, Course { coding: BodyFraming::Length(5), has_body: true, keeps: true });
+    let (text, course) = written(GET, 429, &[], &Empty::<Bytes>::new());
+    assert_eq!(text, "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n");
+    assert_eq!(course, Course { coding: BodyFraming::Length(0), has_body: false, keeps: true });
+    let (text, _) = written(GET, 200, &[("content-length", "7")], &Stream);
+    assert_eq!(text, "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n");
+}
+
+#[test]
+fn what_we_put_on_it_stands_behind_its_own() {
+    for mut headers in [raw(&[("x", "1")]), mapped(&[("x", "1")])] {
+        let mut out = Vec::new();
+        headers.set_number(http::header::AGE, 7);
+        write(GET, (StatusCode::OK, &mut headers), &hello(), date, &mut out);
+        let expected = format!("HTTP/1.1 200 OK\r\nx: 1\r\nage: 7\r\ncontent-length: 5\r\n{DATED}\r\n");
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}
+
+#[test]
+fn an_unknown_length_is_told_in_chunks_or_by_closing() {
+    let (text, course) = written(GET, 200, &[("trailer", "x-sum")], &Stream);
+    assert_eq!(text, "HTTP/1.1 200 OK\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n");
+    assert_eq!(course.coding, BodyFraming::Chunked(Box::default()), "nobody asked for trailers");
+    let (_, course) = written(Asked { trailers: true, ..GET }, 200, &[("trailer", "x-sum, host")], &Stream);
+    assert_eq!(course.coding, BodyFraming::Chunked(["x-sum".parse().unwrap()].into()));
+    let kept = Asked { keeps: true, ..OLD };
+    let (text, course) = written(kept, 200, &[("trailer", "x-sum")], &Stream);
+    assert_eq!(text, "HTTP/1.0 200 OK\r\n\r\n");
+    assert_eq!(course, Course { coding: BodyFraming::Close, has_body: true, keeps: false });
+}
+
+#[test]
+fn what_never_has_a_body_has_none() {
+    for status in [204, 304] {
+        let (text, course) = written(GET, status, &[("content-length", "5")], &hello());
+        assert!(!text.contains("content-length") && !text.contains("chunked"), "{text}");
+        assert_eq!(course, Course { coding: BodyFraming::Length(0), has_body: false, keeps: true });
+    }
+    let (text, course) =
+        written(GET, 101, &[("connection", "upgrade"), ("upgrade", "x")], &Empty::<Bytes>::new());
+    assert_eq!(text, "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n");
+    assert!(!course.has_body && !course.keeps);
+}
+
+#[test]
+fn the_answer_to_head_speaks_of_the_body_it_would_have() {
+    let empty = Empty::<Bytes>::new();
+    for (fields, told) in [([("content-length", "7")], "content-length: 7\r\n"), ([("x", "1")], "x: 1\r\n")] {
+        let (text, course) = written(HEAD, 200, &fields, &empty);
+        assert_eq!(text, format!("HTTP/1.1 200 OK\r\n{told}\r\n"));
+        assert_eq!(course, Course { coding: BodyFraming::Length(0), has_body: false, keeps: true });
+    }
+    let (text, course) = written(HEAD, 429, &[], &hello());
+    assert_eq!(text, "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 5\r\n\r\n");
+    assert!(!course.has_body);
+}
+
+#[test]
+fn who_closes_says_so_once() {
+    let (text, course) = written(GET, 200, &[("connection", "close")], &hello());
+    assert_eq!(text, "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\n");
+    assert!(!course.keeps);
+    let (text, course) = written(Asked { keeps: false, ..GET }, 200, &[], &hello());
+    assert_eq!(text, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\n");
+    assert!(!course.keeps);
+    let (text, course) = written(Asked { keeps: true, ..OLD }, 200, &[], &hello());
+    assert_eq!(text, "HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: keep-alive\r\n\r\n");
+    assert!(course.keeps);
+    let (text, _) = written(OLD, 200, &[], &hello());
+    assert_eq!(text, "HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\n");
+}
+
+#[test]
+fn a_date_is_put_on_what_has_none() {
+    let dated = |fields: &[(&'static str, &'static str)]| {
+        let mut out = Vec::new();
+        write(GET, (StatusCode::OK, &mut raw(fields)), &hello(), date, &mut out);
+        String::from_utf8(out).unwrap()
+    };
+    assert!(dated(&[]).contains(DATED));
+    let theirs = dated(&[("date", "Fri, 02 Jan 1970 00:00:00 GMT")]);
+    assert_eq!(theirs.matches("date: ").count(), 1);
+    assert!(theirs.contains("02 Jan"));
+}
+
+#[test]
+fn what_is_no_request_is_told_why() {
+    for (what, status) in [
+        (Malformed::Length, "400 Bad Request"),
+        (Malformed::TooLong, "431 Request Header Fields Too Large"),
+        (Malformed::LongTarget, "414 URI Too Long"),
+    ] {
+        let mut out = Vec::new();
+        malformed(status_of(what), date, &mut out);
+        let expected = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n{DATED}\r\n");
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}

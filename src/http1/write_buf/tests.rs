@@ -1,0 +1,119 @@
+use std::future::poll_fn;
+use std::task::Waker;
+
+use proptest::prelude::*;
+use tokio::io::{AsyncReadExt as _, BufWriter};
+
+use super::*;
+
+/// Takes so many bytes at a time, and then none until it is asked again.
+struct Narrow {
+    taken: Vec<u8>,
+    most: usize,
+    stops: bool,
+}
+
+impl AsyncWrite for Narrow {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.stops = !self.stops;
+        if self.stops {
+            return Poll::Pending;
+        }
+        let taken = self.most.min(bytes.len());
+        self.taken.extend_from_slice(&bytes[..taken]);
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let together: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        self.poll_write(cx, &together)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+proptest! {
+    #[test]
+    fn everything_arrives_in_order_however_little_is_taken_at_a_time(
+        sizes in proptest::collection::vec(prop_oneof![0..40_usize, COPIED - 2..COPIED + 3, 2000..9000_usize], 1..12),
+        most in prop_oneof![1..20_usize, 500..5000_usize],
+        eager: bool,
+    ) {
+        let mut write_buf = WriteBuf::default();
+        let mut narrow = Narrow { taken: Vec::new(), most, stops: false };
+        let mut wanted = Vec::new();
+        let mut cx = Context::from_waker(Waker::noop());
+        write_buf.end().extend_from_slice(b"head");
+        wanted.extend_from_slice(b"head");
+        for (index, size) in sizes.iter().enumerate() {
+            while !write_buf.has_room() || (eager && !write_buf.is_empty()) {
+                let _ = write_buf.poll_write(&mut narrow, &mut cx);
+            }
+            let piece = vec![b'a' + index as u8; *size];
+            for (part, is_piece) in [(&b"size"[..], false), (&piece, true), (b"end", false)] {
+                wanted.extend_from_slice(part);
+                if is_piece {
+                    write_buf.push(Bytes::copy_from_slice(part));
+                } else {
+                    write_buf.end().extend_from_slice(part);
+                }
+            }
+            prop_assert!(write_buf.copied.len() < FULL + COPIED + 100, "{}", write_buf.copied.len());
+        }
+        while write_buf.poll_write(&mut narrow, &mut cx).is_pending() {}
+        prop_assert!(write_buf.is_empty());
+        prop_assert_eq!(write_buf.out(), wanted.len() as u64);
+        prop_assert_eq!(narrow.taken, wanted);
+    }
+}
+
+#[test]
+fn a_head_can_be_written_twice() {
+    let mut write_buf = WriteBuf::default();
+    let mut cx = Context::from_waker(Waker::noop());
+    write_buf.end().extend_from_slice(b"head");
+    for taken in [2, 1024] {
+        let mut narrow = Narrow { taken: Vec::new(), most: taken, stops: true };
+        let _ = write_buf.poll_write(&mut narrow, &mut cx);
+        assert_eq!(narrow.taken, b"head"[..taken.min(4)]);
+        assert_eq!(write_buf.out(), taken.min(4) as u64);
+        write_buf.rewind();
+        assert_eq!(write_buf.out(), 0);
+    }
+}
+
+#[test]
+fn memory_is_used_again_but_not_what_was_in_it() {
+    let mut write_buf = WriteBuf::new(b"before".to_vec());
+    assert!(write_buf.is_empty() && write_buf.end().is_empty());
+    write_buf.end().extend_from_slice(b"now");
+    assert!(write_buf.into_buffer().capacity() >= 6);
+    let grown = WriteBuf::new(Vec::with_capacity(KEPT + 1));
+    assert_eq!(grown.into_buffer().capacity(), 0);
+}
+
+#[tokio::test]
+async fn what_lies_with_the_stream_is_not_out_yet() {
+    let (near, mut far) = tokio::io::duplex(4);
+    let mut stream = BufWriter::new(near);
+    let mut write_buf = WriteBuf::default();
+    write_buf.end().extend_from_slice(b"0123456789");
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(write_buf.poll_write(&mut stream, &mut cx).is_pending());
+    assert!(write_buf.is_empty() && !write_buf.is_out());
+    let mut read = [0; 10];
+    let (read_all, written) =
+        tokio::join!(far.read_exact(&mut read), poll_fn(|cx| write_buf.poll_write(&mut stream, cx)));
+    assert!(read_all.is_ok() && written.is_ok() && write_buf.is_out());
+    assert_eq!(&read, b"0123456789");
+}
