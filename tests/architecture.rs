@@ -18,7 +18,7 @@ use circles::largest_circles;
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 31] = [
+const TABLE: [(&str, &[&str]); 32] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -79,6 +79,7 @@ const TABLE: [(&str, &[&str]); 31] = [
             "watch",
             "rls",
             "remote",
+            "yaml",
         ],
     ),
     (
@@ -110,7 +111,7 @@ const TABLE: [(&str, &[&str]); 31] = [
         &["headers", "remote", "engine", "rules", "limiter", "throttle", "response", "telemetry", "clock"],
     ),
     // Text in, text out: what it imports has readers there.
-    ("import", &["rls"]),
+    ("import", &["rls", "yaml"]),
     // Its documents and decisions need no more than the core: see `what_decides_for_envoy_is_pure_but_for_its_doors`.
     (
         "rls",
@@ -131,6 +132,7 @@ const TABLE: [(&str, &[&str]); 31] = [
             "transport",
             "side_door",
             "watch",
+            "yaml",
         ],
     ),
     ("remote", &["headers", "limiter", "tls", "transport", "telemetry", "clock"]),
@@ -157,6 +159,7 @@ const TABLE: [(&str, &[&str]); 31] = [
     ("limiter", &[]),
     // Fields of a response, raw or in a map.
     ("headers", &[]),
+    ("yaml", &[]),
 ];
 
 /// What puts the parts together may know them all, but not how it was called.
