@@ -4,6 +4,7 @@
 //! (keys and types), `raw` (decoded) and `compile` (meaning). Every step reports all it finds, with the place;
 //! `reload` does the same again whenever the file changes.
 
+mod applicability;
 mod at;
 mod changes;
 mod compile;

@@ -34,7 +34,7 @@ use self::lookup::Ambiguity;
 use crate::limiter::timestamp::Timestamp;
 
 /// Whom to believe, how widely an address counts, and what is known about addresses.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Peers whose X-Forwarded-For is believed.
     pub trusted_proxies: CidrSet,

@@ -32,3 +32,4 @@ pub mod transport;
 pub mod upstream;
 pub mod watch;
 pub mod worker;
+mod yaml;

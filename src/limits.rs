@@ -106,11 +106,11 @@ impl Pending {
     ) -> Self {
         let decision = check(&view.limiter, &selected, now);
         let remote = if queries.is_empty() { Remote::None } else { Remote::Pending(queries) };
-        let limits = Limits { selected, shadow_rules, decision, at: now, remote };
-        if !limits.is_pending() || limits.decision.is_refused() {
-            limits.record(view);
+        let pending = Self(Limits { selected, shadow_rules, decision, at: now, remote });
+        if !pending.is_remote() || pending.0.decision.is_refused() {
+            pending.0.record(view);
         }
-        Self(limits)
+        pending
     }
 
     /// What the limits that are counted here make of the request.
@@ -272,6 +272,7 @@ impl Limits {
     }
 }
 
+#[inline]
 fn check(limiter: &Limiter, selected: &[Selected], now: Timestamp) -> Decision {
     match selected {
         // Nearly always; a list of one would only be filled to be read once.

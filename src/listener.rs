@@ -11,6 +11,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 pub use self::address::Address;
 use self::socket::{Accepting, Socket};
 use crate::transport::Transport;
@@ -46,8 +49,9 @@ pub struct Limits {
     pub streams: u32,
 }
 
-/// Whether connections begin with what a proxy says of them, if it is one that is believed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Whether connections begin with the PROXY protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum ProxyProtocol {
     /// They do not.
     #[default]

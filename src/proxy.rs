@@ -1,6 +1,6 @@
 //! The reverse proxy: HTTP between clients and upstreams, with the limiter in between.
 //!
-//! `service` is the request path; the other files are its steps. Everything here belongs to one worker thread, except
+//! `pipeline` is the request path; the other files are its stages. Everything here belongs to one worker thread, except
 //! what [`Shared`] holds.
 
 pub mod elastic;
@@ -8,18 +8,18 @@ pub mod fallback;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 
-mod answers;
 mod body;
 mod connection;
 mod date;
 mod decide;
-mod ending;
-mod exchange;
+mod failure;
+mod finish;
 mod forward;
 mod grpc;
 mod headers;
-mod retry;
-mod service;
+mod local_reply;
+mod pipeline;
+mod request_context;
 mod stream;
 mod timeouts;
 mod tunnel;
@@ -33,7 +33,6 @@ use arc_swap::ArcSwap;
 
 use self::elastic::Elastic;
 use self::fallback::Fallbacks;
-use self::view::View;
 use self::worker::Worker;
 pub use self::worker::run;
 use crate::clock::Clock;

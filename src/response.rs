@@ -5,6 +5,9 @@ pub mod ietf;
 pub mod rate_limit_headers;
 pub mod refusal;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 /// How clients are told about limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -21,7 +24,8 @@ impl Default for Settings {
 }
 
 /// On which answers rate-limit headers are sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Visibility {
     /// On every answer to a limited request.
     #[default]

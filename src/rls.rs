@@ -28,4 +28,3 @@ mod headers;
 mod matching;
 mod metadata;
 mod native;
-pub(crate) mod yaml;

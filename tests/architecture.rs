@@ -18,7 +18,7 @@ use circles::largest_circles;
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 31] = [
+const TABLE: [(&str, &[&str]); 32] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -79,14 +79,15 @@ const TABLE: [(&str, &[&str]); 31] = [
             "watch",
             "rls",
             "remote",
+            "yaml",
         ],
     ),
     (
         "proxy",
         &[
             "http1",
-            "limits",
             "headers",
+            "limits",
             "remote",
             "engine",
             "identify",
@@ -110,7 +111,7 @@ const TABLE: [(&str, &[&str]); 31] = [
         &["headers", "remote", "engine", "rules", "limiter", "throttle", "response", "telemetry", "clock"],
     ),
     // Text in, text out: what it imports has readers there.
-    ("import", &["rls"]),
+    ("import", &["rls", "yaml"]),
     // Its documents and decisions need no more than the core: see `what_decides_for_envoy_is_pure_but_for_its_doors`.
     (
         "rls",
@@ -131,6 +132,7 @@ const TABLE: [(&str, &[&str]); 31] = [
             "transport",
             "side_door",
             "watch",
+            "yaml",
         ],
     ),
     ("remote", &["headers", "limiter", "tls", "transport", "telemetry", "clock"]),
@@ -157,6 +159,7 @@ const TABLE: [(&str, &[&str]); 31] = [
     ("limiter", &[]),
     // Fields of a response, raw or in a map.
     ("headers", &[]),
+    ("yaml", &[]),
 ];
 
 /// What puts the parts together may know them all, but not how it was called.
@@ -200,7 +203,7 @@ const MOST_LINES_OF_A_FUNCTION: usize = 80;
 const MAX_CIRCLE: usize = 3;
 
 /// Modules whose largest circle is larger still, with its size: rows only ever shrink and go.
-const LARGER_CIRCLES: [(&str, usize); 1] = [("proxy", 12)];
+const LARGER_CIRCLES: [(&str, usize); 0] = [];
 
 type Edges = BTreeMap<String, BTreeSet<String>>;
 

@@ -10,8 +10,9 @@ pub(super) struct At<'a> {
     step: Step<'a>,
 }
 
+/// How a path goes on.
 #[derive(Clone, Copy, Debug)]
-enum Step<'a> {
+pub(super) enum Step<'a> {
     Root,
     Key(&'a str),
     Item(usize),
@@ -43,6 +44,13 @@ impl At<'_> {
     /// What this place is in.
     pub(super) fn parent(&self) -> Option<Self> {
         self.parent.copied()
+    }
+}
+
+impl<'a> At<'a> {
+    /// The last step of the way here.
+    pub(super) const fn step(&self) -> Step<'a> {
+        self.step
     }
 }
 

@@ -4,7 +4,6 @@
 //! them, a rule with another name or key starts afresh.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
 
 use super::Config;
 use super::reload::restart_fields;
@@ -46,10 +45,10 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         lines.push("rules: another order, which decides between equal waits".to_owned());
     }
     let sections = [
-        ("upstreams", are_others(old, new) || differs(&old.policy.routes, &new.policy.routes)),
-        ("client_ip, geo, jwt", differs(&old.policy.identify, &new.policy.identify)),
-        ("elastic", differs(&old.elastic, &new.elastic)),
-        ("ratelimit_headers, ietf_headers", differs(&old.policy.response, &new.policy.response)),
+        ("upstreams", are_others(old, new) || old.policy.routes != new.policy.routes),
+        ("client_ip, geo, jwt", old.policy.identify != new.policy.identify),
+        ("elastic", old.elastic != new.elastic),
+        ("ratelimit_headers, ietf_headers", old.policy.response != new.policy.response),
         ("services of rules", !have_same_services(old, new)),
         ("rls", both_services(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))),
         ("rules of rls", both_services(old, new).is_some_and(|(old, new)| new.has_other_rules_than(old))),
@@ -74,10 +73,10 @@ fn are_others(old: &Config, new: &Config) -> bool {
 
 /// `keeps` says whether the counters of `new` are there already.
 fn changes_of_rule(old: &Rule, new: &Rule, keeps: bool, parts: &mut Vec<String>) {
-    if differs(&old.matcher, &new.matcher) {
+    if old.matcher != new.matcher {
         parts.push(format!("match changed; {KEPT}"));
     }
-    if differs(&old.except, &new.except) {
+    if old.except != new.except {
         parts.push(format!("except changed; {KEPT}"));
     }
     if old.domain != new.domain {
@@ -124,8 +123,8 @@ fn changes_of_limits(old: &Limiting, new: &Limiting, keeps: bool, parts: &mut Ve
     shown("in_flight", most(old.in_flight), most(new.in_flight), parts);
     let others = [
         ("scope", !are_kept_alike(old, new)),
-        ("on_missing", differs(&old.on_missing, &new.on_missing)),
-        ("count or refund_on", differs(&old.tariff, &new.tariff) && old.tariff.cost == new.tariff.cost),
+        ("on_missing", old.on_missing != new.on_missing),
+        ("count or refund_on", old.tariff != new.tariff && old.tariff.cost == new.tariff.cost),
         ("ban", old.ban != new.ban),
         ("on_denied", old.on_denied != new.on_denied),
         ("on_change", old.on_change != new.on_change),
@@ -233,9 +232,4 @@ const fn action(action: &Action) -> &'static str {
 /// Where each rule stands, by name.
 fn places(rules: &[Rule]) -> HashMap<&str, usize> {
     rules.iter().enumerate().map(|(index, rule)| (&*rule.name, index)).collect()
-}
-
-/// What is compiled has no equality where regexes are in it, but always a full description.
-fn differs<T: Debug>(old: &T, new: &T) -> bool {
-    format!("{old:?}") != format!("{new:?}")
 }

@@ -48,12 +48,12 @@ use super::contents::Contents;
 use super::files::Files;
 use super::parse::{self, nearest};
 use super::problem::{Fault, Report, quoted};
-use super::raw::{self, List};
+use super::raw::{self, List, OrOff};
 use super::{Config, defaults};
 use crate::engine::PolicySpec;
 use crate::identify::cidr::CidrSet;
-use crate::limiter::elastic::signal::{Signal, Signals};
-use crate::telemetry::access_log::{self, Format, Sink};
+use crate::limiter::elastic::signal::Signals;
+use crate::telemetry::access_log::{self, Sink};
 use crate::{drain, identify, response};
 
 /// The configuration, if all of it makes sense. Files named in it are relative to `file`.
@@ -160,14 +160,7 @@ fn max_keys(raw: Option<&raw::Limiter>) -> usize {
 /// All that there are, unless the configuration names some.
 fn signals(raw: Option<&raw::Elastic>) -> Signals {
     let Some(named) = raw.and_then(|raw| raw.signals.as_ref()) else { return Signals::ALL };
-    let signal = |(_, signal): (_, &raw::Signal)| match signal {
-        raw::Signal::InFlight => Signal::InFlight,
-        raw::Signal::Latency => Signal::Latency,
-        raw::Signal::Failures => Signal::Failures,
-        raw::Signal::Utilization => Signal::Utilization,
-        raw::Signal::Cpu => Signal::Cpu,
-    };
-    named.items().map(signal).collect()
+    named.items().map(|(_, signal)| *signal).collect()
 }
 
 fn drain(raw: Option<&raw::Drain>, at: At<'_>, report: &mut Report<'_>) -> drain::Settings {
@@ -213,13 +206,12 @@ fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> ide
 }
 
 fn response(raw: &raw::Root, report: &mut Report<'_>) -> response::Settings {
-    use raw::{RateLimitHeaders as Raw, Visibility as Word};
     use response::Visibility;
     let ratelimit_headers = match raw.ratelimit_headers {
-        None | Some(Raw::Visibility(Word::Full)) => Visibility::Full,
-        Some(Raw::Visibility(Word::Limited)) => Visibility::Limited,
-        Some(Raw::Visibility(Word::Off) | Raw::Switch(false)) => Visibility::Off,
-        Some(Raw::Switch(true)) => {
+        None => Visibility::Full,
+        Some(OrOff::On(visibility)) => visibility,
+        Some(OrOff::Switch(false)) => Visibility::Off,
+        Some(OrOff::Switch(true)) => {
             let fault = Fault::new("expected one of full, limited, off, got true");
             report.value(At::ROOT.key("ratelimit_headers"), fault.hint("did you mean `full`?"));
             Visibility::Full
@@ -229,29 +221,24 @@ fn response(raw: &raw::Root, report: &mut Report<'_>) -> response::Settings {
 }
 
 fn access_log(
-    raw: Option<&raw::AccessLog>,
+    raw: Option<&OrOff<raw::AccessLog>>,
     file: &Path,
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Option<access_log::Settings> {
     let (path, at, format) = match raw? {
-        raw::AccessLog::Switch(false) => return None,
-        raw::AccessLog::Switch(true) => {
+        OrOff::Switch(false) => return None,
+        OrOff::Switch(true) => {
             let fault = Fault::new("expected `disabled`, `stdout`, `stderr` or a file, got true");
             report.value(at, fault.hint("did you mean `stdout`?"));
             return None;
         }
-        raw::AccessLog::Path(path) if path == "disabled" => return None,
-        raw::AccessLog::Path(path) => (path, at.same(), None),
-        raw::AccessLog::Map(map) => (map.path.as_ref()?, at.key("path"), map.format),
+        OrOff::On(raw::AccessLog::Path(path)) if path == "disabled" => return None,
+        OrOff::On(raw::AccessLog::Path(path)) => (path, at.same(), None),
+        OrOff::On(raw::AccessLog::Map(map)) => (map.path.as_ref()?, at.key("path"), map.format),
     };
     let sink = report.take(at, sink(path, file))?;
-    let format = match format {
-        None => Format::default(),
-        Some(raw::LogFormat::Envoy) => Format::Envoy,
-        Some(raw::LogFormat::Json) => Format::Json,
-    };
-    Some(access_log::Settings { sink, format })
+    Some(access_log::Settings { sink, format: format.unwrap_or_default() })
 }
 
 /// A bare word that looks like one of ours, or like a switch, is not taken for the name of a file.

@@ -25,30 +25,30 @@ pub use self::jwt::{ClaimPattern, Jwt, Secret, SecretText, SigningAlgorithm};
 pub use self::limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
 pub use self::rate_limits::{
-    Counting, ResponseHeaderNames, ResponseHeaders, Rls, RlsAlgorithm, RlsConfig, RlsConnections, RlsDomain,
-    RlsPrometheus, RlsXds, Statsd,
+    ResponseHeaderNames, ResponseHeaders, Rls, RlsConfig, RlsConnections, RlsDomain, RlsPrometheus, RlsXds,
+    Statsd,
 };
 pub use self::rules::{
-    Action, Body, ClientNetworks, Enforce, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnChange,
-    OnDenied, OnLimit, OnMissing, PlainKey, Rule, Throttle, ThrottleMap, TokenBucket, TrailingSlash, Wait,
+    Action, Body, ClientNetworks, Enforce, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit,
+    PlainKey, Rule, Throttle, ThrottleMap, TokenBucket, TrailingSlash, Wait,
 };
-pub use self::scope::{Elsewhere, Entry as DescriptorEntry, OnError, Scope, ScopeWord};
+pub use self::scope::{Elsewhere, Entry as DescriptorEntry, Scope, ScopeWord};
 pub use self::tariff::{Cost, Count, GrpcStatus, Refund, Status, ToldCost};
-pub use self::tls::{
-    Certificate, CertificateName, CertificateNames, ClientAuth, NotVerified, ProxyMode, ProxyProtocol, Tls,
-    UpstreamTls, Verify,
-};
+pub use self::tls::{Certificate, CertificateNames, ClientAuth, NotVerified, Tls, UpstreamTls, Verify};
 pub use self::upstreams::{
-    Backoff, Balance, ClientRate, HealthCheck, OutlierMap, Outliers, PerClient, Retries, Upgrades, Upstream,
-    UpstreamLimits, UpstreamMap,
+    Backoff, HealthCheck, OutlierMap, PerClient, Retries, Upstream, UpstreamLimits, UpstreamMap,
 };
 pub use self::values::{
-    Address, Algorithm, Asn, CollectorAddress, Continent, Country, Duration, Factor, FileName, HeaderPattern,
-    HeaderValues, HostPattern, Json, List, Method, Network, Networks, OneOrMany, PathPattern, Percentage,
-    PlanName, Rate, Schedule, Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
+    Address, Asn, CollectorAddress, Continent, Country, Duration, Factor, FileName, HeaderPattern,
+    HeaderValues, HostPattern, Json, List, Method, Network, Networks, OneOrMany, OrOff, PathPattern,
+    Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::duration_text as shown;
+use crate::limiter::elastic::signal::Signal;
+use crate::listener::ProxyProtocol;
+use crate::response::Visibility;
+use crate::telemetry::access_log::Format;
 
 /// A Weir configuration.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -68,7 +68,7 @@ pub struct Root {
     pub admin: Option<Admin>,
     /// One line per request.
     #[schemars(extend("default" = "disabled"))]
-    pub access_log: Option<AccessLog>,
+    pub access_log: Option<OrOff<AccessLog>>,
     /// Spans of requests, sent to an OpenTelemetry collector; nowhere unless given.
     pub tracing: Option<Tracing>,
     /// How the process ends.
@@ -88,7 +88,7 @@ pub struct Root {
     pub trailing_slash: Option<TrailingSlash>,
     /// When clients are sent `x-ratelimit-*`: on all answers, on refusals only, or never.
     #[schemars(extend("default" = "full"))]
-    pub ratelimit_headers: Option<RateLimitHeaders>,
+    pub ratelimit_headers: Option<OrOff<Visibility>>,
     /// Whether clients are sent the IETF draft's `RateLimit` and `RateLimit-Policy` too.
     #[schemars(extend("default" = false))]
     pub ietf_headers: Option<bool>,
@@ -135,7 +135,7 @@ pub struct ListenerMap {
     pub tls: Option<Box<Tls>>,
     /// Whether connections begin with the PROXY protocol. Believed only from `client_ip.trusted_proxies`.
     #[schemars(extend("default" = "disabled"))]
-    pub proxy_protocol: Option<ProxyProtocol>,
+    pub proxy_protocol: Option<OrOff<ProxyProtocol>>,
 }
 
 /// Worker threads.
@@ -173,8 +173,6 @@ pub struct Admin {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum AccessLog {
-    /// `false`, as programs that write YAML 1.1 say `off`.
-    Switch(#[schemars(extend("const" = false))] bool),
     /// `disabled`, `stdout`, `stderr` or a file.
     Path(String),
     /// With more to say.
@@ -190,17 +188,7 @@ pub struct AccessLogMap {
     pub path: Option<String>,
     /// What a line looks like.
     #[schemars(extend("default" = "envoy"))]
-    pub format: Option<LogFormat>,
-}
-
-/// What a line of the access log looks like.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Envoy's default format string.
-    Envoy,
-    /// One JSON object.
-    Json,
+    pub format: Option<Format>,
 }
 
 /// How the process ends.
@@ -238,28 +226,6 @@ pub struct Geo {
     pub asn_database: Option<String>,
 }
 
-/// When clients are sent `x-ratelimit-*`.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum RateLimitHeaders {
-    /// `false`, as programs that write YAML 1.1 say `off`.
-    Switch(#[schemars(extend("const" = false))] bool),
-    /// A word.
-    Visibility(Visibility),
-}
-
-/// On which answers rate-limit headers are sent.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Visibility {
-    /// On every answer to a limited request.
-    Full,
-    /// On refusals only.
-    Limited,
-    /// Never.
-    Off,
-}
-
 /// The table of counters.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -275,22 +241,6 @@ pub struct Limiter {
 pub struct Elastic {
     /// The signals that tell how much more the upstream could take; all of them unless given.
     pub signals: Option<OneOrMany<Signal>>,
-}
-
-/// Something that tells how much more the upstream could take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Signal {
-    /// Requests that wait for the upstream's answer, against an adaptive limit.
-    InFlight,
-    /// The time until an answer begins, against what is usual.
-    Latency,
-    /// The share of requests that the upstream fails.
-    Failures,
-    /// The load that the upstream reports in ORCA's headers.
-    Utilization,
-    /// The share of time that work waits for a CPU.
-    Cpu,
 }
 
 /// Spans of requests, sent to an OpenTelemetry collector.

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::raw;
+use super::{applicability, raw};
 
 /// One reference to a variable and nothing else.
 const REFERENCE: &str = r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}$";
@@ -28,6 +28,7 @@ pub(super) fn schema() -> &'static Value {
 pub fn published() -> Value {
     let mut schema = SCHEMA.clone();
     allow_variables(&mut schema);
+    schema["$defs"]["Rule"]["allOf"] = applicability::conditions();
     schema
 }
 

@@ -1,28 +1,14 @@
-//! The text as a tree of values, and where each of them stands.
-//!
-//! `serde_yaml` says what the values are, but its values have no places. A second pass over the events of
-//! another parser maps every path to its line and column, finds duplicate keys, and, since it runs first and
-//! needs neither recursion nor much time, keeps absurd nesting away from everything behind it.
-
-mod events;
-mod positions;
+//! The text of a configuration as a tree of values, and the position of each of them.
 
 use std::path::Path;
 
-use serde_yaml::Value;
+use serde_yaml::value::{Tag, TaggedValue};
+use serde_yaml::{Number, Value};
 
-pub(super) use self::positions::{Position, Positions};
-use super::problem::{Problem, in_order, shown};
-
-/// Deeper than this no configuration is; far below what recursion over it could not bear.
-pub(super) const DEEPEST: usize = 64;
-
-/// More values than this come only from aliases that multiply each other.
-const MOST_VALUES: u64 = 1_000_000;
-
-/// A text whose events cannot be read is still tried as values up to this size: then nothing in it can be worse
-/// than slow.
-const LARGEST_UNSEEN: usize = 64 << 10;
+use super::at::{At, Step, write_item, write_key};
+use super::problem::{Problem, in_order, named, shown};
+pub(super) use crate::yaml::Position;
+use crate::yaml::{self, Dialect, Kind, Node, Scalar};
 
 /// A parsed file.
 #[derive(Debug)]
@@ -35,61 +21,59 @@ pub(super) struct Document {
 
 /// The one document in `text`.
 pub(super) fn parse(text: &str, file: &Path) -> Result<Document, Vec<Problem>> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let scan = events::scan(text);
-    let problem = |at: Position, message: &str, hint: Option<String>| Problem {
+    let of_file = |at: Position, message: String| Problem {
         line: at.line,
         column: at.column,
-        hint,
         ..Problem::of_file(file, message)
     };
-    if !scan.faults.is_empty() {
-        let described = scan.faults.into_iter().map(|fault| Problem {
-            path: shown(&fault.path).to_owned(),
-            ..problem(fault.at, &fault.message, fault.hint)
-        });
-        return Err(in_order(described.collect()));
-    }
-    if let Some((at, error)) = scan.failed
-        && is_suspicious(text)
-    {
-        return Err(vec![problem(at, &format!("not valid YAML: {error}"), tab_hint(text, at))]);
-    }
-    match value_of(text) {
-        Ok(value) => Ok(Document { value, positions: scan.positions }),
-        Err(error) => {
-            let (at, path, message) = describe(&error);
-            Err(vec![Problem { path: shown(&path).to_owned(), ..problem(at, &message, tab_hint(text, at)) }])
+    let root = match yaml::parse(text, Dialect::Core) {
+        Ok(Some(root)) => root,
+        Ok(None) => {
+            let is_empty = text.trim_start_matches('\u{feff}').trim().is_empty();
+            let message = if is_empty { "the file is empty" } else { "the file has only comments" };
+            return Err(vec![of_file(Position::START, message.to_owned())]);
         }
+        Err(errors) => {
+            let described = errors.into_iter().map(|error| {
+                let (path, at) = (path(&error.path), error.at);
+                let (message, hint) = describe(&error.problem, &path, text, at);
+                Problem { path: shown(&path).to_owned(), hint, ..of_file(at, message) }
+            });
+            return Err(in_order(described.collect()));
+        }
+    };
+    let mut value = value_of(&root);
+    match value.apply_merge() {
+        Ok(()) => Ok(Document { value, positions: Positions(Some(root)) }),
+        Err(error) => Err(vec![of_file(Position::START, format!("not valid YAML: {error}"))]),
     }
 }
 
-const TOO_DEEP: &str = "nested more than 64 levels deep";
-
-fn value_of(text: &str) -> Result<Value, serde_yaml::Error> {
-    let mut value: Value = serde_yaml::from_str(text)?;
-    value.apply_merge()?;
-    Ok(value)
-}
-
-/// The library writes the place into the text; here it stands in front of it.
-fn describe(error: &serde_yaml::Error) -> (Position, String, String) {
-    let at = error
-        .location()
-        .map_or(Position::START, |location| Position { line: location.line(), column: location.column() });
-    let here = format!(" at line {} column {}", at.line, at.column);
-    let text = error.to_string().replacen(&here, "", 1);
-    match huge_number(&text) {
-        Some((path, number)) => (at, path.to_owned(), format!("a number above {}, got {number}", u64::MAX)),
-        None => (at, String::new(), format!("not valid YAML: {text}")),
+fn path(steps: &[yaml::Step]) -> String {
+    let mut path = String::new();
+    for step in steps {
+        // Writing to a string cannot fail.
+        let _ = match step {
+            yaml::Step::Key(key) => {
+                let is_top = path.is_empty();
+                write_key(&mut path, key, is_top)
+            }
+            yaml::Step::Item(index) => write_item(&mut path, *index),
+        };
     }
+    path
 }
 
-/// The path and the number, where the library complains about an integer that fits none of its types.
-fn huge_number(text: &str) -> Option<(&str, &str)> {
-    let (path, rest) = text.split_once("invalid type: integer `")?;
-    let (number, _) = rest.split_once("` as ")?;
-    Some((path.strip_suffix(": ").unwrap_or(path), number))
+fn describe(problem: &yaml::Problem, path: &str, text: &str, at: Position) -> (String, Option<String>) {
+    match problem {
+        yaml::Problem::Syntax(message) => (format!("not valid YAML: {message}"), tab_hint(text, at)),
+        yaml::Problem::DuplicateKey { key, first_line } => {
+            let is_secret = shown(path) != path;
+            let name = if is_secret { String::new() } else { format!(" {}", named(key)) };
+            (format!("duplicate key{name}"), Some(format!("first in line {first_line}")))
+        }
+        problem => (problem.to_string(), None),
+    }
 }
 
 /// The most frequent reason that YAML cannot be read has no message of its own.
@@ -99,25 +83,76 @@ fn tab_hint(text: &str, at: Position) -> Option<String> {
     indent.contains('\t').then(|| "indent with spaces, not with tabs".to_owned())
 }
 
-/// Whether reading `text` could take more time or memory than it deserves. Only asked where the events, which
-/// would know, cannot be read to the end; brackets in quotes and comments are counted too.
-fn is_suspicious(text: &str) -> bool {
-    if text.len() > LARGEST_UNSEEN {
-        return true;
-    }
-    let mut open = 0_usize;
-    for byte in text.bytes() {
-        match byte {
-            b'[' | b'{' => open += 1,
-            b']' | b'}' => open = open.saturating_sub(1),
-            _ => {}
+/// What `serde_yaml` deserializes.
+fn value_of(node: &Node) -> Value {
+    match &node.value {
+        yaml::Value::Scalar(Scalar { text, kind }) => match *kind {
+            Kind::Null => Value::Null,
+            Kind::Bool(said) => Value::Bool(said),
+            Kind::Int(number) => Value::Number(number.into()),
+            Kind::Large(number) => Value::Number(number.into()),
+            Kind::Float(number) => Value::Number(Number::from(number)),
+            Kind::Merge | Kind::Text => Value::String((**text).to_owned()),
+        },
+        yaml::Value::List(items) => Value::Sequence(items.iter().map(value_of).collect()),
+        yaml::Value::Map(map) => Value::Mapping(
+            map.entries().iter().map(|(key, value)| (value_of(key), value_of(value))).collect(),
+        ),
+        yaml::Value::Tagged(tagged) => {
+            let (tag, node) = &**tagged;
+            Value::Tagged(Box::new(TaggedValue { tag: Tag::new(&**tag), value: value_of(node) }))
         }
-        if open > 16 * DEEPEST {
-            return true;
-        }
     }
-    let dashes = |line: &str| line.split(' ').take_while(|word| matches!(*word, "-" | "?" | "")).count();
-    text.lines().any(|line| dashes(line.trim_start()) > DEEPEST)
+}
+
+/// The positions of all values of a file.
+#[derive(Debug, Default)]
+pub(super) struct Positions(Option<Node>);
+
+/// What is known of a path.
+struct Found<'n> {
+    node: &'n Node,
+    /// Where its key stands, if it has one.
+    key: Option<Position>,
+    /// Whether it is what was looked for, and not something around it.
+    is_exact: bool,
+}
+
+impl Positions {
+    /// Where the value at `at` stands, or else the nearest thing around it.
+    pub(super) fn value(&self, at: At<'_>) -> Position {
+        self.nearest(at).map_or(Position::START, |found| found.node.at)
+    }
+
+    /// Where the key at `at` stands, or else the nearest thing around it.
+    pub(super) fn key(&self, at: At<'_>) -> Position {
+        self.nearest(at).map_or(Position::START, |found| found.key.unwrap_or(found.node.at))
+    }
+
+    /// What comes through an alias or a merge key has no position of its own.
+    fn nearest(&self, at: At<'_>) -> Option<Found<'_>> {
+        let Some(parent) = at.parent() else {
+            return self.0.as_ref().map(|node| Found { node, key: None, is_exact: true });
+        };
+        let around = self.nearest(parent)?;
+        if !around.is_exact || matches!(at.step(), Step::Root | Step::Same) {
+            return Some(around);
+        }
+        let holder = match &around.node.value {
+            yaml::Value::Tagged(tagged) => &tagged.1,
+            _ => around.node,
+        };
+        let inner = match (&holder.value, at.step()) {
+            _ if holder.is_alias || around.node.is_alias => None,
+            (yaml::Value::Map(map), Step::Key(key)) => map.entry(key).map(|(key, node)| (node, Some(key.at))),
+            (yaml::Value::List(items), Step::Item(index)) => items.get(index).map(|node| (node, None)),
+            _ => None,
+        };
+        Some(match inner {
+            Some((node, key)) => Found { node, key, is_exact: true },
+            None => Found { is_exact: false, ..around },
+        })
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 /// Names of the holder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Certificate {
@@ -13,14 +16,15 @@ pub struct Certificate {
     pub dns: Vec<Box<str>>,
 }
 
-/// One of the names that a certificate may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A name in a client's certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum CertificateName {
-    /// The SPIFFE identity.
+    /// Its only URI, if that is a SPIFFE identity.
     Spiffe,
-    /// The subject.
+    /// Its subject, as RFC 4514 writes it, such as `CN=app,O=Example`.
     Subject,
-    /// A host.
+    /// A host among its alternative names.
     Dns,
 }
 

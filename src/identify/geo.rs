@@ -23,6 +23,13 @@ pub struct Geo {
     pub systems: Option<Arc<Systems>>,
 }
 
+/// What the databases say is compared by their files.
+impl PartialEq for Geo {
+    fn eq(&self, other: &Self) -> bool {
+        self.places.is_some() == other.places.is_some() && self.systems.is_some() == other.systems.is_some()
+    }
+}
+
 /// A country or territory by its code of two letters (ISO 3166-1), in upper case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Country([u8; 2]);

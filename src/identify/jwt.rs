@@ -32,7 +32,7 @@ use crate::limiter::timestamp::Timestamp;
 pub const LONGEST_TOKEN: usize = 8 << 10;
 
 /// How tokens are found and judged.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct Settings {
     /// Where a request carries its token.
     pub source: Source,
@@ -47,7 +47,7 @@ pub struct Settings {
 }
 
 /// Why a token is believed.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub enum Trust {
     /// One of these keys has signed it.
     Signed(KeySet),
@@ -63,6 +63,12 @@ pub struct Verifier {
     /// The claims that rules ask for; nothing else of a token is kept.
     claims: Box<[Claim]>,
     cache: Cache,
+}
+
+impl PartialEq for Verifier {
+    fn eq(&self, other: &Self) -> bool {
+        self.settings == other.settings && self.claims == other.claims
+    }
 }
 
 /// What came of looking at a token.

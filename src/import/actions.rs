@@ -3,7 +3,7 @@
 use super::routes::{Scope, networks};
 use super::tree::{fields, get, is_named, is_true, items, number, text_of};
 use super::writing::{exactly, map, scalar};
-use crate::rls::yaml::Node;
+use crate::yaml::Node;
 
 /// One of the `rate_limits`: actions that make a descriptor, and where they stand.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use super::Problem;
 use super::tree::{get, number, problem, text};
-use crate::rls::yaml::Node;
+use crate::yaml::Node;
 
 const SECOND: u128 = 1_000_000_000;
 const MILLISECOND: u128 = 1_000_000;
@@ -68,10 +68,10 @@ fn period(nanos: u128) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rls::yaml;
+    use crate::yaml::{self, Dialect};
 
     fn bucket(text: &str) -> Result<(String, Option<u64>), String> {
-        let node = yaml::parse(text).unwrap().unwrap();
+        let node = yaml::parse(text, Dialect::Go).unwrap().unwrap();
         read("f", &node).map(|bucket| (bucket.limit, bucket.burst)).map_err(|problem| problem.to_string())
     }
 

@@ -10,7 +10,7 @@ use super::buckets::{self, Bucket};
 use super::routes::Scope;
 use super::tree::{fields, get, is_named, is_true, items, problem, text, text_of};
 use super::writing::{Item, Names, RuleText, exactly, list, map, one_or_list, scalar, written};
-use crate::rls::yaml::{self, Node, Value};
+use crate::yaml::{self, Dialect, Node, Value};
 
 const TYPE: &str = "extensions.filters.http.local_ratelimit.v3.LocalRateLimit";
 
@@ -37,12 +37,15 @@ const KNOWN: [&str; 12] = [
 pub fn import(file: &str, text: &str) -> Result<String, Vec<Problem>> {
     let of_file =
         |message: &str| vec![Problem { file: file.to_owned(), place: None, message: message.to_owned() }];
-    let root = match yaml::parse(text) {
+    let root = match yaml::parse(text, Dialect::Go) {
         Ok(Some(root)) => root,
         Ok(None) => return Err(of_file("empty, expected a configuration of Envoy's")),
-        Err(error) => {
-            let place = Some((error.line, error.column));
-            return Err(vec![Problem { file: file.to_owned(), place, message: error.problem }]);
+        Err(errors) => {
+            let problem = |error: &yaml::Error| {
+                let (place, message) = (Some((error.at.line, error.at.column)), error.problem.to_string());
+                Problem { file: file.to_owned(), place, message }
+            };
+            return Err(errors.iter().map(problem).collect());
         }
     };
     let mut search = Search::default();
@@ -94,7 +97,7 @@ impl<'n> Search<'n> {
     /// Looks at everything below `node`, whose depth is bounded, for the requests of `scope`.
     fn walk(&mut self, node: &'n Node, scope: &Scope) {
         match &node.value {
-            Value::Scalar(_) => {}
+            Value::Scalar(_) | Value::Tagged(_) => {}
             Value::List(nodes) => nodes.iter().for_each(|node| self.walk(node, scope)),
             Value::Map(_) if is_configuration(node) => self.found(configuration(node), scope),
             Value::Map(_) => {

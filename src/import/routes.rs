@@ -2,7 +2,7 @@
 
 use super::tree::{fields, get, is_named, is_true, items, text, text_of};
 use super::writing::{exactly, map, one_or_list, regex, scalar};
-use crate::rls::yaml::Node;
+use crate::yaml::Node;
 
 /// The requests that a place is for, as far as rules can say it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

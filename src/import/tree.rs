@@ -1,7 +1,7 @@
 //! Envoy's configuration as it is written: YAML or JSON, with names of fields in either of their spellings.
 
 use super::Problem;
-use crate::rls::yaml::{Kind, Node, Scalar, Value};
+use crate::yaml::{Kind, Node, Scalar, Value};
 
 /// The field `name`, which is given in snake case and may be written in camel case.
 pub(super) fn get<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
@@ -19,8 +19,8 @@ pub(super) fn is_named(given: &str, name: &str) -> bool {
 /// All fields of a map that have a value; none of anything else.
 pub(super) fn fields(node: &Node) -> impl Iterator<Item = (&str, &Node)> {
     let entries: &[(Node, Node)] = match &node.value {
-        Value::Map(entries) => entries,
-        Value::List(_) | Value::Scalar(_) => &[],
+        Value::Map(map) => map.entries(),
+        Value::List(_) | Value::Scalar(_) | Value::Tagged(_) => &[],
     };
     let named = entries.iter().filter_map(|(key, value)| Some((text(key)?, value)));
     named.filter(|(_, value)| !matches!(value.value, Value::Scalar(Scalar { kind: Kind::Null, .. })))
@@ -36,10 +36,7 @@ pub(super) fn items(node: Option<&Node>) -> &[Node] {
 
 /// A scalar as it is written.
 pub(super) fn text(node: &Node) -> Option<&str> {
-    match &node.value {
-        Value::Scalar(Scalar { text, .. }) => Some(text),
-        Value::List(_) | Value::Map(_) => None,
-    }
+    node.written().map(|text| &**text)
 }
 
 /// The text of a field.
@@ -59,5 +56,5 @@ pub(super) fn number(node: &Node) -> Option<u64> {
 
 /// What is wrong with the value at `node`.
 pub(super) fn problem(file: &str, node: &Node, message: impl Into<String>) -> Problem {
-    Problem { file: file.to_owned(), place: Some((node.line, node.column)), message: message.into() }
+    Problem { file: file.to_owned(), place: Some((node.at.line, node.at.column)), message: message.into() }
 }

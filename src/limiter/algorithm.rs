@@ -26,13 +26,17 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 pub use self::conversion::convert;
 use self::history::History;
 use super::quota::Quota;
 use super::timestamp::Timestamp;
 
 /// How a limit is counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Algorithm {
     /// Generic cell rate algorithm (ITU-T I.371): evenly spaced, with a burst; one arrival time of state.
     #[default]
@@ -41,6 +45,7 @@ pub enum Algorithm {
     TokenBucket,
     /// Tokens of which so many come at once every so often, up to the burst. Not by name: `token_bucket` with `refill`
     /// asks for it.
+    #[serde(skip)]
     RefillBucket,
     /// A level that drains at the limit's rate; where requests are delayed, a queue they leave evenly spaced.
     LeakyBucket,
@@ -51,8 +56,10 @@ pub enum Algorithm {
     /// So many in any span as long as the period, exactly.
     SlidingLog,
     /// So many at once: what is under way, given back when it ends. Not by name: `in_flight` asks for it.
+    #[serde(skip)]
     InFlight,
     /// Until when a key is refused everything. Not by name: `on_limit.ban` asks for it.
+    #[serde(skip)]
     Ban,
 }
 

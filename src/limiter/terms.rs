@@ -5,6 +5,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 /// The particulars of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
@@ -30,13 +33,14 @@ pub enum Role {
 /// Requests of a key that wait at once, unless a rule says how many.
 const MOST_WAITING: u32 = 10_000;
 
-/// What a refused request costs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// Whether a refused request is charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum OnDenied {
-    /// Nothing.
+    /// To nobody.
     #[default]
     Free,
-    /// As much as if it had passed.
+    /// To this rule all the same.
     Charge,
 }
 

@@ -3,7 +3,7 @@
 mod incoming;
 mod replay;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
@@ -17,8 +17,9 @@ use hyper::body::{Body, Frame, SizeHint};
 pub(super) use self::incoming::{Incoming, Interrupted};
 pub(super) use self::replay::Replay;
 use self::replay::Replayed;
-use super::exchange::Exchange;
+use super::finish;
 use super::headers::identity::clean_trailers;
+use super::request_context::{RequestContext, ResponseFlag, UploadProgress};
 use super::timeouts::{Timeout, UploadTimer};
 use crate::upstream::answer::{Answer, AnswerError};
 
@@ -45,29 +46,18 @@ pub(super) enum RequestBody {
 pub(super) struct Upload {
     timer: UploadTimer,
     response_timeout: Timeout,
-    progress: Rc<Progress>,
-}
-
-/// How an upload went, shared between the body and whoever waits for the answer.
-#[derive(Debug, Default)]
-pub(super) struct Progress {
-    /// Octets of content received.
-    pub(super) received: Cell<u64>,
-    /// The client broke off or sent what is no body.
-    pub(super) failed: Cell<bool>,
-    /// The whole body has been read.
-    pub(super) ended: Cell<bool>,
+    progress: Rc<UploadProgress>,
 }
 
 impl RequestBody {
     /// A body to be streamed; the response's head is due `response_timeout` after its last byte.
-    pub(super) fn new(incoming: Incoming, exchange: &mut Exchange, response_timeout: Timeout) -> Self {
+    pub(super) fn new(incoming: Incoming, context: &mut RequestContext, response_timeout: Timeout) -> Self {
         if incoming.is_end_stream() {
-            exchange.timer().await_response(response_timeout);
+            context.timer.await_response(response_timeout);
             return Self::None;
         }
-        let progress = exchange.begin_upload();
-        let upload = Upload { timer: UploadTimer::start(exchange.timer()), response_timeout, progress };
+        let progress = Rc::clone(context.upload.get_or_insert_default());
+        let upload = Upload { timer: UploadTimer::start(&context.timer), response_timeout, progress };
         Self::Incoming(Box::new((incoming, upload)))
     }
 
@@ -145,12 +135,12 @@ impl Body for RequestBody {
 
 /// The body of an answer to a client, ours or the upstream's.
 ///
-/// Holds the exchange: when the body is dropped, sent or not, the exchange is over.
+/// Holds the request's context: when the body is dropped, sent or not, the request is over.
 #[derive(Debug)]
 pub(super) struct ResponseBody {
     content: Content,
-    /// `None` where the exchange goes on without it.
-    exchange: Option<Box<Exchange>>,
+    /// `None` where the request goes on without it.
+    context: Option<Box<RequestContext>>,
 }
 
 #[derive(Debug)]
@@ -184,38 +174,38 @@ impl Ahead {
 
 impl ResponseBody {
     /// An answer of our own.
-    pub(super) fn ours(content: Bytes, exchange: Box<Exchange>) -> Self {
+    pub(super) fn ours(content: Bytes, context: Box<RequestContext>) -> Self {
         let content = (!content.is_empty()).then_some(content);
-        Self::new(Content::Ours(content), exchange)
+        Self::new(Content::Ours(content), context)
     }
 
     /// The upstream's answer.
-    pub(super) fn upstream(answer: Answer<RequestBody>, exchange: Box<Exchange>) -> Self {
-        Self::new(Content::Upstream(answer), exchange)
+    pub(super) fn upstream(answer: Answer<RequestBody>, context: Box<RequestContext>) -> Self {
+        Self::new(Content::Upstream(answer), context)
     }
 
-    /// The body of an answer that has none, and whose exchange goes on in another way.
+    /// The body of an answer that has none, and whose context goes on in another way.
     pub(super) fn none() -> Self {
-        Self { content: Content::Ours(None), exchange: None }
+        Self { content: Content::Ours(None), context: None }
     }
 
     /// The answer is complete without it.
     pub(super) fn leave_out(&mut self) {
         let is_left = !self.is_end_stream();
-        if let Some(exchange) = self.exchange.as_mut().filter(|_| is_left) {
-            exchange.note_left_out();
+        if let Some(context) = self.context.as_mut().filter(|_| is_left) {
+            finish::body_omitted(context);
         }
     }
 
-    /// The exchange of an answer that has broken off.
-    pub(super) fn into_broken(self) -> Option<Box<Exchange>> {
+    /// The context of an answer that has broken off.
+    pub(super) fn into_broken(self) -> Option<Box<RequestContext>> {
         let is_upstreams = matches!(self.content, Content::Upstream(_) | Content::Ahead(_));
-        self.exchange.filter(|exchange| is_upstreams && exchange.has_broken_off())
+        self.context.filter(|context| is_upstreams && has_broken_off(context))
     }
 
     /// Reads what has come already of an upstream's answer, of which nothing has been sent yet. Where that has broken off,
-    /// its exchange is to be answered in another way.
-    pub(super) fn look_ahead(&mut self, cx: &mut Context<'_>) -> Option<Box<Exchange>> {
+    /// its context is to be answered in another way.
+    pub(super) fn look_ahead(&mut self, cx: &mut Context<'_>) -> Option<Box<RequestContext>> {
         let Content::Upstream(answer) = &mut self.content else { return None };
         let (mut frames, mut octets) = (VecDeque::new(), 0);
         while octets < MAX_AHEAD {
@@ -225,9 +215,9 @@ impl ResponseBody {
                     frames.push_back(frame);
                 }
                 Poll::Ready(Some(Err(_))) => {
-                    let mut exchange = self.exchange.take()?;
-                    exchange.broke_off();
-                    return Some(exchange);
+                    let mut context = self.context.take()?;
+                    finish::response_broken_off(&mut context);
+                    return Some(context);
                 }
                 Poll::Ready(None) | Poll::Pending => break,
             }
@@ -248,10 +238,10 @@ impl ResponseBody {
         length
     }
 
-    fn new(content: Content, exchange: Box<Exchange>) -> Self {
+    fn new(content: Content, context: Box<RequestContext>) -> Self {
         // Until it is asked for, its client has not made room for it.
-        exchange.timer().data_ready(0);
-        let mut body = Self { content, exchange: Some(exchange) };
+        context.timer.data_ready(0);
+        let mut body = Self { content, context: Some(context) };
         body.note_in_flight();
         body.note_end();
         body
@@ -264,18 +254,29 @@ impl ResponseBody {
             Content::Upstream(answer) => answer.is_in_flight(),
             Content::Ahead(ahead) => ahead.answer.is_in_flight(),
         };
-        if let Some(exchange) = self.exchange.as_ref().filter(|_| !is_in_flight) {
-            exchange.timer().waive_min_rate();
+        if let Some(context) = self.context.as_ref().filter(|_| !is_in_flight) {
+            context.timer.waive_min_rate();
         }
     }
 
     fn note_end(&mut self) {
         if self.is_end_stream()
-            && let Some(exchange) = &mut self.exchange
+            && let Some(context) = &mut self.context
         {
-            exchange.note_whole();
+            finish::response_complete(context);
         }
     }
+}
+
+/// A part of the response's body has been handed over; `None` for its trailers.
+fn record_sent(context: &mut RequestContext, data: Option<&Bytes>) {
+    context.bytes_sent = context.bytes_sent.saturating_add(data.map_or(0, |data| data.len() as u64));
+    context.recorder.take_if(|recorder| !data.is_some_and(|data| recorder.data(data)));
+}
+
+/// Whether the response's body has broken off.
+fn has_broken_off(context: &RequestContext) -> bool {
+    context.is_complete && context.flag == ResponseFlag::UpstreamClosed
 }
 
 impl Body for ResponseBody {
@@ -286,23 +287,23 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
-        if let Some(exchange) = &self.exchange {
-            exchange.timer().data_polled();
+        if let Some(context) = &self.context {
+            context.timer.data_polled();
         }
         let polled = match &mut self.content {
             Content::Ours(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
             Content::Upstream(answer) => Pin::new(answer).poll_frame(cx),
             Content::Ahead(ahead) => ahead.poll_frame(cx),
         };
-        if let Some(exchange) = &mut self.exchange {
+        if let Some(context) = &mut self.context {
             match &polled {
                 Poll::Ready(Some(Ok(frame))) => {
-                    frame.trailers_ref().inspect(|trailers| exchange.note_trailers(trailers));
-                    exchange.sent(frame.data_ref());
-                    exchange.timer().data_ready(frame.data_ref().map_or(0, Bytes::len));
+                    frame.trailers_ref().inspect(|trailers| finish::trailers(context, trailers));
+                    record_sent(context, frame.data_ref());
+                    context.timer.data_ready(frame.data_ref().map_or(0, Bytes::len));
                 }
-                Poll::Ready(Some(Err(_))) => exchange.broke_off(),
-                Poll::Ready(None) => exchange.note_whole(),
+                Poll::Ready(Some(Err(_))) => finish::response_broken_off(context),
+                Poll::Ready(None) => finish::response_complete(context),
                 Poll::Pending => {}
             }
         }

@@ -13,13 +13,14 @@ use std::time::Duration;
 
 use http::{HeaderValue, Version};
 use hyper_util::rt::TokioIo;
+use tokio::task::JoinHandle;
 
 use self::opening::Opening;
 use super::Worker;
-use super::headers::{self, Hop};
+use super::headers::{self, Hop, PeerTls};
+use super::request_context::UpgradedRequest;
 use super::stream::Downstream;
 use super::timeouts::{ConnectionTimer, RequestTimer};
-use super::tunnel::{Sending, Switched};
 use crate::http1::interim::Interims;
 use crate::identify;
 use crate::identify::certificate::Certificate;
@@ -38,14 +39,8 @@ pub(super) struct ListenerSettings {
     pub(super) limits: Limits,
 }
 
-/// What TLS says of a client.
-#[derive(Debug, Default)]
-pub(super) struct Secured {
-    /// The client's certificate, if it has shown one that holds.
-    pub(super) certificate: Option<Certificate>,
-    /// The same for the upstream.
-    pub(super) forwarded: Option<HeaderValue>,
-}
+/// Where the task is found that sends a stream's bytes to the client, once it runs.
+pub(super) type Sending = Rc<RefCell<Option<JoinHandle<()>>>>;
 
 /// What all requests of a connection share. It counts as open as long as one of them needs it.
 #[derive(Debug)]
@@ -56,8 +51,8 @@ pub(super) struct Connection {
     pub(super) peer_text: HeaderValue,
     /// What it and its requests may take.
     pub(super) limits: Limits,
-    /// What is known by TLS, if that is spoken.
-    pub(super) secured: Option<Box<Secured>>,
+    /// What is known by TLS; `None` without it.
+    pub(super) tls: Option<Box<PeerTls>>,
     timer: Rc<ConnectionTimer>,
     /// Its permit among all connections.
     permit: ConnectionPermit,
@@ -66,7 +61,7 @@ pub(super) struct Connection {
     /// Interim responses to the request under way, where the connection has one at a time.
     pub(super) interims: Interims,
     /// What the connection is to become when its last answer is out.
-    switched: RefCell<Option<Switched>>,
+    upgraded: RefCell<Option<UpgradedRequest>>,
     /// The stream that left HTTP last, until its task for what goes to the client is known.
     leaving: RefCell<Option<Sending>>,
 }
@@ -87,12 +82,12 @@ impl Connection {
             peer,
             peer_text,
             limits,
-            secured: None,
+            tls: None,
             timer,
             permit,
             newest_stream: RefCell::default(),
             interims: Interims::default(),
-            switched: RefCell::default(),
+            upgraded: RefCell::default(),
             leaving: RefCell::default(),
         }
     }
@@ -117,7 +112,7 @@ impl Connection {
 
     /// What the client's certificate says, if it has shown one that holds.
     pub(super) fn certificate(&self) -> Option<&Certificate> {
-        self.secured.as_ref()?.certificate.as_ref()
+        self.tls.as_ref()?.certificate.as_ref()
     }
 
     /// Whether the peer may say which certificate its own client has shown: one that is named for it, and has not shown a
@@ -128,8 +123,8 @@ impl Connection {
 
     /// What its requests' fields are made of, on behalf of `client`.
     pub(super) fn hop(&self, client: ClientAddress, random: u128) -> Hop<'_> {
-        let secured = self.secured.as_deref();
-        Hop { secured, peer: self.peer, peer_text: &self.peer_text, client, random }
+        let tls = self.tls.as_deref();
+        Hop { tls, peer: self.peer, peer_text: &self.peer_text, client, random }
     }
 
     /// A request's head is complete. Its timer: over HTTP/1.1 the connection has one for all its requests.
@@ -144,14 +139,14 @@ impl Connection {
 }
 
 impl Connection {
-    /// The answer under way is the last of HTTP.
-    pub(super) fn switch(&self, switched: Switched) {
-        self.switched.replace(Some(switched));
+    /// The response being sent is the last of HTTP.
+    pub(super) fn upgrade(&self, upgraded: UpgradedRequest) {
+        self.upgraded.replace(Some(upgraded));
     }
 
     /// Whether it was.
-    fn has_switched(&self) -> bool {
-        self.switched.borrow().is_some()
+    fn is_upgraded(&self) -> bool {
+        self.upgraded.borrow().is_some()
     }
 
     /// A stream leaves HTTP with the answer under way; answers where the task that it gets will be found.

@@ -5,22 +5,20 @@
 //! byte has gone by; `response::fallback` says under which key, and which may be stored at all. What is being copied has a
 //! budget of the same size, since how long that takes is up to the client.
 
-mod capture;
+mod recorder;
 mod taking;
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderName, Method, request};
-use hyper::body::Body;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
-pub(super) use self::capture::Capture;
+pub(super) use self::recorder::Recorder;
 use self::taking::{Desk, Taking};
-use super::View;
-use super::body::Incoming;
 use super::headers::Hop;
 use crate::engine::Policy;
 use crate::identify::{Attributes, client_ip};
@@ -29,6 +27,7 @@ use crate::limits::Pending;
 use crate::response::fallback::cache_key::{self, CacheKey, Headers};
 use crate::response::fallback::{Keeping, Kept};
 use crate::rules::RuleIndex;
+use crate::upstream::Upstream;
 
 /// An answer is taken down anew when the kept one has reached this age: often enough for what is called old.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -47,11 +46,14 @@ pub struct Fallbacks {
 
 /// A request and what is known of where it came from and goes to.
 #[derive(Clone, Copy)]
-pub(super) struct Arrived<'a> {
+pub(super) struct IncomingRequest<'a> {
     pub(super) head: &'a request::Parts,
-    pub(super) body: &'a Incoming,
+    pub(super) has_body: bool,
     pub(super) hop: &'a Hop<'a>,
     pub(super) attributes: &'a Attributes<'a>,
+    pub(super) policy: &'a Policy,
+    /// In the order of the policy's routes.
+    pub(super) upstreams: &'a [Rc<Upstream>],
 }
 
 /// The answers that are kept for one rule.
@@ -93,32 +95,30 @@ impl Fallbacks {
     }
 
     /// The stored response to the same request, for one that `rule` rejects.
-    pub(super) fn recall(
+    pub(super) fn look_up(
         &self,
         rule: RuleIndex,
-        arrived: Arrived<'_>,
-        view: &View,
+        request: IncomingRequest<'_>,
         now: Timestamp,
     ) -> Option<Arc<Kept>> {
         let memory = self.memory(rule)?;
-        if !matches!(arrived.head.method, Method::GET | Method::HEAD) || arrived.has_body() {
+        if !matches!(request.head.method, Method::GET | Method::HEAD) || request.has_body() {
             return None;
         }
-        let key = arrived.key(view, &memory.headers);
+        let key = request.key(&memory.headers);
         let mut stored = key.to_look_up().filter_map(|key| memory.answers.get(key));
         stored.find(|kept| kept.is_usable(now, memory.keeping.max_age))
     }
 
-    /// Prepares to store the response to a request that passed the limits here.
-    pub(super) fn listen(
+    /// Prepares to store the response to a request that passed `limits`.
+    pub(super) fn record(
         &self,
         pending: &Pending,
-        arrived: Arrived<'_>,
-        view: &View,
+        request: IncomingRequest<'_>,
         now: Timestamp,
-    ) -> Option<Box<Capture>> {
+    ) -> Option<Box<Recorder>> {
         // A service may read the body of a GET, and the key does not have it.
-        if self.memories.is_empty() || arrived.head.method != Method::GET || arrived.has_body() {
+        if self.memories.is_empty() || request.head.method != Method::GET || request.has_body() {
             return None;
         }
         // A service may have another response for what is marked as over a limit.
@@ -129,11 +129,11 @@ impl Fallbacks {
             .rules()
             .filter_map(|rule| self.memory(rule))
             .filter_map(|memory| {
-                let key = arrived.key(view, &memory.headers);
+                let key = request.key(&memory.headers);
                 Taking::begin(memory, key.to_store()?, now)
             })
             .collect();
-        (!takings.is_empty()).then(|| Box::new(Capture::new(takings, now)))
+        (!takings.is_empty()).then(|| Box::new(Recorder::new(takings, now)))
     }
 
     fn memory(&self, rule: RuleIndex) -> Option<&Arc<Memory>> {
@@ -158,30 +158,29 @@ impl Memory {
     }
 }
 
-impl Arrived<'_> {
+impl IncomingRequest<'_> {
     /// Over HTTP/2 a body needs no length.
     fn has_body(&self) -> bool {
         let headers = &self.head.headers;
-        headers.contains_key(CONTENT_LENGTH)
-            || headers.contains_key(TRANSFER_ENCODING)
-            || !self.body.is_end_stream()
+        headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING) || self.has_body
     }
 
-    fn key(&self, view: &View, headers: &Headers) -> CacheKey {
-        let Hop { secured, client, .. } = *self.hop;
-        let trusted = &view.policy.identify.trusted_proxies;
-        let certified = secured.filter(|secured| secured.certificate.is_some());
+    fn key(&self, headers: &Headers) -> CacheKey {
+        let Hop { tls, client, .. } = *self.hop;
+        let trusted = &self.policy.identify.trusted_proxies;
+        let certified = tls.filter(|tls| tls.certificate.is_some());
+        let route = self.policy.routes.choose(self.attributes);
+        let upstream = route.and_then(|route| self.upstreams.get(route));
         let request = cache_key::Request {
-            upstream: view.upstream(self.attributes).map_or("", |upstream| &upstream.settings().name),
+            upstream: upstream.map_or("", |upstream| &upstream.settings().name),
             authority: authority(self.head),
             target: self.head.uri.path_and_query().map_or("/", |target| target.as_str()),
-            is_secured: secured.is_some(),
+            is_secured: tls.is_some(),
             headers: &self.head.headers,
             client: client.ip,
             peer_is_trusted: client.peer_is_trusted,
             chain_is_trusted: client_ip::is_vouched_for(client, &self.head.headers, trusted),
-            certificate: certified
-                .map(|secured| secured.forwarded.as_ref().map_or(&[][..], |told| told.as_bytes())),
+            certificate: certified.map(|tls| tls.forwarded.as_ref().map_or(&[][..], |told| told.as_bytes())),
         };
         CacheKey::new(&request, headers)
     }

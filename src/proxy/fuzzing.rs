@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::headers::envoy;
+use super::headers::overrides;
 use super::{elastic, grpc, headers};
 
 /// Whether a Host field names one.
@@ -28,12 +28,12 @@ pub(crate) fn steering(data: &[u8]) {
         }
     }
     let (mut inside, mut outside) = (given.clone(), given);
-    assert_eq!(envoy::take_controls(&mut outside, false), None, "somebody outside steers");
-    if let Some(controls) = envoy::take_controls(&mut inside, true) {
-        assert!(controls.retries.is_none_or(|retries| retries <= 10));
+    assert_eq!(overrides::take_overrides(&mut outside, false), None, "somebody outside steers");
+    if let Some(overrides) = overrides::take_overrides(&mut inside, true) {
+        assert!(overrides.retries.is_none_or(|retries| retries <= 10));
     }
     assert_eq!(inside, outside);
-    assert!(!inside.keys().any(|name| envoy::is_control(name.as_str())), "what steers goes further");
+    assert!(!inside.keys().any(|name| overrides::is_override(name.as_str())), "what steers goes further");
 }
 
 /// What an answer says of the upstream's load.

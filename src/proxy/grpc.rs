@@ -9,10 +9,6 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, request};
 
-use super::answers::Reply;
-use super::body::ResponseBody;
-use super::exchange::Exchange;
-use crate::headers::{Headers, Response};
 use crate::rules::grpc::{CallStatus, GRPC_STATUS, GrpcStatus};
 use crate::rules::tariff::Ending;
 
@@ -34,25 +30,14 @@ pub(super) fn is_call(head: &request::Parts) -> bool {
     media_type.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
-/// A call waits for its answer no longer than its client does; nothing is said of one without a deadline. Of other requests
-/// the deadline only matters for what they are charged: the upstream may heed it, whatever the request looks like to us.
-pub(super) fn mind_deadline(exchange: &mut Exchange, headers: &HeaderMap) {
-    if exchange.is_grpc() {
-        let told = headers.get_all(GRPC_TIMEOUT).iter().filter_map(|value| timeout(value.as_bytes()));
-        if let Some(time) = told.min() {
-            exchange.await_no_longer(time);
-        }
-    }
-    if exchange.has_settlement()
-        && let Some(time) = deadline(headers)
-    {
-        exchange.note_deadline(time);
-    }
+/// How long a gRPC client waits for the response, as far as it says so.
+pub(super) fn call_timeout(headers: &HeaderMap) -> Option<Duration> {
+    headers.get_all(GRPC_TIMEOUT).iter().filter_map(|value| timeout(value.as_bytes())).min()
 }
 
 /// The shortest time that the client gives the upstream, by gRPC or by Connect ("Connect Protocol Reference", Timeout). What
 /// we cannot read may be any time to others.
-fn deadline(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
     let told = |name: &HeaderName, read: fn(&[u8]) -> Option<Duration>| {
         let values = headers.get_all(name).iter();
         values.map(|value| read(value.as_bytes()).unwrap_or_default()).min()
@@ -83,22 +68,15 @@ pub(super) fn timeout(value: &[u8]) -> Option<Duration> {
     })
 }
 
-/// A call that was refused or could not be passed on: what HTTP would say as `status` and `text`.
-pub(super) fn refused(
-    mut exchange: Box<Exchange>,
-    status: StatusCode,
-    text: &Bytes,
-    mut headers: Headers,
-) -> Reply {
-    let map = headers.map_mut();
-    map.remove(CONTENT_LENGTH);
-    map.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    map.insert(GRPC_STATUS, HeaderValue::from_static(code(status).as_str()));
+/// Makes `headers` those of a response without a body ("Trailers-Only") that says what HTTP would say as `status` and
+/// `text`.
+pub(super) fn write_trailers_only(status: StatusCode, text: &Bytes, headers: &mut HeaderMap) {
+    headers.remove(CONTENT_LENGTH);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(GRPC_STATUS, HeaderValue::from_static(code(status).as_str()));
     if let Some(message) = message(text) {
-        map.insert(GRPC_MESSAGE, message);
+        headers.insert(GRPC_MESSAGE, message);
     }
-    exchange.answers_with(StatusCode::OK);
-    Response { status: StatusCode::OK, headers, body: ResponseBody::ours(Bytes::new(), exchange) }
 }
 
 /// The nearest status of a call. What a limit refuses is exhausted (as Envoy's `rate_limited_as_resource_exhausted`

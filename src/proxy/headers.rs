@@ -1,23 +1,23 @@
 //! What is taken off and put on as messages pass: hop-by-hop fields, forwarding fields, the request's identity.
 
 pub(super) mod connect;
-pub(super) mod envoy;
 pub(super) mod identity;
+pub(super) mod overrides;
 
-mod given;
+mod flags;
 
 use std::net::IpAddr;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
-use self::envoy::Controls;
-use self::given::Once;
-pub(super) use self::given::{Given, validate};
-use super::connection::Secured;
+use self::flags::Once;
+pub(super) use self::flags::{RequestHeaderFlags, validate};
+use self::overrides::RequestOverrides;
 use crate::headers::{FieldLines, Headers, remove_hop_by_hop};
 use crate::http1::content_length;
 use crate::http1::head::lists;
+use crate::identify::certificate::Certificate;
 use crate::identify::client_ip::ClientAddress;
 use crate::identify::forwarded;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -202,8 +202,12 @@ pub(super) fn settle_length(head: &mut request::Parts) -> Result<(), Unacceptabl
 
 /// Takes off what a request says of a client's certificate, unless its peer is `believed`. Before rules look at it, since
 /// they may count by any header.
-pub(super) fn sanitize_certificate(headers: &mut HeaderMap, given: Given, believed: impl FnOnce() -> bool) {
-    if given.client_cert && !believed() {
+pub(super) fn sanitize_certificate(
+    headers: &mut HeaderMap,
+    flags: RequestHeaderFlags,
+    believed: impl FnOnce() -> bool,
+) {
+    if flags.client_cert && !believed() {
         headers.remove(X_FORWARDED_CLIENT_CERT);
     }
 }
@@ -217,11 +221,11 @@ pub(super) fn append(headers: &mut HeaderMap, more: &HeaderMap) {
 
 /// What a request asks of us, and not of the upstream.
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct UpgradeAndOverrides {
     /// The protocol the client would rather speak, if it is one that we pass on.
     pub(super) upgrade: Option<HeaderValue>,
     /// What somebody inside asks for.
-    pub(super) controls: Option<Box<Controls>>,
+    pub(super) overrides: Option<Box<RequestOverrides>>,
 }
 
 /// Turns a client's request into ours: its target in origin-form, its fields without those of the hop. It may go over
@@ -229,11 +233,11 @@ pub(super) struct Wishes {
 /// of the same name is there. Answers what the client asks of us.
 pub(super) fn prepare_request(
     head: &mut request::Parts,
-    given: Given,
+    flags: RequestHeaderFlags,
     hop: &Hop<'_>,
     upgrades: &[Box<str>],
     apart: Option<&mut FieldLines>,
-) -> Wishes {
+) -> UpgradeAndOverrides {
     if head.uri.authority().is_some() {
         to_origin_form(head);
     }
@@ -243,7 +247,7 @@ pub(super) fn prepare_request(
         headers.insert(HOST, HeaderValue::from_static(""));
     }
     let mut upgrade = None;
-    if given.of_the_hop {
+    if flags.of_the_hop {
         upgrade = wanted_protocol(&head.method, head.version, headers, upgrades);
         let wants_trailers = headers.get(TE).is_some_and(|te| lists(te.as_bytes(), "trailers"));
         remove_hop_by_hop(headers, identity::tells_who_asks);
@@ -256,22 +260,28 @@ pub(super) fn prepare_request(
             headers.insert(CONNECTION, HeaderValue::from_static("te"));
         }
     }
-    if given.imitations {
+    if flags.imitations {
         identity::remove_imitations(headers);
     }
-    let controls = if given.controls { envoy::take_controls(headers, hop.client.is_internal) } else { None };
-    forward(headers, given, hop, apart);
+    let overrides =
+        if flags.overrides { overrides::take_overrides(headers, hop.client.is_internal) } else { None };
+    forward(headers, flags, hop, apart);
     if let Some(upgrade) = &upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, upgrade.clone());
     }
     head.version = Version::HTTP_11;
     head.extensions.clear();
-    Wishes { upgrade, controls }
+    UpgradeAndOverrides { upgrade, overrides }
 }
 
 /// Says on whose behalf a request comes.
-fn forward(headers: &mut HeaderMap, given: Given, hop: &Hop<'_>, mut apart: Option<&mut FieldLines>) {
+fn forward(
+    headers: &mut HeaderMap,
+    flags: RequestHeaderFlags,
+    hop: &Hop<'_>,
+    mut apart: Option<&mut FieldLines>,
+) {
     let mut set = |headers: &mut HeaderMap, is_given: bool, name: HeaderName, value: &[u8]| match &mut apart {
         Some(raw) if !is_given => raw.push(name.as_str().as_bytes(), value),
         _ => {
@@ -281,27 +291,27 @@ fn forward(headers: &mut HeaderMap, given: Given, hop: &Hop<'_>, mut apart: Opti
         }
     };
     let peer = hop.peer_text.as_bytes();
-    if given.forwarded_for {
+    if flags.forwarded_for {
         let forwarded_for = forwarded::appended(headers, hop.peer);
         headers.insert(forwarded::X_FORWARDED_FOR, forwarded_for);
     } else {
         set(headers, false, forwarded::X_FORWARDED_FOR, peer);
     }
     let trusts = hop.client.peer_is_trusted;
-    if !(trusts && given.forwarded_proto && headers.contains_key(X_FORWARDED_PROTO)) {
-        let scheme: &[u8] = if hop.secured.is_some() { b"https" } else { b"http" };
-        set(headers, given.forwarded_proto, X_FORWARDED_PROTO, scheme);
+    if !(trusts && flags.forwarded_proto && headers.contains_key(X_FORWARDED_PROTO)) {
+        let scheme: &[u8] = if hop.tls.is_some() { b"https" } else { b"http" };
+        set(headers, flags.forwarded_proto, X_FORWARDED_PROTO, scheme);
     }
-    if let Some(certificate) = hop.secured.and_then(|secured| secured.forwarded.as_ref()) {
+    if let Some(certificate) = hop.tls.and_then(|tls| tls.forwarded.as_ref()) {
         headers.insert(X_FORWARDED_CLIENT_CERT, certificate.clone());
     }
-    if !(trusts && given.request_id && headers.contains_key(X_REQUEST_ID)) {
-        set(headers, given.request_id, X_REQUEST_ID, &request_id(hop.random));
+    if !(trusts && flags.request_id && headers.contains_key(X_REQUEST_ID)) {
+        set(headers, flags.request_id, X_REQUEST_ID, &request_id(hop.random));
     }
     if hop.client.ip == hop.peer {
-        set(headers, given.external, X_ENVOY_EXTERNAL_ADDRESS, peer);
+        set(headers, flags.external, X_ENVOY_EXTERNAL_ADDRESS, peer);
     } else {
-        set(headers, given.external, X_ENVOY_EXTERNAL_ADDRESS, address(hop.client.ip).as_bytes());
+        set(headers, flags.external, X_ENVOY_EXTERNAL_ADDRESS, address(hop.client.ip).as_bytes());
     }
 }
 
@@ -325,11 +335,20 @@ fn wanted_protocol(
     (fits && upgrades.iter().any(|name| is(name))).then(|| protocol.clone())
 }
 
+/// What TLS says of a client.
+#[derive(Debug, Default)]
+pub(super) struct PeerTls {
+    /// The client's certificate, if it has shown one that holds.
+    pub(super) certificate: Option<Certificate>,
+    /// The same as a field for the upstream.
+    pub(super) forwarded: Option<HeaderValue>,
+}
+
 /// What is known of the hop a request came by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hop<'a> {
     /// What TLS says of the peer, if that is spoken.
-    pub(super) secured: Option<&'a Secured>,
+    pub(super) tls: Option<&'a PeerTls>,
     /// The other end of the connection.
     pub(super) peer: IpAddr,
     /// The same as text.

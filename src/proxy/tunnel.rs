@@ -1,10 +1,10 @@
 //! A client's connection that speaks something else now, such as WebSocket (RFC 6455): bytes either way.
 //!
-//! The exchange that led to it lasts as long as the tunnel, and with it what its limits hold.
+//! The request that led to it lasts as long as the tunnel, and with it what its limits hold.
 
 mod counted;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -19,39 +19,37 @@ use tokio::task::JoinHandle;
 
 use self::counted::Account;
 use super::connection::Connection;
-use super::exchange::Exchange;
+use super::finish;
+use super::request_context::{RequestContext, UpgradedRequest};
 use super::stream::Downstream;
 use super::timeouts::{RequestTimer, TimeoutKind};
 use crate::upstream::tunnel::Tunnel;
 
-/// A tunnel that begins when the client has its answer.
-#[derive(Debug)]
-pub(super) struct Switched {
-    /// The far end.
-    pub(super) upstream: Tunnel,
-    /// The request that asked for it.
-    pub(super) exchange: Box<Exchange>,
+/// The upstream has agreed to the upgrade: the connection, or the stream, is a tunnel once its response is out.
+pub(super) fn start(mut context: Box<RequestContext>, upstream: Tunnel) {
+    let connection = Rc::clone(&context.connection);
+    match context.upgrade.stream.take() {
+        Some(stream) => begin(&connection, stream, UpgradedRequest { upstream, context }),
+        None => connection.upgrade(UpgradedRequest { upstream, context }),
+    }
 }
 
-/// Where the task is found that sends a stream's bytes to the client, once it runs.
-pub(super) type Sending = Rc<RefCell<Option<JoinHandle<()>>>>;
-
 /// Carries bytes both ways over a client's connection, of which `read` has been read already.
-pub(super) async fn take_over(switched: Switched, mut downstream: Downstream, read: Bytes) {
+pub(super) async fn take_over(upgraded: UpgradedRequest, mut downstream: Downstream, read: Bytes) {
     downstream.unread(&read);
-    carry(switched, downstream, None).await;
+    carry(upgraded, downstream, None).await;
 }
 
 /// Carries bytes both ways over a stream of HTTP/2, as soon as its answer is out.
-pub(super) fn begin(connection: &Connection, stream: OnUpgrade, switched: Switched) {
-    let timer = Rc::clone(switched.exchange.timer());
+fn begin(connection: &Connection, stream: OnUpgrade, upgraded: UpgradedRequest) {
+    let timer = Rc::clone(&upgraded.context.timer);
     let sending = connection.leave_http();
     drop(tokio::task::spawn_local(async move {
         match stream.await {
             Ok(stream) => {
                 let ended = Rc::<Cell<bool>>::default();
                 let sending = sending.take().map(|task| Reply { task, ended: Rc::clone(&ended) });
-                carry(switched, Stream { io: TokioIo::new(stream), timer, ended }, sending).await;
+                carry(upgraded, Stream { io: TokioIo::new(stream), timer, ended }, sending).await;
             }
             Err(error) => tracing::debug!(%error, "tunnel without a stream"),
         }
@@ -61,13 +59,13 @@ pub(super) fn begin(connection: &Connection, stream: OnUpgrade, switched: Switch
 /// Carries bytes both ways until both sides have ended, either breaks off, or nothing has moved for the upstream's
 /// idle timeout.
 async fn carry(
-    switched: Switched,
+    upgraded: UpgradedRequest,
     downstream: impl AsyncRead + AsyncWrite + Unpin,
     mut reply: Option<Reply>,
 ) {
-    let Switched { mut upstream, exchange } = switched;
-    let timer = Rc::clone(exchange.timer());
-    let (mut account, mut downstream) = Account::open(exchange, downstream);
+    let UpgradedRequest { mut upstream, context } = upgraded;
+    let timer = Rc::clone(&context.timer);
+    let (mut account, mut downstream) = Account::open(context, downstream);
     let carried = {
         let mut copying = pin!(copy_bidirectional(&mut downstream, &mut upstream));
         poll_fn(|cx| {
@@ -94,7 +92,7 @@ async fn carry(
         // What broke off must not look whole: without it the stream is reset (RFC 8441 section 5).
         reply.task.abort();
     }
-    account.exchange().note_whole();
+    finish::response_complete(account.context());
 }
 
 /// What goes to the client by a stream of HTTP/2. The server ends it where its own end is dropped, and tells a stream that the

@@ -13,7 +13,7 @@ use tokio::task::{JoinError, JoinSet};
 use super::connection::{self, ListenerSettings};
 use super::date::Date;
 use super::elastic::Load;
-use super::headers::{Given, Hop};
+use super::headers::{Hop, RequestHeaderFlags};
 use super::timeouts::{ConnectionTimeouts, SlowClock, TICK};
 use super::view::View;
 use super::{Generation, Shared};
@@ -158,8 +158,8 @@ impl Worker {
 
     /// A private peer that forwards for others but is not trusted is most likely an ingress: then per-address
     /// limits count the ingress. Said once.
-    pub(super) fn warn_of_untrusted_proxy(&self, hop: &Hop<'_>, given: Given) {
-        if hop.client.peer_is_trusted || !given.forwarded_for {
+    pub(super) fn warn_of_untrusted_proxy(&self, hop: &Hop<'_>, flags: RequestHeaderFlags) {
+        if hop.client.peer_is_trusted || !flags.forwarded_for {
             return;
         }
         if is_private(hop.peer) && !self.shared.warned_of_proxy.swap(true, Ordering::Relaxed) {

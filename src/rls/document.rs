@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::yaml::{self, Kind, Node, Scalar, Value};
+use crate::yaml::{self, Dialect, Kind, Node, Scalar, Value};
 
 /// Bytes of one file that are looked at; a thousand times the largest seen in use.
 const MOST_BYTES: usize = 32 << 20;
@@ -134,22 +134,23 @@ impl Document {
         if text.len() > MOST_BYTES {
             return Err(loading(format!("yaml: more than {MOST_BYTES} bytes, got {}", text.len())));
         }
-        let parsed = yaml::parse(text).map_err(|error| {
-            let place = Place { line: error.line, column: error.column };
-            loading(error.to_string()).at(Some(place))
+        let parsed = yaml::parse(text, Dialect::Go).map_err(|errors| {
+            let first = errors.first();
+            let problem =
+                first.map(|error| format!("yaml: line {}: {}", error.at.line, words(&error.problem)));
+            loading(problem.unwrap_or_default()).at(first.map(|error| error.at.into()))
         });
         let Some(root) = parsed? else { return Ok(Self::default()) };
         let mut reader = Reader::default();
         match &root.value {
-            Value::Map(entries) => {
-                validate(entries).map_err(|(place, problem)| LoadError::new(file, problem).at(Some(place)))?
-            }
+            Value::Map(map) => validate(map.entries())
+                .map_err(|(place, problem)| LoadError::new(file, problem).at(Some(place)))?,
             Value::Scalar(Scalar { kind: Kind::Null, .. }) => {}
             _ => reader.mismatch(&root, "map[interface {}]interface {}"),
         }
         let document = Self {
-            domain: reader.text(root.get("domain")),
-            descriptors: reader.descriptors(root.get("descriptors")),
+            domain: reader.text(get(&root, "domain")),
+            descriptors: reader.descriptors(get(&root, "descriptors")),
         };
         match reader.mismatches.as_slice() {
             [] => Ok(document),
@@ -164,30 +165,33 @@ impl Document {
 fn validate(entries: &[(Node, Node)]) -> Result<(), (Place, String)> {
     for (key, value) in entries {
         let Some(name) = key.as_text() else {
-            return Err((key.place(), format!("config error, key is not of type string: {}", key.printed())));
+            return Err((
+                key.at.into(),
+                format!("config error, key is not of type string: {}", printed(key)),
+            ));
         };
         if !KNOWN.contains(&name) {
-            return Err((key.place(), format!("config error, unknown key '{name}'")));
+            return Err((key.at.into(), format!("config error, unknown key '{name}'")));
         }
         match &value.value {
             // Its keys are the operator's own.
             _ if name == "metadata" => {}
-            Value::Map(entries) => validate(entries)?,
+            Value::Map(map) => validate(map.entries())?,
             Value::List(items) => {
-                for item in items {
-                    let Value::Map(entries) = &item.value else {
-                        let text = item.printed();
+                for item in items.iter() {
+                    let Value::Map(map) = &item.value else {
+                        let text = printed(item);
                         let problem =
                             format!("config error, yaml file contains list of type other than map: {text}");
-                        return Err((item.place(), problem));
+                        return Err((item.at.into(), problem));
                     };
-                    validate(entries)?;
+                    validate(map.entries())?;
                 }
             }
             Value::Scalar(Scalar { kind: Kind::Float(_) | Kind::Large(_), .. }) => {
-                return Err((value.place(), "error checking config".to_owned()));
+                return Err((value.at.into(), "error checking config".to_owned()));
             }
-            Value::Scalar(_) => {}
+            Value::Scalar(_) | Value::Tagged(_) => {}
         }
     }
     Ok(())
@@ -208,29 +212,29 @@ impl Reader {
 
     fn descriptor(&mut self, node: &Node) -> DescriptorDocument {
         DescriptorDocument {
-            key: self.text(node.get("key")),
-            value: self.text(node.get("value")),
-            rate_limit: node.get("rate_limit").and_then(|limit| self.limit(limit)),
-            shadow_mode: self.flag(node.get("shadow_mode")),
-            quota_mode: self.flag(node.get("quota_mode")),
-            detailed_metric: self.flag(node.get("detailed_metric")),
-            value_to_metric: self.flag(node.get("value_to_metric")),
-            share_threshold: self.flag(node.get("share_threshold")),
-            metadata: node.get("metadata").and_then(|metadata| self.metadata(metadata)),
-            descriptors: self.descriptors(node.get("descriptors")),
-            place: Some(node.place()),
+            key: self.text(get(node, "key")),
+            value: self.text(get(node, "value")),
+            rate_limit: get(node, "rate_limit").and_then(|limit| self.limit(limit)),
+            shadow_mode: self.flag(get(node, "shadow_mode")),
+            quota_mode: self.flag(get(node, "quota_mode")),
+            detailed_metric: self.flag(get(node, "detailed_metric")),
+            value_to_metric: self.flag(get(node, "value_to_metric")),
+            share_threshold: self.flag(get(node, "share_threshold")),
+            metadata: get(node, "metadata").and_then(|metadata| self.metadata(metadata)),
+            descriptors: self.descriptors(get(node, "descriptors")),
+            place: Some(node.at.into()),
         }
     }
 
     fn limit(&mut self, node: &Node) -> Option<LimitDocument> {
         match &node.value {
             Value::Map(_) => Some(LimitDocument {
-                requests_per_unit: self.count(node.get("requests_per_unit")),
-                unit: self.text(node.get("unit")),
-                unlimited: self.flag(node.get("unlimited")),
-                name: self.text(node.get("name")),
-                replaces: self.list(node.get("replaces"), "[]config.yamlReplaces", |reader, entry| {
-                    reader.text(entry.get("name"))
+                requests_per_unit: self.count(get(node, "requests_per_unit")),
+                unit: self.text(get(node, "unit")),
+                unlimited: self.flag(get(node, "unlimited")),
+                name: self.text(get(node, "name")),
+                replaces: self.list(get(node, "replaces"), "[]config.yamlReplaces", |reader, entry| {
+                    reader.text(get(entry, "name"))
                 }),
             }),
             Value::Scalar(Scalar { kind: Kind::Null, .. }) => None,
@@ -256,7 +260,7 @@ impl Reader {
     fn text(&mut self, node: Option<&Node>) -> String {
         match node.map(|node| (node, &node.value)) {
             None | Some((_, Value::Scalar(Scalar { kind: Kind::Null, .. }))) => String::new(),
-            Some((_, Value::Scalar(scalar))) => scalar.text.clone(),
+            Some((_, Value::Scalar(scalar))) => (*scalar.text).to_owned(),
             Some((node, _)) => self.mismatched(node, "string"),
         }
     }
@@ -303,22 +307,69 @@ impl Reader {
                 format!(" `{}...`", text.chars().take(7).collect::<String>())
             }
             Value::Scalar(Scalar { text, .. }) => format!(" `{text}`"),
-            Value::List(_) | Value::Map(_) => String::new(),
+            Value::List(_) | Value::Map(_) | Value::Tagged(_) => String::new(),
         };
-        let (line, tag) = (node.line, node.tag());
-        self.first.get_or_insert_with(|| node.place());
+        let (line, tag) = (node.at.line, tag(node));
+        self.first.get_or_insert_with(|| node.at.into());
         self.mismatches.push(format!("  line {line}: cannot unmarshal {tag}{value} into {wanted}"));
     }
 }
 
-impl Node {
-    const fn place(&self) -> Place {
-        Place { line: self.line, column: self.column }
+impl From<yaml::Position> for Place {
+    fn from(yaml::Position { line, column }: yaml::Position) -> Self {
+        Self { line, column }
     }
+}
 
-    fn get(&self, name: &str) -> Option<&Self> {
-        let Value::Map(entries) = &self.value else { return None };
-        entries.iter().find(|(key, _)| key.as_text() == Some(name)).map(|(_, value)| value)
+fn get<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
+    let Value::Map(map) = &node.value else { return None };
+    map.entry(name).map(|(_, value)| value)
+}
+
+fn words(problem: &yaml::Problem) -> String {
+    match problem {
+        yaml::Problem::TooManyValues => "document contains excessive aliasing".to_owned(),
+        yaml::Problem::TooDeep(max) => format!("exceeded max depth of {max}"),
+        problem => problem.to_string(),
+    }
+}
+
+/// The tag of a value, for messages.
+fn tag(node: &Node) -> &'static str {
+    match &node.value {
+        Value::Scalar(scalar) => match scalar.kind {
+            Kind::Null => "!!null",
+            Kind::Bool(_) => "!!bool",
+            Kind::Int(_) | Kind::Large(_) => "!!int",
+            Kind::Float(_) => "!!float",
+            Kind::Merge => "!!merge",
+            Kind::Text => "!!str",
+        },
+        Value::List(_) => "!!seq",
+        Value::Map(_) => "!!map",
+        Value::Tagged(tagged) => tag(&tagged.1),
+    }
+}
+
+/// A value the way Go prints it.
+fn printed(node: &Node) -> String {
+    match &node.value {
+        Value::Scalar(scalar) => match scalar.kind {
+            Kind::Null => "<nil>".to_owned(),
+            Kind::Bool(said) => said.to_string(),
+            Kind::Int(number) => number.to_string(),
+            Kind::Large(number) => number.to_string(),
+            Kind::Float(number) => number.to_string(),
+            Kind::Merge | Kind::Text => (*scalar.text).to_owned(),
+        },
+        Value::List(items) => format!("[{}]", items.iter().map(printed).collect::<Vec<_>>().join(" ")),
+        Value::Map(map) => {
+            let entries = map.entries().iter();
+            let entries: Vec<_> =
+                entries.map(|(key, value)| format!("{}:{}", printed(key), printed(value))).collect();
+            format!("map[{}]", entries.join(" "))
+        }
+        Value::Tagged(tagged) => printed(&tagged.1),
     }
 }
 
@@ -331,11 +382,13 @@ fn json(node: &Node) -> Json {
             Kind::Int(number) => number.into(),
             Kind::Large(number) => number.into(),
             Kind::Float(number) => number.into(),
-            Kind::Merge | Kind::Text => Json::String(scalar.text.clone()),
+            Kind::Merge | Kind::Text => Json::String((*scalar.text).to_owned()),
         },
         Value::List(items) => items.iter().map(json).collect(),
-        Value::Map(entries) => {
-            Json::Object(entries.iter().map(|(key, value)| (key.printed(), json(value))).collect())
+        Value::Map(map) => {
+            let entries = map.entries().iter();
+            Json::Object(entries.map(|(key, value)| (printed(key), json(value))).collect())
         }
+        Value::Tagged(tagged) => json(&tagged.1),
     }
 }

@@ -3,6 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 /// Settings of the service. The default is the reference's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -34,24 +37,27 @@ pub struct DomainSettings {
 }
 
 /// How time gives back what was used of a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Smoothing {
-    /// All at once, when a window ends: the reference's way.
+    /// All at once, when a window ends.
     #[default]
+    #[serde(rename = "fixed_window")]
     Windows,
-    /// Evenly, one after the other (generic cell rate algorithm).
+    /// Evenly.
     Gcra,
 }
 
 /// What a request that is over counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Counting {
-    /// All its descriptors, those that are over as well.
+    /// All its descriptors, also those that are over.
     #[default]
     Everything,
-    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: only the descriptors that are over.
+    /// Only the descriptors that are over.
     OnlyOver,
-    /// Nothing: refused clients do not use up their other limits, nor the one that refuses them.
+    /// Nothing.
     AllOrNothing,
 }
 

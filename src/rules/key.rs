@@ -88,7 +88,9 @@ fn encode(
 fn push(out: &mut Encoded, part: &[u8]) {
     // Nothing in a request head reaches four gigabytes.
     let length = u32::try_from(part.len()).unwrap_or(u32::MAX - 1);
-    out.extend_from_slice(&length.to_be_bytes());
+    out.reserve(size_of::<u32>() + part.len());
+    // One by one: cheaper than a copy of unknown length for four bytes.
+    length.to_be_bytes().into_iter().for_each(|byte| out.push(byte));
     out.extend_from_slice(part);
 }
 

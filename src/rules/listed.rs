@@ -25,6 +25,11 @@ impl ValueList {
         !self.hashes.is_empty() && self.hashes.binary_search(&hash(value, self.secret)).is_ok()
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.hashes.len()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()

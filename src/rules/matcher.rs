@@ -10,7 +10,7 @@ use crate::identify::cidr::CidrSet;
 use crate::identify::lookup::Ambiguity;
 
 /// The compiled `match` or `except` of a rule. Empty fields hold for every request.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Matcher {
     /// Any of these paths.
     pub paths: Box<[PathPattern]>,
@@ -35,6 +35,19 @@ pub struct Condition {
     pub attribute: Attribute,
     /// With what.
     pub any: Box<[HeaderPattern]>,
+}
+
+/// Who is on which plan is no matter of a rule.
+impl PartialEq for Condition {
+    fn eq(&self, other: &Self) -> bool {
+        let is_same = match (&self.attribute, &other.attribute) {
+            (Attribute::Plan(one), Attribute::Plan(other)) => {
+                one.of == other.of && one.default == other.default
+            }
+            (one, other) => one == other,
+        };
+        is_same && self.any == other.any
+    }
 }
 
 /// A key of a descriptor and the patterns of its value, any of which must match.

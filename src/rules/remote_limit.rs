@@ -3,6 +3,8 @@
 //! A service of Envoy's protocol is asked about a descriptor, a list of named values. A rule makes one of the parts of
 //! its key, under the names that Envoy's own actions have unless it gives others, and of fixed values.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use smallvec::SmallVec;
 
 use super::RuleIndex;
@@ -49,8 +51,9 @@ pub enum Entry {
     },
 }
 
-/// What becomes of a request that the service says nothing about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What becomes of a request without an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum OnError {
     /// It passes.
     #[default]

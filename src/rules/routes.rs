@@ -5,7 +5,7 @@ use crate::identify::Attributes;
 
 /// What each upstream is for, in the order of the configuration. None at all means that there is one upstream and
 /// that it takes everything.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Routes(Box<[Matcher]>);
 
 impl Routes {

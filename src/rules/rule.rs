@@ -4,6 +4,9 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use super::attribute::Attribute;
 use super::enforce::Enforce;
 use super::key::{self, KeyTemplate};
@@ -197,8 +200,9 @@ impl fmt::Display for Throttle {
     }
 }
 
-/// What to do with a request that lacks a part of the key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What to do where a part of the key is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum OnMissing {
     /// The rule does not apply.
     #[default]

@@ -25,6 +25,12 @@ pub struct Schedule {
     known: AtomicU64,
 }
 
+impl PartialEq for Schedule {
+    fn eq(&self, other: &Self) -> bool {
+        self.spans == other.spans
+    }
+}
+
 /// Times on certain days in one zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {

@@ -19,7 +19,7 @@ use crate::headers::Headers;
 use crate::limiter::reservation::{Charging, Debt};
 
 /// A rule's tariff.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Tariff {
     /// What a request costs that counts.
     pub cost: Cost,

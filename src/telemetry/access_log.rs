@@ -15,6 +15,8 @@ use std::thread;
 use std::time::Duration;
 
 use http::{Method, StatusCode, Version};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
 use self::output::{Control, Output};
@@ -46,13 +48,14 @@ pub enum Sink {
     File(PathBuf),
 }
 
-/// What an access log line looks like.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a line of the access log looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Format {
     /// Envoy's default format string.
     #[default]
     Envoy,
-    /// One JSON object per line.
+    /// One JSON object.
     Json,
 }
 

@@ -4,6 +4,9 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 /// Where requests go and how long that may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -54,12 +57,13 @@ pub enum Address {
 }
 
 /// Which endpoint takes the next request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Balance {
-    /// One after the other, each worker for itself.
+    /// One after the other.
     #[default]
     RoundRobin,
-    /// Of two drawn at random the one with fewer requests under way, those of all workers.
+    /// Of two drawn at random the one with fewer requests under way.
     LeastRequest,
 }
 

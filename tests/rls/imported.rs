@@ -210,7 +210,7 @@ fn what_is_no_configuration_of_the_filter_is_said_to_be_none() {
     let error = |text: &str| local_ratelimit::import("f", text).unwrap_err()[0].to_string();
     assert_eq!(error("static_resources: {}"), "f: no envoy.filters.http.local_ratelimit in it");
     assert_eq!(error(""), "f: empty, expected a configuration of Envoy's");
-    assert!(error("a: [").starts_with("f:2:1: while parsing"), "{}", error("a: ["));
+    assert!(error("a: [").starts_with("f:2:1: did not find expected node content"), "{}", error("a: ["));
     assert_eq!(
         error("stat_prefix: x\ntoken_bucket: { max_tokens: many, fill_interval: 1s }"),
         "f:2:29: `max_tokens` is a number from 1 to 4294967295"

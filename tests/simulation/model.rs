@@ -78,18 +78,30 @@ impl Counter {
         match on_change {
             OnChange::Reset => *self = Self { spoilt_until: self.spoilt_until, ..Self::new(to) },
             // Windows that have ended paid a count of the old quota each.
-            OnChange::Keep if counts_like(from, to) => self.most.pass_to(from, now),
+            OnChange::Keep if counts_like(from, to) => {
+                self.most.pass_to(from, now);
+                // A debt, said in short, is paid by the new count.
+                if self.most.units(from, now, Side::Most) > capacity(from) {
+                    self.most = self.most.clone().at_most(to, now);
+                }
+            }
             OnChange::Keep => {
                 self.carry((from, to), (to.shares().get().into(), from.shares().get().into()), (now, now));
             }
             OnChange::Proportional => {
                 let ratio = (capacity(to), capacity(from));
-                if counts_like(from, to) && from.looks_back() && !self.most.is_lump() {
-                    self.least.scale(ratio, Side::Least);
+                let mut least = self.least.clone();
+                least.scale(ratio, Side::Least);
+                let goes_on = counts_like(from, to) && from.looks_back();
+                if goes_on && !self.most.is_lump() {
                     self.most.scale(ratio, Side::Most);
-                    self.slack += 1;
                 } else {
                     self.carry((from, to), ratio, (now, now));
+                }
+                // What all leaves together at most may have been a history, whose units leave when they would have.
+                if goes_on {
+                    self.least = least;
+                    self.slack += 1;
                 }
             }
         }

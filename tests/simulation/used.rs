@@ -156,6 +156,10 @@ impl Used {
                 if of_it == *window {
                     *current = current.saturating_sub(units);
                 } else if of_it + 1 == *window {
+                    if side == Side::Least {
+                        // A debt, or a reload that counts otherwise, may have brought it into this one.
+                        *current = current.saturating_sub(units.saturating_sub(*previous));
+                    }
                     *previous = previous.saturating_sub(units);
                 }
             }

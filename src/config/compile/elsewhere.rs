@@ -4,29 +4,25 @@
 //! by a counter that is looked at here, would do something else than it says.
 
 use super::scope::Scope;
-use super::{each, grpc, limits, timeout};
+use super::{each, grpc, timeout};
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report, quoted};
-use crate::config::raw::List as _;
 use crate::config::{defaults, raw};
 use crate::remote::service::Settings;
 use crate::rules::attribute::Attribute;
 use crate::rules::key::KeyTemplate;
 use crate::rules::remote_limit::{Entry, OnError, RemoteLimit};
-use crate::rules::rule::Throttle;
 
 /// The service that keeps the limit of the rule at `at`, if another one does.
 pub(super) fn compile(
     raw: &raw::Rule,
     key: &KeyTemplate,
-    throttle: Throttle,
     at: At<'_>,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> Option<RemoteLimit> {
     let raw::Scope::Elsewhere(elsewhere) = raw.scope.as_ref()? else { return None };
     let own = at.key("scope");
-    check(raw, elsewhere, throttle, at, report);
     let domain = elsewhere.domain.as_deref()?;
     if domain.is_empty() {
         report.value(own.key("domain"), "empty, expected the name of a domain");
@@ -49,17 +45,13 @@ pub(super) fn compile(
         domain: domain.into(),
         entries: entries.into(),
         ipv6_prefix: scope.ipv6_prefix,
-        on_error: match elsewhere.on_error.unwrap_or_default() {
-            raw::OnError::Allow => OnError::Allow,
-            raw::OnError::Deny => OnError::Deny,
-            raw::OnError::Local => OnError::Local,
-        },
+        on_error: elsewhere.on_error.unwrap_or_default(),
     })
 }
 
 /// Whether another service keeps the limit, and none holds where that does not answer.
 pub(super) fn needs_no_limit(raw: &raw::Rule) -> bool {
-    let falls_back = |elsewhere: &raw::Elsewhere| elsewhere.on_error == Some(raw::OnError::Local);
+    let falls_back = |elsewhere: &raw::Elsewhere| elsewhere.on_error == Some(OnError::Local);
     matches!(&raw.scope, Some(raw::Scope::Elsewhere(elsewhere)) if !falls_back(elsewhere))
 }
 
@@ -105,78 +97,4 @@ fn entries(
         report.value(at, fault.hint("a part without a name would not be told apart"));
     }
     entries
-}
-
-/// What another service cannot do, or does by itself.
-fn check(
-    raw: &raw::Rule,
-    elsewhere: &raw::Elsewhere,
-    throttle: Throttle,
-    at: At<'_>,
-    report: &mut Report<'_>,
-) {
-    let keeps = "the other service decides, once, before the request is sent on";
-    let told_later = match &raw.cost {
-        Some(raw::Cost::Told(told)) => {
-            told.request_bytes.is_some() || told.response_header.is_some() || told.response_bytes.is_some()
-        }
-        Some(raw::Cost::Units(_)) | None => false,
-    };
-    let ban = raw.on_limit.as_ref().is_some_and(|answer| answer.ban.is_some());
-    let given = [
-        (at.key("counter"), "counter", raw.counter.is_some()),
-        (at.key("in_flight"), "in_flight", raw.in_flight.is_some()),
-        (at.key("count"), "count", raw.count.is_some()),
-        (at.key("refund_on"), "refund_on", raw.refund_on.is_some()),
-        (at.key("on_denied"), "on_denied", raw.on_denied.is_some()),
-    ];
-    for (at, name, _) in given.into_iter().filter(|(.., is_given)| *is_given) {
-        let fault = Fault::new(format!("`{name}` has no meaning with `scope: {{rls: …}}`: {keeps}"));
-        report.key(at, fault.hint("make it a rule of its own, without `scope`"));
-    }
-    if raw.domain.is_some() {
-        let fault = Fault::new(
-            "`domain` has no meaning with `scope: {rls: …}`: who asks us would have to wait for others",
-        );
-        report.key(at.key("domain"), fault.hint("`scope.domain` is the one that is asked"));
-    }
-    if told_later {
-        let fault = Fault::new(format!("has no meaning with `scope: {{rls: …}}`: {keeps}"));
-        report.value(at.key("cost"), fault.hint("a number or `{header: …}` has"));
-    }
-    if ban {
-        let on_limit = at.key("on_limit");
-        let fault = Fault::new(format!("`ban` has no meaning with `scope: {{rls: …}}`: {keeps}"));
-        report.key(on_limit.key("ban"), fault);
-    }
-    if has_several_networks(raw) {
-        let fault = Fault::new(format!("`prefixes` have no meaning with `scope: {{rls: …}}`: {keeps}"));
-        report.value(at.key("key"), fault.hint("a rule for each network has"));
-    }
-    if !matches!(throttle, Throttle::Hard | Throttle::Shadow) {
-        let fault = Fault::new(format!("has no meaning with `scope: {{rls: …}}`: {keeps}"));
-        report.value(at.key("throttle"), fault.hint("`hard` and `shadow` have"));
-    }
-    if elsewhere.on_error != Some(raw::OnError::Local) {
-        check_limits(raw, at, report);
-    }
-}
-
-fn has_several_networks(raw: &raw::Rule) -> bool {
-    let several = |part: &raw::KeyPart| match part {
-        raw::KeyPart::Named(named) => {
-            named.client_ip.as_ref().is_some_and(|networks| networks.prefixes.is_some())
-        }
-        raw::KeyPart::Plain(_) => false,
-    };
-    raw.key.iter().flat_map(|key| key.items()).any(|(_, part)| several(part))
-}
-
-/// Limits are the other service's, unless it does not answer.
-fn check_limits(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) {
-    let given = limits::written_keys(raw);
-    for (name, _) in given.into_iter().chain(limits::particulars(raw)).filter(|(_, is_given)| *is_given) {
-        let fault = Fault::new(format!("`{name}` has no meaning here: the limit is the other service's"));
-        report.key(at.key(name), fault.hint("with `on_error: local` it holds where that does not answer"));
-    }
 }

@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 use super::timeout;
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report, quoted};
-use crate::config::{defaults, parse, raw};
+use crate::config::raw::{self, OrOff};
+use crate::config::{defaults, parse};
 use crate::upstream::settings::{ClientShare, HealthCheck, Limits, Outliers};
 
 /// More than this a second is no minimum but a fast client.
@@ -48,13 +49,17 @@ fn target(path: &str) -> Result<(), Fault> {
 }
 
 /// When an endpoint is left out.
-pub(super) fn outliers(raw: Option<&raw::Outliers>, at: At<'_>, report: &mut Report<'_>) -> Option<Outliers> {
+pub(super) fn outliers(
+    raw: Option<&OrOff<raw::OutlierMap>>,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Option<Outliers> {
     let nothing = raw::OutlierMap::default();
     let raw = match raw {
         None => &nothing,
-        Some(raw::Outliers::Map(map)) => map,
-        Some(raw::Outliers::Switch(false)) => return None,
-        Some(raw::Outliers::Switch(true)) => {
+        Some(OrOff::On(map)) => map,
+        Some(OrOff::Switch(false)) => return None,
+        Some(OrOff::Switch(true)) => {
             report.value(
                 at,
                 Fault::new("expected a map or `false`, got true").hint("it is on unless turned off"),
@@ -116,16 +121,16 @@ fn share(raw: Option<raw::PerClient>, at: At<'_>, report: &mut Report<'_>) -> Cl
 }
 
 /// Bytes a second.
-fn client_rate(raw: Option<&raw::ClientRate>, at: At<'_>, report: &mut Report<'_>) -> Option<NonZeroU32> {
+fn client_rate(raw: Option<&OrOff<raw::Size>>, at: At<'_>, report: &mut Report<'_>) -> Option<NonZeroU32> {
     match raw {
         None => Some(defaults::MIN_CLIENT_RATE),
-        Some(raw::ClientRate::Switch(is_on)) => {
+        Some(OrOff::Switch(is_on)) => {
             if *is_on {
                 report.value(at, "expected a size or `false`, got true");
             }
             None
         }
-        Some(raw::ClientRate::Bytes(raw)) => {
+        Some(OrOff::On(raw)) => {
             let bytes = report.take(at, parse::size(&raw.0))?;
             let rate =
                 u32::try_from(bytes).ok().and_then(NonZeroU32::new).filter(|_| bytes <= MAX_CLIENT_RATE);

@@ -11,7 +11,7 @@ use crate::config::files::keys::{JWKS, Jwks, PUBLIC_KEY, SECRET};
 use crate::config::files::members::secret;
 use crate::config::files::{Files, Flaw, tell};
 use crate::config::problem::{Fault, Report, Severity, listed, named};
-use crate::config::raw::{self, SigningAlgorithm};
+use crate::config::raw;
 use crate::identify::jwt::keys::{Key, MOST_TRIES};
 use crate::identify::jwt::source::Source;
 use crate::identify::jwt::{Settings, Trust, Verifier};
@@ -177,13 +177,13 @@ fn suitable(keys: Vec<Key>, raw: &raw::Jwt, at: At<'_>, report: &mut Report<'_>)
     let at = at.key("algorithms");
     let mut algorithms = Vec::new();
     each(wanted, at, |wanted, at| {
-        let algorithm = algorithm(*wanted);
+        let algorithm = wanted.0;
         if !keys.iter().any(|key| key.is_for(algorithm)) {
-            let fault = Fault::new(format!("no key for `{wanted:?}`"));
+            let fault = Fault::new(format!("no key for `{algorithm:?}`"));
             report.value(
                 at,
                 match keys.first() {
-                    Some(key) if !key.is_secret() && is_secret(*wanted) => {
+                    Some(key) if !key.is_secret() && is_secret(algorithm) => {
                         fault.hint("it takes a secret; with a public key everybody could sign")
                     }
                     _ => fault.hint(format!("the keys are for {}", known(&keys))),
@@ -218,23 +218,6 @@ fn texts(raw: Option<&raw::OneOrMany<String>>, at: At<'_>, report: &mut Report<'
     texts.into()
 }
 
-const fn is_secret(algorithm: SigningAlgorithm) -> bool {
-    matches!(algorithm, SigningAlgorithm::HS256 | SigningAlgorithm::HS384 | SigningAlgorithm::HS512)
-}
-
-const fn algorithm(raw: SigningAlgorithm) -> Algorithm {
-    match raw {
-        SigningAlgorithm::HS256 => Algorithm::HS256,
-        SigningAlgorithm::HS384 => Algorithm::HS384,
-        SigningAlgorithm::HS512 => Algorithm::HS512,
-        SigningAlgorithm::RS256 => Algorithm::RS256,
-        SigningAlgorithm::RS384 => Algorithm::RS384,
-        SigningAlgorithm::RS512 => Algorithm::RS512,
-        SigningAlgorithm::PS256 => Algorithm::PS256,
-        SigningAlgorithm::PS384 => Algorithm::PS384,
-        SigningAlgorithm::PS512 => Algorithm::PS512,
-        SigningAlgorithm::ES256 => Algorithm::ES256,
-        SigningAlgorithm::ES384 => Algorithm::ES384,
-        SigningAlgorithm::EdDSA => Algorithm::EdDSA,
-    }
+const fn is_secret(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512)
 }

@@ -64,7 +64,7 @@ pub(super) fn compile(
             Vec::new()
         }
         (Some(rate), None) => {
-            let algorithm = algorithm(raw.algorithm.as_ref()).unwrap_or_default();
+            let algorithm = raw.algorithm.unwrap_or_default();
             let entry = Entry {
                 written: Written::Rate(&rate.0),
                 at: at.key("limit"),
@@ -117,17 +117,6 @@ pub(super) fn written_keys(raw: &raw::Rule) -> [(&'static str, bool); 3] {
     ]
 }
 
-/// The keys that say more of a rule's limits, and whether they are there.
-pub(super) fn particulars(raw: &raw::Rule) -> [(&'static str, bool); 5] {
-    [
-        ("burst", raw.burst.is_some()),
-        ("algorithm", raw.algorithm.is_some()),
-        ("timezone", raw.timezone.is_some()),
-        ("precision", raw.precision.is_some()),
-        ("on_change", raw.on_change.is_some()),
-    ]
-}
-
 /// The entries of the list at `list`, of the rule at `at`. The rule's own burst and algorithm hold for entries that say nothing, the burst where it has a meaning.
 pub(super) fn several(
     entries: &raw::OneOrMany<raw::Limit>,
@@ -136,7 +125,7 @@ pub(super) fn several(
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Vec<RuleLimit> {
-    let inherited = algorithm(rule.algorithm.as_ref()).unwrap_or_default();
+    let inherited = rule.algorithm.unwrap_or_default();
     let mut takes_burst = false;
     let limits = each(entries, list, |raw, entry_at| {
         let map = match raw {
@@ -146,7 +135,7 @@ pub(super) fn several(
         let (written, name) = written(raw, entry_at, report)?;
         let algorithm = match written {
             Written::Bucket(_) => Algorithm::RefillBucket,
-            Written::Rate(_) => map.and_then(|map| algorithm(map.algorithm.as_ref())).unwrap_or(inherited),
+            Written::Rate(_) => map.and_then(|map| map.algorithm).unwrap_or(inherited),
         };
         let own = map.and_then(|map| burst(map.burst));
         let from_rule = burst(rule.burst).filter(|_| own.is_none() && algorithm.has_burst());
@@ -285,10 +274,6 @@ pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: At<'_>, report: &m
 fn queued(algorithm: Algorithm, throttle: Throttle) -> Option<NonZeroU32> {
     let is_queue = algorithm == Algorithm::LeakyBucket && matches!(throttle, Throttle::Delay(_));
     is_queue.then_some(NonZeroU32::MIN)
-}
-
-fn algorithm(raw: Option<&raw::Algorithm>) -> Option<Algorithm> {
-    raw.map(raw::Algorithm::counting)
 }
 
 /// The schema lets only numbers through that fit.

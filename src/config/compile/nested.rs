@@ -43,12 +43,7 @@ pub(super) fn limits(
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Option<Vec<RuleLimit>> {
-    let mut nested = raw.key.iter().flat_map(List::items).filter_map(|(index, part)| match part {
-        raw::KeyPart::Named(named) => {
-            Some((index, named.client_ip.as_ref().filter(|it| it.prefixes.is_some())?))
-        }
-        raw::KeyPart::Plain(_) => None,
-    });
+    let mut nested = prefixes_of(raw);
     let (index, client) = nested.next()?;
     let key_at = at.key("key");
     if nested.next().is_some() {
@@ -76,6 +71,16 @@ pub(super) fn limits(
         limit.nested = Some(Box::new(Nested { prefix, key: own }));
     }
     Some(limits)
+}
+
+/// The parts of the key that have `prefixes`, with their indices.
+pub(super) fn prefixes_of(raw: &raw::Rule) -> impl Iterator<Item = (Option<usize>, &raw::ClientNetworks)> {
+    raw.key.iter().flat_map(List::items).filter_map(|(index, part)| match part {
+        raw::KeyPart::Named(named) => {
+            Some((index, named.client_ip.as_ref().filter(|it| it.prefixes.is_some())?))
+        }
+        raw::KeyPart::Plain(_) => None,
+    })
 }
 
 /// `key` with the client's network this wide.

@@ -16,7 +16,7 @@ use crate::config::raw::List as _;
 use crate::config::{defaults, parse, raw};
 use crate::listener;
 use crate::rls::options::{Connections, Directory, Door, Loaded, Options, Ports, load};
-use crate::rls::settings::{Counting, DomainSettings, HeaderNames, Settings, Smoothing};
+use crate::rls::settings::{DomainSettings, HeaderNames, Settings};
 use crate::telemetry::statsd;
 
 pub(super) fn compile(
@@ -111,11 +111,8 @@ fn decisions(raw: &raw::Rls, at: At<'_>, report: &mut Report<'_>) -> Settings {
     let near_limit = near_limit.and_then(|raw| report.take(at.key("near_limit"), parse::share(&raw.0)));
     let own = raw.domains.iter().flatten();
     let own = own.map(|(domain, own)| {
-        let smoothing = match own.algorithm {
-            Some(raw::RlsAlgorithm::Gcra) => Smoothing::Gcra,
-            Some(raw::RlsAlgorithm::FixedWindow) | None => Smoothing::Windows,
-        };
-        (domain.as_str().into(), DomainSettings { counting: own.counting.map(counting), smoothing })
+        let smoothing = own.algorithm.unwrap_or_default();
+        (domain.as_str().into(), DomainSettings { counting: own.counting, smoothing })
     });
     Settings {
         shadow_mode: raw.shadow_mode.unwrap_or_default(),
@@ -124,16 +121,8 @@ fn decisions(raw: &raw::Rls, at: At<'_>, report: &mut Report<'_>) -> Settings {
         headers: headers(raw.response_headers.as_ref(), at.key("response_headers"), report),
         dynamic_metadata: raw.dynamic_metadata.unwrap_or_default(),
         needs_rules: !raw.healthy_without_rules.unwrap_or_default(),
-        counting: raw.counting.map_or_else(Counting::default, counting),
+        counting: raw.counting.unwrap_or_default(),
         domains: own.collect(),
-    }
-}
-
-const fn counting(raw: raw::Counting) -> Counting {
-    match raw {
-        raw::Counting::Everything => Counting::Everything,
-        raw::Counting::OnlyOver => Counting::OnlyOver,
-        raw::Counting::AllOrNothing => Counting::AllOrNothing,
     }
 }
 

@@ -6,16 +6,16 @@ use super::scope::{Asks, Scope};
 use super::{
     counters, domain, each, elsewhere, limits, matching, nested, refusal, tariff, throttle, windows,
 };
+use crate::config::applicability::{self, Given, Kind};
 use crate::config::at::At;
 use crate::config::defaults::LONGEST_NAME;
 use crate::config::problem::{Fault, Report, named, quoted};
 use crate::config::raw;
-use crate::limiter::algorithm::conversion::OnChange;
-use crate::limiter::terms::OnDenied;
 use crate::response::refusal::Refusal;
 use crate::rules::key::KeyTemplate;
 use crate::rules::matcher::Matcher;
-use crate::rules::rule::{Action, LimitSource, Limiting, OnMissing, Rule};
+use crate::rules::remote_limit::OnError;
+use crate::rules::rule::{Action, LimitSource, Limiting, Rule, Throttle};
 
 /// All rules in file order, each with what it answers when it refuses.
 pub(super) fn compile(
@@ -77,21 +77,46 @@ fn rule(
     let action = match raw.action.unwrap_or_default() {
         raw::Action::Limit if report.is_faulty(at.key("action")) => Action::Deny,
         raw::Action::Limit => Action::Limit(limiting(raw, &matcher, at, scope, report)),
-        raw::Action::Allow => {
-            only_limits_have(raw, "allow", at, report);
-            Action::Allow
-        }
-        raw::Action::Deny => {
-            only_limits_have(raw, "deny", at, report);
-            Action::Deny
-        }
+        raw::Action::Allow => Action::Allow,
+        raw::Action::Deny => Action::Deny,
     };
     note_on_everybody(raw, &matcher, at, report);
     scope.asks = Asks::default();
     let domain = domain::name(raw, at, scope, report);
     let rule = Rule { name: name.into(), matcher, except: except.into(), action, domain };
-    domain::check(raw, &rule, at, report);
+    domain::note_what_is_never_told(&rule, at, report);
+    applicable(raw, &rule, at, report);
     (rule, refusal)
+}
+
+/// Whether all keys of the rule at `at` have a meaning in it.
+fn applicable(raw: &raw::Rule, rule: &Rule, at: At<'_>, report: &mut Report<'_>) {
+    let throttle = match &rule.action {
+        Action::Limit(limiting) => limiting.throttle,
+        Action::Allow | Action::Deny => Throttle::default(),
+    };
+    let given = Given { rule: raw, throttle };
+    let elsewhere = match &raw.scope {
+        Some(raw::Scope::Elsewhere(elsewhere)) => Some(elsewhere),
+        Some(raw::Scope::Word(_)) | None => None,
+    };
+    let is_limit = matches!(rule.action, Action::Limit(_));
+    let is_limited = limits::written_keys(raw).iter().any(|(_, is_given)| *is_given)
+        || nested::prefixes_of(raw).next().is_some();
+    let kinds = [
+        (Kind::Unlimited, raw.action.unwrap_or_default() != raw::Action::Limit),
+        (Kind::InFlight, is_limit && !is_limited && raw.in_flight.is_some()),
+        (Kind::Remote, is_limit && elsewhere.is_some()),
+        (
+            Kind::RemoteAlone,
+            is_limit && elsewhere.is_some_and(|elsewhere| elsewhere.on_error != Some(OnError::Local)),
+        ),
+        (Kind::Domain, rule.domain.is_some()),
+        (Kind::Descriptors, rule.domain.is_some() && rule.reads_descriptors()),
+    ];
+    for (kind, _) in kinds.into_iter().filter(|(_, is_such)| *is_such) {
+        applicability::check(&given, kind, at, report);
+    }
 }
 
 fn limiting(
@@ -107,67 +132,26 @@ fn limiting(
         .map_or_else(KeyTemplate::default, |key| matching::key(key, matcher, at, scope, report));
     let throttle = throttle::compile(raw.throttle.as_ref(), at.key("throttle"), report);
     let nested = nested::limits(raw, (&key, throttle), at, report);
-    let is_nested = nested.is_some();
     let mut limits = nested.unwrap_or_else(|| limits::compile(raw, throttle, at, report));
     windows::fit(raw, &mut limits, at, report);
     throttle::fit(throttle, &mut limits, at.key("throttle"), report);
-    let is_written = limits::written_keys(raw).iter().any(|(_, is_given)| *is_given);
-    if !is_nested && !is_written && raw.in_flight.is_some() {
-        throttle::without_limit(raw, at, report);
-    }
     let tariff = tariff::compile(raw, &limits, at, scope, report);
     throttle::check_charging(throttle, &tariff, at.key("throttle"), report);
-    let remote = elsewhere::compile(raw, &key, throttle, at, scope, report);
+    let remote = elsewhere::compile(raw, &key, at, scope, report);
     let enforce = throttle::enforce(raw, (throttle, &key), at, report);
     Limiting {
         counter: counters::name(raw, at, report),
         key,
-        on_missing: match raw.on_missing {
-            None | Some(raw::OnMissing::Skip) => OnMissing::Skip,
-            Some(raw::OnMissing::Shared) => OnMissing::Shared,
-            Some(raw::OnMissing::Deny) => OnMissing::Deny,
-        },
+        on_missing: raw.on_missing.unwrap_or_default(),
         limits: limits.into(),
         tariff,
         throttle,
         enforce,
         in_flight: throttle::in_flight(raw),
         ban: throttle::ban(raw.on_limit.as_ref(), at.key("on_limit"), report),
-        on_denied: match raw.on_denied {
-            None | Some(raw::OnDenied::Free) => OnDenied::Free,
-            Some(raw::OnDenied::Charge) => OnDenied::Charge,
-        },
-        on_change: match raw.on_change {
-            None | Some(raw::OnChange::Keep) => OnChange::Keep,
-            Some(raw::OnChange::Proportional) => OnChange::Proportional,
-            Some(raw::OnChange::Reset) => OnChange::Reset,
-        },
+        on_denied: raw.on_denied.unwrap_or_default(),
+        on_change: raw.on_change.unwrap_or_default(),
         source: remote.map_or(LimitSource::Local, |remote| LimitSource::Remote(Box::new(remote))),
-    }
-}
-
-fn only_limits_have(raw: &raw::Rule, action: &str, at: At<'_>, report: &mut Report<'_>) {
-    let given = [
-        ("key", raw.key.is_some()),
-        ("counter", raw.counter.is_some()),
-        ("on_missing", raw.on_missing.is_some()),
-        ("cost", raw.cost.is_some()),
-        ("count", raw.count.is_some()),
-        ("refund_on", raw.refund_on.is_some()),
-        ("in_flight", raw.in_flight.is_some()),
-        ("scope", raw.scope.is_some()),
-        ("throttle", raw.throttle.is_some()),
-        ("enforce", raw.enforce.is_some()),
-        ("on_denied", raw.on_denied.is_some()),
-        ("on_limit", raw.on_limit.is_some()),
-    ];
-    for (key, _) in given
-        .into_iter()
-        .chain(limits::written_keys(raw))
-        .chain(limits::particulars(raw))
-        .filter(|(_, is_given)| *is_given)
-    {
-        report.key(at.key(key), format!("`{key}` has no meaning with `action: {action}`"));
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::num::NonZeroU32;
 
-use super::limits;
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report};
 use crate::config::{defaults, parse, raw};
@@ -189,22 +188,4 @@ pub(super) fn ban(raw: Option<&raw::OnLimit>, at: At<'_>, report: &mut Report<'_
         report.value(at.key("ban"), fault.hint(hint));
     }
     Some(Ban { first, most })
-}
-
-/// What says something about limits where there is none: `in_flight` alone.
-pub(super) fn without_limit(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) {
-    let words = raw.throttle.as_ref().is_some_and(|throttle| match throttle {
-        raw::Throttle::Words(words) => !matches!(words.0.trim(), "hard" | "shadow"),
-        raw::Throttle::Map(_) => true,
-    });
-    let given = [
-        ("cost", raw.cost.is_some()),
-        ("count", raw.count.is_some()),
-        ("refund_on", raw.refund_on.is_some()),
-        ("on_denied", raw.on_denied.is_some()),
-        ("throttle", words),
-    ];
-    for (key, _) in given.into_iter().chain(limits::particulars(raw)).filter(|(_, is_given)| *is_given) {
-        report.key(at.key(key), format!("`{key}` has no meaning without `limit`"));
-    }
 }

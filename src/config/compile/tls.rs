@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::scope::Scope;
 use super::{each, patterns};
 use crate::config::at::At;
+use crate::config::defaults;
 use crate::config::files::Files;
 use crate::config::files::certificates::{AUTHORITIES, CHAIN, KEY};
 use crate::config::problem::{Fault, Report, quoted};
-use crate::config::{defaults, raw};
+use crate::config::raw::{self, OrOff};
 use crate::identify::certificate::CertificateName;
 use crate::listener::ProxyProtocol;
 use crate::rules::attribute::Attribute;
@@ -105,22 +106,18 @@ fn clients(raw: &raw::Tls, at: At<'_>, files: &mut Files, report: &mut Report<'_
 
 /// `proxy_protocol` of a listener.
 pub(super) fn proxy_protocol(
-    raw: Option<raw::ProxyProtocol>,
+    raw: Option<OrOff<ProxyProtocol>>,
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> ProxyProtocol {
     match raw {
-        None
-        | Some(raw::ProxyProtocol::Switch(false) | raw::ProxyProtocol::Mode(raw::ProxyMode::Disabled)) => {
-            ProxyProtocol::Disabled
-        }
-        Some(raw::ProxyProtocol::Switch(true)) => {
+        None | Some(OrOff::Switch(false)) => ProxyProtocol::Disabled,
+        Some(OrOff::Switch(true)) => {
             let fault = Fault::new("expected one of disabled, optional, required, got true");
             report.value(at, fault.hint("did you mean `required`?"));
             ProxyProtocol::Disabled
         }
-        Some(raw::ProxyProtocol::Mode(raw::ProxyMode::Optional)) => ProxyProtocol::Optional,
-        Some(raw::ProxyProtocol::Mode(raw::ProxyMode::Required)) => ProxyProtocol::Required,
+        Some(OrOff::On(mode)) => mode,
     }
 }
 
@@ -137,16 +134,12 @@ pub(super) fn verifies_clients(root: &raw::Root) -> bool {
 
 /// The name that a key asks for.
 pub(super) fn name(
-    raw: raw::CertificateName,
+    name: CertificateName,
     at: At<'_>,
     scope: &Scope<'_>,
     report: &mut Report<'_>,
 ) -> Option<CertificateName> {
-    is_known(at, scope, report).then_some(match raw {
-        raw::CertificateName::Spiffe => CertificateName::Spiffe,
-        raw::CertificateName::Subject => CertificateName::Subject,
-        raw::CertificateName::Dns => CertificateName::Dns,
-    })
+    is_known(at, scope, report).then_some(name)
 }
 
 /// `tls` of a matcher.

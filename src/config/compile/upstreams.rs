@@ -7,12 +7,12 @@ use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::parse::UpstreamPlace;
 use crate::config::problem::{Fault, Report, named};
-use crate::config::raw::{self, List as _};
+use crate::config::raw::{self, List as _, OrOff};
 use crate::config::{defaults, parse};
 use crate::rules::matcher::Matcher;
 use crate::rules::routes::Routes;
 use crate::tls::client;
-use crate::upstream::settings::{Address, Balance, Settings};
+use crate::upstream::settings::{Address, Settings};
 
 /// The name of the only upstream, unless it is given one.
 const ONLY: &str = "upstream";
@@ -166,10 +166,7 @@ fn settings(
     let first = addresses.first()?;
     Some(Settings {
         dns_refresh: refresh.unwrap_or(defaults::DNS_REFRESH),
-        balance: match raw.and_then(|raw| raw.balance) {
-            None | Some(raw::Balance::RoundRobin) => Balance::RoundRobin,
-            Some(raw::Balance::LeastRequest) => Balance::LeastRequest,
-        },
+        balance: raw.and_then(|raw| raw.balance).unwrap_or_default(),
         health_check,
         outliers,
         panic_threshold,
@@ -186,13 +183,15 @@ fn settings(
 }
 
 /// The names of protocols, in small letters.
-fn upgrades(raw: Option<&raw::Upgrades>, at: At<'_>, report: &mut Report<'_>) -> Box<[Box<str>]> {
+fn upgrades(
+    raw: Option<&OrOff<raw::OneOrMany<String>>>,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Box<[Box<str>]> {
     match raw {
         None => defaults::UPGRADES.map(Into::into).into(),
-        Some(raw::Upgrades::Names(raw)) => {
-            each(raw, at, |raw, at| report.take(at, parse::protocol(raw))).into()
-        }
-        Some(raw::Upgrades::Switch(on)) => {
+        Some(OrOff::On(raw)) => each(raw, at, |raw, at| report.take(at, parse::protocol(raw))).into(),
+        Some(OrOff::Switch(on)) => {
             if *on {
                 let fault = Fault::new("expected protocols or `false`, got true");
                 report.value(at, fault.hint("`websocket` is passed on unless turned off"));

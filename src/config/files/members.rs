@@ -3,12 +3,11 @@
 //! Read event by event, so that a million members are never a tree. Keys and plans are taken as they are
 //! written: `0123` and `true` are keys like others. No message quotes a key, since keys are secrets.
 
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
-
 use super::{Flaw, Kind, first_of, text};
 use crate::config::parse;
 use crate::config::problem::Fault;
 use crate::rules::membership::{Members, MembersBuilder};
+use crate::yaml::{Event, Events, Position, ScalarStyle};
 
 /// Some two million keys of 32 characters.
 const LARGEST: u64 = 64 << 20;
@@ -55,11 +54,10 @@ fn parse(content: Vec<u8>) -> Result<Members, Vec<Flaw>> {
         places: Vec::new(),
         flaws: Vec::new(),
     };
-    let mut parser = Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(&text));
-    while let Some(next) = parser.next_event() {
+    for next in Events::of(&text) {
         let went_on = match next {
-            Ok((event, span)) => reading.step(event, place(&span.start)),
-            Err(error) => Err(flaw(place(error.marker()), format!("not valid YAML: {}", error.info()))),
+            Ok((event, at)) => reading.step(event, place(at)),
+            Err(error) => Err(flaw(place(error.at), format!("not valid YAML: {}", error.problem))),
         };
         if let Err(end) = went_on {
             reading.flaws.push(end);
@@ -69,10 +67,10 @@ fn parse(content: Vec<u8>) -> Result<Members, Vec<Flaw>> {
     reading.close()
 }
 
-/// Markers count lines from 1 and columns from 0.
-fn place(marker: &Marker) -> (u32, u32) {
+/// Small, since each member has one.
+fn place(at: Position) -> (u32, u32) {
     let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    (number(marker.line().max(1)), number(marker.col()).saturating_add(1))
+    (number(at.line), number(at.column))
 }
 
 fn flaw((line, column): (u32, u32), fault: impl Into<Fault>) -> Flaw {
@@ -84,9 +82,9 @@ impl Reading {
     fn step(&mut self, event: Event<'_>, at: (u32, u32)) -> Result<(), Flaw> {
         let wrong = |what: &str| Err(flaw(at, what));
         self.expected = match (std::mem::replace(&mut self.expected, Expected::End), event) {
-            (before, Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::Nothing) => before,
-            (Expected::Map, Event::DocumentStart(_)) => Expected::Map,
-            (_, Event::DocumentStart(_)) => return wrong("a second YAML document, expected one"),
+            (before, Event::StreamStart | Event::StreamEnd | Event::DocumentEnd) => before,
+            (Expected::Map, Event::DocumentStart(..)) => Expected::Map,
+            (_, Event::DocumentStart(..)) => return wrong("a second YAML document, expected one"),
             (Expected::Map, Event::MappingStart(..)) => Expected::Key,
             (Expected::Map, _) => return wrong("expected a map from keys to plans"),
             (Expected::Key, Event::MappingEnd) => Expected::End,

@@ -1,8 +1,9 @@
 //! Tokens as people write about them.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 use super::values::{Duration, FileName, OneOrMany};
@@ -76,30 +77,21 @@ pub enum ClaimPattern {
 }
 
 /// A way to sign tokens (RFC 7518 section 3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-pub enum SigningAlgorithm {
-    /// HMAC with SHA-256.
-    HS256,
-    /// HMAC with SHA-384.
-    HS384,
-    /// HMAC with SHA-512.
-    HS512,
-    /// RSA (PKCS #1 v1.5) with SHA-256.
-    RS256,
-    /// RSA (PKCS #1 v1.5) with SHA-384.
-    RS384,
-    /// RSA (PKCS #1 v1.5) with SHA-512.
-    RS512,
-    /// RSA (PSS) with SHA-256.
-    PS256,
-    /// RSA (PSS) with SHA-384.
-    PS384,
-    /// RSA (PSS) with SHA-512.
-    PS512,
-    /// ECDSA on P-256 with SHA-256.
-    ES256,
-    /// ECDSA on P-384 with SHA-384.
-    ES384,
-    /// Ed25519.
-    EdDSA,
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(transparent)]
+pub struct SigningAlgorithm(pub jsonwebtoken::Algorithm);
+
+impl JsonSchema for SigningAlgorithm {
+    fn schema_name() -> Cow<'static, str> {
+        "SigningAlgorithm".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let names = [
+            "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256",
+            "ES384", "EdDSA",
+        ];
+        let description = "A way to sign tokens (RFC 7518 section 3.1).";
+        json_schema!({ "type": "string", "enum": names, "description": description })
+    }
 }

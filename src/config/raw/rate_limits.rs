@@ -10,6 +10,7 @@ use super::{
 };
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
+use crate::rls::settings::{Counting, Smoothing};
 
 /// Envoy's rate limit service, as envoyproxy/ratelimit answers it.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -130,18 +131,6 @@ pub struct RlsXds {
     pub largest: Option<Size>,
 }
 
-/// What a request that is over counts.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Counting {
-    /// All its descriptors, also those that are over.
-    Everything,
-    /// Only the descriptors that are over.
-    OnlyOver,
-    /// Nothing.
-    AllOrNothing,
-}
-
 /// What is different for one domain.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -149,17 +138,7 @@ pub struct RlsDomain {
     /// What a request that is over counts.
     pub counting: Option<Counting>,
     /// How time gives back what was used of a limit.
-    pub algorithm: Option<RlsAlgorithm>,
-}
-
-/// How time gives back what was used of a limit.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RlsAlgorithm {
-    /// All at once, when a window ends.
-    FixedWindow,
-    /// Evenly.
-    Gcra,
+    pub algorithm: Option<Smoothing>,
 }
 
 /// Headers that the service has Envoy add.

@@ -8,13 +8,18 @@ use serde::Deserialize;
 use super::jwt::ClaimPattern;
 use super::scope::Scope;
 use super::tariff::{Cost, Count, Refund};
-use super::tls::{CertificateName, CertificateNames};
+use super::tls::CertificateNames;
 use super::values::{
-    Algorithm, Asn, Continent, Country, Duration, Factor, HeaderValues, HostPattern, Json, Method, Networks,
-    OneOrMany, PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, TimeZone, ZeroOrMany,
+    Asn, Continent, Country, Duration, Factor, HeaderValues, HostPattern, Json, Method, Networks, OneOrMany,
+    PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, TimeZone, ZeroOrMany,
 };
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
+use crate::identify::certificate::CertificateName;
+use crate::limiter::algorithm::Algorithm;
+use crate::limiter::algorithm::conversion::OnChange;
+use crate::limiter::terms::OnDenied;
+use crate::rules::rule::OnMissing;
 
 /// What is limited, allowed or denied.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -209,18 +214,6 @@ pub struct ClientNetworks {
 #[serde(transparent)]
 pub struct Prefix(#[schemars(range(min = 1, max = 128))] pub u64);
 
-/// What to do where a part of the key is absent.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum OnMissing {
-    /// The rule does not apply.
-    Skip,
-    /// All such requests share one counter.
-    Shared,
-    /// Refuse with 403.
-    Deny,
-}
-
 /// One of several limits.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
@@ -314,28 +307,6 @@ pub struct EnforceMap {
     /// Selects the keys: rules with the same seed, key and share select the same ones.
     #[schemars(extend("default" = defaults::ENFORCE_SEED))]
     pub seed: Option<String>,
-}
-
-/// What a reload does to the counters when it changes a limit.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum OnChange {
-    /// Units used stay used.
-    Keep,
-    /// They grow and shrink with the limit.
-    Proportional,
-    /// Everybody starts anew.
-    Reset,
-}
-
-/// Whether a refused request is charged.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum OnDenied {
-    /// To nobody.
-    Free,
-    /// To this rule all the same.
-    Charge,
 }
 
 /// What a rule does.

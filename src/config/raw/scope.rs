@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::{Duration, OneOrMany, UpstreamAddress, UpstreamTls};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
+use crate::rules::remote_limit::OnError;
 
 /// Where a rule's limit is kept.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -58,17 +59,4 @@ pub enum Entry {
     Name(#[schemars(extend("title" = "name"))] String),
     /// A fixed one: its key and its value.
     Fixed(BTreeMap<String, String>),
-}
-
-/// What becomes of a request without an answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum OnError {
-    /// It passes.
-    #[default]
-    Allow,
-    /// It is refused.
-    Deny,
-    /// The rule's own limits decide.
-    Local,
 }

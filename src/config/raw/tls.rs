@@ -83,40 +83,6 @@ pub enum NotVerified {
     Insecure,
 }
 
-/// Whether connections begin with the PROXY protocol.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum ProxyProtocol {
-    /// `false`, as programs that write YAML 1.1 say `off`.
-    Switch(#[schemars(extend("const" = false))] bool),
-    /// A word.
-    Mode(ProxyMode),
-}
-
-/// Whether connections begin with the PROXY protocol.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ProxyMode {
-    /// They do not.
-    Disabled,
-    /// They may.
-    Optional,
-    /// All do, or they are closed.
-    Required,
-}
-
-/// A name in a client's certificate.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum CertificateName {
-    /// Its only URI, if that is a SPIFFE identity.
-    Spiffe,
-    /// Its subject, as RFC 4514 writes it, such as `CN=app,O=Example`.
-    Subject,
-    /// A host among its alternative names.
-    Dns,
-}
-
 /// Names in a client's certificate, all of which must hold; a list means any of its items.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

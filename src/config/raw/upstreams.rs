@@ -7,9 +7,10 @@ use super::Auto;
 use super::rules::Matcher;
 use super::tariff::Refund;
 use super::tls::UpstreamTls;
-use super::values::{Duration, OneOrMany, Percentage, Size, UpstreamAddress};
+use super::values::{Duration, OneOrMany, OrOff, Percentage, Size, UpstreamAddress};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
+use crate::upstream::settings::Balance;
 
 /// The service beside us.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -40,7 +41,7 @@ pub struct UpstreamMap {
     pub http2: Option<bool>,
     /// Other protocols that a client may ask for with `upgrade`; after that neither rules nor limits see what is said.
     #[schemars(extend("default" = "websocket"))]
-    pub upgrades: Option<Upgrades>,
+    pub upgrades: Option<OrOff<OneOrMany<String>>>,
     /// Until a connection stands.
     #[schemars(extend("default" = shown(defaults::CONNECT_TIMEOUT)))]
     pub connect_timeout: Option<Duration>,
@@ -59,7 +60,7 @@ pub struct UpstreamMap {
     /// What endpoints are asked beside requests; nothing unless given.
     pub health_check: Option<HealthCheck>,
     /// When an endpoint that fails requests is left out for a while.
-    pub outliers: Option<Outliers>,
+    pub outliers: Option<OrOff<OutlierMap>>,
     /// Where a smaller share of the endpoints is healthy, all are used.
     #[schemars(extend("default" = format!("{}%", defaults::PANIC_THRESHOLD)))]
     pub panic_threshold: Option<Percentage>,
@@ -67,16 +68,6 @@ pub struct UpstreamMap {
     pub limits: Option<UpstreamLimits>,
     /// When a request is tried again; without it only where no connection could be made, at another endpoint.
     pub retries: Option<Retries>,
-}
-
-/// Other protocols than HTTP.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum Upgrades {
-    /// `false` for none.
-    Switch(#[schemars(extend("const" = false))] bool),
-    /// These.
-    Names(OneOrMany<String>),
 }
 
 /// When a request is tried again.
@@ -129,7 +120,7 @@ pub struct UpstreamLimits {
     pub requests_per_client: Option<PerClient>,
     /// What a client must send or take a second to keep a request once half of them are in use; `false` for nothing.
     #[schemars(extend("default" = defaults::MIN_CLIENT_RATE_TEXT))]
-    pub min_client_rate: Option<ClientRate>,
+    pub min_client_rate: Option<OrOff<Size>>,
 }
 
 /// Requests of one client.
@@ -142,26 +133,6 @@ pub enum PerClient {
     Auto(Auto),
     /// `false` for all of them.
     Switch(#[schemars(extend("const" = false))] bool),
-}
-
-/// A size in each second.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum ClientRate {
-    /// `false` for no minimum.
-    Switch(#[schemars(extend("const" = false))] bool),
-    /// So many bytes a second.
-    Bytes(Size),
-}
-
-/// Which endpoint takes the next request.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Balance {
-    /// One after the other.
-    RoundRobin,
-    /// Of two drawn at random the one with fewer requests under way.
-    LeastRequest,
 }
 
 /// What endpoints are asked to see whether they are well.
@@ -184,16 +155,6 @@ pub struct HealthCheck {
     /// So many in a row must fail before it is not.
     #[schemars(range(min = 1, max = 1000), extend("default" = defaults::UNHEALTHY_AFTER))]
     pub unhealthy: Option<u64>,
-}
-
-/// When an endpoint that fails requests is left out for a while.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum Outliers {
-    /// `false` for never.
-    Switch(#[schemars(extend("const" = false))] bool),
-    /// With more to say.
-    Map(OutlierMap),
 }
 
 /// When an endpoint that fails requests is left out for a while.

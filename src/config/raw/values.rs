@@ -1,10 +1,8 @@
 //! The kinds of values that configuration is made of. The schema says what each looks like, with an example
 //! that error messages use too; what a text means is read by [`crate::config::parse`].
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::Deserialize;
-
-use crate::limiter::algorithm::Algorithm as Counting;
 
 /// A list with at least one item; a single value stands for a list of itself. Refused items leave gaps.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -26,6 +24,17 @@ pub enum ZeroOrMany<T> {
     Many(Vec<Option<T>>),
     /// One value.
     One(T),
+}
+
+/// Something that can be turned off.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+pub enum OrOff<T> {
+    /// `false`, as programs that write YAML 1.1 say `off`.
+    Switch(#[schemars(extend("const" = false))] bool),
+    /// Turned on.
+    On(T),
 }
 
 /// What [`OneOrMany`] and [`ZeroOrMany`] have in common.
@@ -217,29 +226,6 @@ pub struct PlanName(pub String);
 #[serde(transparent)]
 #[schemars(extend("title" = "method", "examples" = ["GET", "POST"]))]
 pub struct Method(pub String);
-
-/// How a limit is counted: by the names that the limiter itself uses.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(transparent)]
-pub struct Algorithm(pub String);
-
-impl Algorithm {
-    /// The algorithm of this name; the schema lets no other through.
-    pub fn counting(&self) -> Counting {
-        Counting::ALL.into_iter().find(|counting| counting.as_str() == self.0).unwrap_or_default()
-    }
-}
-
-impl JsonSchema for Algorithm {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Algorithm".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let names = Counting::ALL.map(Counting::as_str);
-        json_schema!({ "type": "string", "enum": names, "description": "How a limit is counted." })
-    }
-}
 
 /// Any JSON value.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]

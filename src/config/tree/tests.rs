@@ -1,5 +1,7 @@
 use std::time::{Duration, Instant};
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::config::at::At;
 
@@ -145,3 +147,58 @@ fn aliases_that_multiply_are_refused() {
     }
     assert_eq!(said(&text), ["w:1:1: aliases multiply to more than a million values"]);
 }
+
+/// What `serde_yaml` makes of a text by itself.
+fn by_serde(text: &str) -> Option<Value> {
+    let mut value: Value = serde_yaml::from_str(text).ok()?;
+    value.apply_merge().ok()?;
+    Some(value)
+}
+
+#[test]
+fn every_configuration_is_what_serde_yaml_reads() {
+    let mut seen = 0;
+    for directory in ["config", "tests/config"] {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let Ok(text) = std::fs::read_to_string(&path) else { continue };
+            let text = text.trim_start_matches('\u{feff}');
+            let Ok(document) = parse(text, &path) else { continue };
+            assert_eq!(Some(document.value), by_serde(text), "{}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 400, "{seen}");
+}
+
+proptest! {
+    #[test]
+    fn a_text_that_both_read_is_the_same_to_both(
+        pieces in prop::collection::vec(prop::sample::select(&PIECES[..]), 0..24),
+    ) {
+        let text = pieces.concat();
+        // To libyaml a block scalar that is a whole document cannot begin in the first column.
+        if let (Ok(document), Some(value)) = (parse(&text, Path::new("w")), by_serde(&text))
+            && !value.is_string()
+        {
+            prop_assert_eq!(format!("{:?}", document.value), format!("{value:?}"), "{}", text);
+        }
+    }
+
+    #[test]
+    fn a_scalar_is_what_serde_yaml_reads(text in "[-+.~0-9a-fA-FxoblnuytrsifNI_eE]{0,12}|[-+]?(0x|0o|0b)?[0-9]{1,45}") {
+        let tagged = ["", "!!int ", "!!float ", "!!bool ", "!!null ", "!!str ", "!own ", "! "];
+        for text in tagged.map(|tag| format!("a: {tag}{text}")) {
+            let ours = parse(&text, Path::new("w")).ok().map(|document| format!("{:?}", document.value));
+            prop_assert_eq!(ours, by_serde(&text).map(|value| format!("{value:?}")), "{}", text);
+        }
+    }
+}
+
+/// What YAML is made of.
+const PIECES: [&str; 40] = [
+    "a", "b: ", "c:\n", "\n", "  ", " ", "- ", "[", "]", "{", "}", ", ", "? ", "&x ", "*x", "&y ", "*y",
+    "<<: ", "'", "\"", "|\n", ">-\n", "#", "\t", "1", "-0x1f", "01", ".5e3", "true", "~", "!!str ", "!own ",
+    "---", "...", ":", "\\", "%", "ä", "\r\n", "null",
+];

@@ -37,6 +37,13 @@ pub struct Key {
     expires: Option<Timestamp>,
 }
 
+/// The material is secret or comes from a file, and is compared there.
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.id, &self.algorithms, self.expires) == (&other.id, &other.algorithms, other.expires)
+    }
+}
+
 /// Why something is no key to verify with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
@@ -166,7 +173,7 @@ const fn of_curve(curve: &EllipticCurve) -> &'static [Algorithm] {
 }
 
 /// All keys of a configuration.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct KeySet(Box<[Key]>);
 
 impl FromIterator<Key> for KeySet {

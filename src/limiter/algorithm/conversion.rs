@@ -1,16 +1,20 @@
 //! What becomes of a counter when the limit it counts for changes.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use super::{Algorithm, History, State, charge, is_in_debt, lapsing, usage};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 
-/// What a reload does to counters whose limit it changes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// What a reload does to the counters when it changes a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum OnChange {
-    /// Units used stay used: 10 of 10 become 10 of 100.
+    /// Units used stay used.
     #[default]
     Keep,
-    /// Units used grow and shrink with the limit: 5 of 10 become 50 of 100.
+    /// They grow and shrink with the limit.
     Proportional,
     /// Everybody starts anew.
     Reset,
@@ -65,7 +69,11 @@ impl Change<'_> {
         if on_change == OnChange::Proportional && from.counts_like(to) {
             history.scale(from.capacity(), to.capacity());
         }
-        from.counts_like(to) && on_change != OnChange::Reset
+        let carries = from.counts_like(to) && on_change != OnChange::Reset;
+        if carries {
+            history.pass_to(from, to);
+        }
+        carries
     }
 }
 

@@ -31,6 +31,9 @@ const WORTH_SHRINKING: usize = 16;
 pub struct History {
     /// Running total before the first entry; totals wrap, their differences do not.
     before: u32,
+    /// A lowered limit has left more in use than the count, or entries closer together than the count allows. None of it
+    /// is a debt where the history is said in short, as in a lump.
+    lapses: bool,
     entries: VecDeque<Entry>,
 }
 
@@ -89,9 +92,10 @@ impl History {
         if lump.extra == 0 {
             return history;
         }
+        history.lapses = lump.extra > count_of(quota) && !lump::is_in_debt(lump, quota, now);
         let at = window.tick_of(lump.word.saturating_sub(window.full).saturating_sub(window.tick));
         let last = match count_of(quota) {
-            count if lump.extra > count && lump::is_in_debt(lump, quota, now) => (lump.extra - 1) % count + 1,
+            count if lump.extra > count && !history.lapses => (lump.extra - 1) % count + 1,
             _ => lump.extra,
         };
         if lump.extra > last {
@@ -131,35 +135,54 @@ impl History {
     pub fn follow(&mut self, state: State, quota: &Quota, now: Timestamp, may_grow: bool) {
         let window = LookbackWindow::of(quota);
         let sum = self.sum(window, now);
-        let used = sum.used(window);
-        if state.extra >= used {
+        // Units of a debt that were put together stay longer than they are said to be in use.
+        let said = self.short(sum.used(window), quota, now).extra;
+        if state.extra == 0 {
+            self.entries.clear();
+        } else if state.extra >= said {
             let room = Room { count: count_of(quota), may_grow };
-            self.charge(state.extra - used, window, now, room);
+            self.charge((said, state.extra - said), window, now, room);
         } else {
-            self.give_back(used - state.extra, &sum, window);
+            self.give_back(said - state.extra, &sum, window);
         }
     }
 
-    /// Gives back up to `units` that were charged at `charged`, as far as they still count.
-    pub fn refund(&mut self, units: u32, quota: &Quota, (charged, now): (Timestamp, Timestamp)) {
+    /// Gives back up to `units` that were charged at `charged`, as far as they still count. A debt moves up into the
+    /// room that they leave, so that it is paid as if they had never been charged. `may_grow` as in [`Self::follow`].
+    pub fn refund(
+        &mut self,
+        units: u32,
+        quota: &Quota,
+        (charged, now): (Timestamp, Timestamp),
+        may_grow: bool,
+    ) {
         let window = LookbackWindow::of(quota);
         let tick = window.tick_of(charged.as_nanos());
-        if window.end(tick) <= now.as_nanos() {
-            return;
-        }
         // Where there was no entry for them they are in a later one.
         let index = self.entries.partition_point(|entry| entry.at < tick);
-        if index == self.entries.len() {
+        if window.end(tick) <= now.as_nanos() || index == self.entries.len() {
             return;
         }
-        let there = units.min(self.units(index));
-        self.entries.range_mut(index..).for_each(|entry| entry.total = entry.total.wrapping_sub(there));
-        if self.units(index) == 0 {
-            self.entries.remove(index);
-        }
+        let debt = self.first_after(now);
+        let owed = self.total().wrapping_sub(self.total_before(debt));
+        let there = if index < debt { units.min(self.units(index)) } else { 0 };
+        self.take(there, index);
         // The rest was charged as a debt, if it is not paid by now.
-        let owed = self.total().wrapping_sub(self.total_before(self.first_after(now)));
-        self.drop_last((units - there).min(owed));
+        let rest = (units - there).min(owed);
+        if there == 0 || owed == 0 {
+            return self.drop_last(rest);
+        }
+        let room = Room { count: count_of(quota), may_grow };
+        // Units that were put together stay longer than they are owed.
+        let last = self.entries.back().map_or(0, |entry| entry.at);
+        let rounds = last.saturating_sub(now.as_nanos()).div_ceil(window.full.max(1));
+        let due = match self.lapses {
+            true => owed,
+            false => u32::try_from(rounds.saturating_mul(room.count.into())).unwrap_or(u32::MAX),
+        };
+        self.drop_last(owed);
+        let used = self.sum(window, now).used(window);
+        self.charge((used, owed.min(due).saturating_sub(rest)), window, now, room);
     }
 
     /// Every entry times `to / from`, rounded up in such a way that no sum grows by more than one unit.
@@ -169,6 +192,11 @@ impl History {
             let units = u64::from(entry.total.wrapping_sub(before)) * u64::from(to);
             entry.total = u32::try_from(units.div_ceil(from.max(1).into())).unwrap_or(u32::MAX);
         }
+    }
+
+    /// From now on the quota has another count.
+    pub(super) fn pass_to(&mut self, from: &Quota, to: &Quota) {
+        self.lapses |= count_of(to) < count_of(from);
     }
 
     /// From when on it says no more than a counter that nobody has used; nanoseconds since the epoch.
@@ -190,13 +218,14 @@ impl History {
         let Some(last) = self.entries.back() else { return State { word: 0, extra: used } };
         let window = LookbackWindow::of(quota);
         let state = State { word: window.end(last.at), extra: used };
+        if last.at > now.as_nanos() && self.lapses {
+            return lump::leaving(state, quota);
+        }
         if last.at <= now.as_nanos() {
             return lump::lapsing(state, quota, now);
         }
-        // Entries that were put together last longer than their rounds; a lump in debt has no more than its rounds.
-        let rounds = u64::from(used).saturating_sub(1) / u64::from(count_of(quota));
-        let least = now.as_nanos().saturating_add(window.full.saturating_mul(rounds)).saturating_add(1);
-        lump::owing(State { word: state.word.max(least), ..state }, quota)
+        // Entries that were put together stay longer than their units; the rounds until the last one ends do not.
+        lump::at(Some(lump::owing(state, quota)), quota, now)
     }
 
     /// The tick for units that are charged now: the youngest entry's where the clock has stepped back behind it.
@@ -246,19 +275,35 @@ impl History {
         window.end(entry.at).saturating_sub(u64::try_from(overlap).unwrap_or(u64::MAX))
     }
 
-    fn charge(&mut self, units: u32, window: LookbackWindow, now: Timestamp, room: Room) {
+    /// Charges `units` beside those that are said to be in use.
+    fn charge(&mut self, (used, units): (u32, u32), window: LookbackWindow, now: Timestamp, room: Room) {
         self.forget(window, now);
         let tick = self.tick(window, now);
         let units = units.min(u32::MAX - self.total().wrapping_sub(self.before));
         let full = self.sum(window, now).full;
+        // Units dated by a larger count may lie ahead as well.
+        self.lapses &= full > room.count;
         // As long as those that count fully are no more than the count nobody has to fade before.
         let paid = units.min(room.count.saturating_sub(full));
         self.push(paid, tick, room);
-        self.owe(units - paid, window, room);
+        let owed = units - paid;
+        if owed > 0 && !room.may_grow && !self.has_spare_entries() {
+            let rounds = u64::from(used.saturating_add(units) - 1) / u64::from(room.count);
+            let last = window.tick_of(now.as_nanos()).saturating_add(window.full.saturating_mul(rounds));
+            self.push(owed, last.max(tick), room);
+        } else {
+            self.owe(owed, window, room);
+        }
         // What is older than two rounds of the count decides nothing, as long as the rest is there.
         while self.entries.len() > room.most() {
             self.entries.pop_front();
         }
+    }
+
+    /// Whether a debt fits into the memory there is: an entry for each of the count before it, one that is split, and one
+    /// between them.
+    fn has_spare_entries(&self) -> bool {
+        self.entries.capacity() - self.entries.len() >= self.entries.len() + 2
     }
 
     /// Charges `units` beyond the count, each for when the one a round of the count before it fades.
@@ -337,6 +382,14 @@ impl History {
         }
     }
 
+    /// Takes `units` off the entry at `index`, which has as many.
+    fn take(&mut self, units: u32, index: usize) {
+        self.entries.range_mut(index..).for_each(|entry| entry.total = entry.total.wrapping_sub(units));
+        if self.units(index) == 0 {
+            self.entries.remove(index);
+        }
+    }
+
     fn give_back(&mut self, units: u32, sum: &Sum, window: LookbackWindow) {
         self.drop_last(units.min(sum.full));
         let rest = units.saturating_sub(sum.full);
@@ -371,3 +424,6 @@ impl History {
 fn count_of(quota: &Quota) -> u32 {
     u32::try_from(quota.count()).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -83,6 +83,11 @@ pub(super) fn lapsing(state: State, quota: &Quota, now: Timestamp) -> State {
     }
 }
 
+/// What is in use beyond the count is no debt, and all of it leaves at its moment.
+pub(super) fn leaving(state: State, quota: &Quota) -> State {
+    State { word: if is_beyond(state, quota) { state.word | LAPSES } else { state.word }, ..state }
+}
+
 pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
     let lump = at(state, quota, now);
     let remaining = quota.count().saturating_sub(lump.extra.into());

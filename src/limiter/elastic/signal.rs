@@ -2,18 +2,22 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use super::latency::Samples;
 
-/// Something that is measured and has a threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Something that tells how much more the upstream could take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Signal {
-    /// Requests under way, against as many as the upstream answers without making them wait.
+    /// Requests that wait for the upstream's answer, against an adaptive limit.
     InFlight,
-    /// Time until an answer begins, against what is usual.
+    /// The time until an answer begins, against what is usual.
     Latency,
     /// The share of requests that the upstream fails.
     Failures,
-    /// The load that the upstream reports of itself, in ORCA's headers.
+    /// The load that the upstream reports in ORCA's headers.
     Utilization,
     /// The share of time that work waits for a CPU.
     Cpu,

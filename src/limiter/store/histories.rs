@@ -51,11 +51,20 @@ impl Histories {
 
     /// Makes a history say what `state` says, growing only if there is room.
     pub(super) fn follow(&mut self, number: u32, state: State, quota: &Quota, now: Timestamp) {
+        self.change(number, |history, may_grow| history.follow(state, quota, now, may_grow));
+    }
+
+    /// Takes back units charged at the first of two moments, at the second.
+    pub(super) fn refund(&mut self, number: u32, units: u32, quota: &Quota, times: (Timestamp, Timestamp)) {
+        self.change(number, |history, may_grow| history.refund(units, quota, times, may_grow));
+    }
+
+    fn change(&mut self, number: u32, change: impl FnOnce(&mut History, bool)) {
         let history = &mut self.places[number as usize];
         let before = footprint(history);
         // It grows by no more than it is large, or to its first entries.
         let may_grow = self.bytes + before <= self.most;
-        history.follow(state, quota, now, may_grow);
+        change(history, may_grow);
         self.bytes = self.bytes - before + footprint(history);
     }
 

@@ -10,11 +10,11 @@ use std::task::Poll;
 use http::HeaderValue;
 use tokio_rustls::server::TlsStream;
 
-use super::{Connection, ListenerSettings, Secured};
+use super::{Connection, ListenerSettings};
 use crate::identify::certificate::Certificate;
 use crate::listener::preamble;
 use crate::listener::{Accepted, ProxyProtocol};
-use crate::proxy::headers;
+use crate::proxy::headers::{self, PeerTls};
 use crate::telemetry::metrics::{Handshake, Preamble};
 use crate::tls::handshake_limiter::Aborted;
 use crate::tls::identity::Identity;
@@ -78,7 +78,7 @@ async fn secured(
     };
     connection.worker.metrics.handshake(settings.listener, handshake);
     let (stream, session) = shaken.ok()?;
-    connection.secured = Some(Box::new(session.identity.map_or_else(Secured::default, of_client)));
+    connection.tls = Some(Box::new(session.identity.map_or_else(PeerTls::default, of_client)));
     Some(stream.into())
 }
 
@@ -106,13 +106,13 @@ async fn shake(
     }
 }
 
-fn of_client(identity: Identity) -> Secured {
+fn of_client(identity: Identity) -> PeerTls {
     // A name that cannot stand in a field at all leaves the hash, which always can.
     let hash_alone = || HeaderValue::from_str(&format!("Hash={}", identity.hash)).ok();
     let forwarded = HeaderValue::from_bytes(identity.forwarded().as_bytes()).ok().or_else(hash_alone);
     let spiffe = identity.spiffe().map(Box::from);
     let certificate = Certificate { spiffe, subject: identity.subject, dns: identity.hosts };
-    Secured { certificate: Some(certificate), forwarded }
+    PeerTls { certificate: Some(certificate), forwarded }
 }
 
 /// What `work` comes to, if it does before a timeout of the connection expires.

@@ -22,11 +22,11 @@ use crate::http1::server::conn::{Broken, ConnWriter};
 use crate::http1::server::request_head::{Asked, Head, Limits, Reader};
 use crate::http1::server::response_head::{self, Course};
 use crate::http1::write_buf::WriteBuf;
-use crate::proxy::answers::{self, Reply};
 use crate::proxy::body::{Incoming, ResponseBody};
-use crate::proxy::exchange::Flag;
 use crate::proxy::headers::identity::tells_who_asks;
-use crate::proxy::service;
+use crate::proxy::local_reply::{self, Reply};
+use crate::proxy::pipeline;
+use crate::proxy::request_context::ResponseFlag;
 use crate::proxy::stream::Downstream;
 use crate::proxy::timeouts::TimeoutKind;
 use crate::proxy::tunnel;
@@ -47,12 +47,12 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: Downstream) {
     let conn = OwnedConn(Rc::new(RefCell::new(Conn::new(stream))));
     let ended = run(&connection, &conn.0).await;
     // Taken in any case: it knows the connection that holds it.
-    let switched = connection.switched.take();
+    let upgraded = connection.upgraded.take();
     match ended {
         Ended::Served(Ok(())) => {
-            if let (Some(switched), Some((stream, read))) = (switched, conn.cut()) {
+            if let (Some(upgraded), Some((stream, read))) = (upgraded, conn.cut()) {
                 // A tunnel is rare and its future large.
-                Box::pin(tunnel::take_over(switched, stream, read)).await;
+                Box::pin(tunnel::take_over(upgraded, stream, read)).await;
             }
         }
         Ended::Stalled => {}
@@ -87,7 +87,7 @@ impl Drop for OwnedConn {
 pub(super) fn time_out(connection: &Connection, stream: &mut Downstream, read: &[u8]) {
     stream.write_raw(TIMED_OUT);
     let read = if read.is_empty() { stream.opening() } else { read };
-    rejected::note(connection, StatusCode::REQUEST_TIMEOUT, Flag::IdleTimeout, read);
+    rejected::note(connection, StatusCode::REQUEST_TIMEOUT, ResponseFlag::IdleTimeout, read);
 }
 
 enum Ended {
@@ -136,7 +136,7 @@ async fn run_loop(connection: &Rc<Connection>, conn: &Rc<RefCell<Conn>>) -> Resu
             Incoming::Http1(IncomingBody::new(conn))
         };
         connection.interims.begin(asked.is_1_1);
-        let mut handling = service::handle(connection, (parts, body));
+        let mut handling = pipeline::handle(connection, parts, body);
         let reply = poll_fn(|cx| match Pin::new(&mut handling).poll(cx) {
             Poll::Ready(reply) => Poll::Ready(Ok(reply)),
             Poll::Pending => wait(connection, conn, cx).map(Err),
@@ -151,7 +151,7 @@ async fn run_loop(connection: &Rc<Connection>, conn: &Rc<RefCell<Conn>>) -> Resu
             (sending, keeps) = Box::pin(replace(connection, conn, asked, (sending, broken))).await?;
         }
         buffer = sending.into_buffer();
-        if connection.has_switched() {
+        if connection.is_upgraded() {
             return Ok(());
         }
         let is_whole = poll_fn(|cx| conn.borrow_mut().poll_rest(cx)).await;
@@ -210,8 +210,8 @@ async fn replace(
     (sending, broken): (Encoder<ResponseBody>, Broken),
 ) -> Result<(Encoder<ResponseBody>, bool), Broken> {
     let Some((body, buffer)) = sending.into_unsent() else { return Err(broken) };
-    let Some(exchange) = body.into_broken() else { return Err(broken) };
-    let reply = answers::broken_off(exchange);
+    let Some(context) = body.into_broken() else { return Err(broken) };
+    let reply = local_reply::broken_off(context);
     let (mut sending, _, keeps) = begin(connection, conn, asked, reply, buffer);
     send(conn, &mut sending).await?;
     Ok((sending, keeps))
@@ -255,7 +255,7 @@ async fn write_error_and_close(
     malformed: Malformed,
 ) -> Result<(), Broken> {
     let status = response_head::status_of(malformed);
-    rejected::note(connection, status, Flag::DownstreamProtocol, conn.borrow().unread());
+    rejected::note(connection, status, ResponseFlag::DownstreamProtocol, conn.borrow().unread());
     let mut write_buf = WriteBuf::default();
     response_head::malformed(status, |out| connection.worker.date.write(out), write_buf.end());
     poll_fn(|cx| write_buf.poll_write(&mut ConnWriter(conn), cx)).await?;

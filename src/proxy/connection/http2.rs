@@ -18,9 +18,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
 use super::{Connection, rejected};
-use crate::proxy::answers::{self, Reply};
 use crate::proxy::body::Incoming;
-use crate::proxy::service;
+use crate::proxy::local_reply::{self, Reply};
+use crate::proxy::pipeline;
 use crate::proxy::stream::Downstream;
 use crate::proxy::timeouts::{RequestTimer, STREAMS_IN_WINDOW, TimeoutKind};
 
@@ -42,7 +42,7 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
     let handler = service_fn(move |request| {
         let (head, body) = Request::into_parts(request);
         let by_head = head.method == Method::HEAD;
-        let handling = service::handle(&asked, (head, Incoming::Http2(body)));
+        let handling = pipeline::handle(&asked, head, Incoming::Http2(body));
         async move {
             let mut reply = mended(handling.await).await;
             if by_head {
@@ -85,7 +85,7 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
 /// The response, or 502 where it has broken off already: once its head is sent, all that is left is to reset the stream.
 async fn mended(mut reply: Reply) -> Reply {
     let broken = poll_fn(|cx| Poll::Ready(reply.body.look_ahead(cx))).await;
-    broken.map_or(reply, answers::broken_off)
+    broken.map_or(reply, local_reply::broken_off)
 }
 
 /// A response to HEAD has no content (RFC 9110 section 9.3.2), which hyper leaves to us.

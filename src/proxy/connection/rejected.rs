@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{Method, StatusCode, Version};
 
 use super::Connection;
-use crate::proxy::exchange::Flag;
+use crate::proxy::request_context::ResponseFlag;
 use crate::telemetry::access_log::Entry;
 
 /// A longer word is no method.
@@ -17,7 +17,7 @@ const MAX_METHOD: usize = 64;
 const MAX_TARGET: usize = 4096;
 
 /// A request of HTTP/1 was rejected with `status`, of which this has been read.
-pub(super) fn note(connection: &Connection, status: StatusCode, flag: Flag, read: &[u8]) {
+pub(super) fn note(connection: &Connection, status: StatusCode, flag: ResponseFlag, read: &[u8]) {
     let metrics = &connection.worker.metrics;
     let took = connection.timer.head_duration();
     metrics.malformed_request();
@@ -31,13 +31,13 @@ pub(super) fn note(connection: &Connection, status: StatusCode, flag: Flag, read
 pub(super) fn note_connection(connection: &Connection) {
     connection.worker.metrics.malformed_request();
     let line = FirstLine { protocol: Version::HTTP_2, ..FirstLine::unknown() };
-    log(connection, &line, (None, Flag::DownstreamProtocol, Duration::ZERO));
+    log(connection, &line, (None, ResponseFlag::DownstreamProtocol, Duration::ZERO));
 }
 
 fn log(
     connection: &Connection,
     line: &FirstLine,
-    (status, flag, duration): (Option<StatusCode>, Flag, Duration),
+    (status, flag, duration): (Option<StatusCode>, ResponseFlag, Duration),
 ) {
     let shared = &connection.worker.shared;
     let Some(log) = &shared.access_log else { return };

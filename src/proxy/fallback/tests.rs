@@ -15,18 +15,18 @@ fn at(seconds: u64) -> Timestamp {
 }
 
 /// A capture of the answer to `key`, if one begins.
-fn begin(memory: &Arc<Memory>, key: &str, now: Timestamp) -> Option<Capture> {
+fn begin(memory: &Arc<Memory>, key: &str, now: Timestamp) -> Option<Recorder> {
     let taking = Taking::begin(memory, (key.as_bytes(), false), now)?;
-    Some(Capture::new(vec![taking], now))
+    Some(Recorder::new(vec![taking], now))
 }
 
-fn head(capture: &mut Capture, length: Option<u64>) -> bool {
+fn head(capture: &mut Recorder, length: Option<u64>) -> bool {
     let headers = length.map(|length| (CONTENT_LENGTH, length.into())).into_iter().collect();
     capture.head(StatusCode::OK, &headers)
 }
 
 /// Feeds so many bytes in small parts, as far as they are taken.
-fn feed(capture: &mut Capture, bytes: usize) -> bool {
+fn feed(capture: &mut Recorder, bytes: usize) -> bool {
     (0..bytes / 100).all(|_| capture.data(&vec![b'x'; 100].into()))
 }
 
@@ -37,7 +37,7 @@ fn what_is_being_taken_down_stays_within_the_budget() {
     let mut under_way: Vec<_> =
         (0..50).map(|n| begin(&memory, &format!("/{n}"), at(0)).expect("room for a key")).collect();
     under_way.retain_mut(|capture| head(capture, None) && feed(capture, 30_000));
-    let held: usize = under_way.iter().map(Capture::held).sum();
+    let held: usize = under_way.iter().map(Recorder::held).sum();
     assert!((1..=2).contains(&under_way.len()), "{} are under way", under_way.len());
     assert!(held as u64 <= 64 * KIB, "{held}");
     // Who breaks off makes room.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::super::exchange::Exchange;
+use super::super::request_context::RequestContext;
 
 /// Octets so far.
 #[derive(Debug, Default)]
@@ -24,29 +24,32 @@ pub(super) struct Counted<S> {
     counts: Rc<Counts>,
 }
 
-/// The exchange of a tunnel: whatever ends it, the last octet or a drain that waits no longer, what went through is noted,
+/// The request of a tunnel: whatever ends it, the last octet or a drain that waits no longer, what went through is noted,
 /// for it may have its price.
 #[derive(Debug)]
 pub(super) struct Account {
-    exchange: Box<Exchange>,
+    context: Box<RequestContext>,
     counts: Rc<Counts>,
 }
 
 impl Account {
     /// An account of what goes through `stream`.
-    pub(super) fn open<S>(exchange: Box<Exchange>, stream: S) -> (Self, Counted<S>) {
+    pub(super) fn open<S>(context: Box<RequestContext>, stream: S) -> (Self, Counted<S>) {
         let counts = Rc::<Counts>::default();
-        (Self { exchange, counts: Rc::clone(&counts) }, Counted { stream, counts })
+        (Self { context, counts: Rc::clone(&counts) }, Counted { stream, counts })
     }
 
-    pub(super) fn exchange(&mut self) -> &mut Exchange {
-        &mut self.exchange
+    pub(super) fn context(&mut self) -> &mut RequestContext {
+        &mut self.context
     }
 }
 
 impl Drop for Account {
     fn drop(&mut self) {
-        self.exchange.note_tunnelled(self.counts.received.get(), self.counts.sent.get());
+        let Self { context, counts } = self;
+        let upload = context.upload.get_or_insert_default();
+        upload.received.set(upload.received.get().saturating_add(counts.received.get()));
+        context.bytes_sent = context.bytes_sent.saturating_add(counts.sent.get());
     }
 }
 

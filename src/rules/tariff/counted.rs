@@ -8,7 +8,7 @@ use crate::rules::grpc::{GrpcStatus, GrpcStatuses};
 use crate::rules::pattern::HeaderPattern;
 
 /// Responses that count: all fields that are given must hold, within a field any of its items.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counted {
     /// The status of HTTP.
     pub statuses: Option<Statuses>,

@@ -35,13 +35,12 @@ impl Shard {
         index: usize,
         meter: MeterId,
         units: u32,
-        (charged, now): (Timestamp, Timestamp),
+        times: (Timestamp, Timestamp),
     ) {
         let Some(quota) = self.quotas.get(meter).copied() else { return };
         let number = number_of(&self.slots()[index]);
-        let history = self.histories.get_mut(number);
-        history.refund(units, &quota, (charged, now));
-        self.slots_mut()[index][2] = history.end(&quota);
+        self.histories.refund(number, units, &quota, times);
+        self.slots_mut()[index][2] = self.histories.get(number).end(&quota);
     }
 
     /// The entry as it is under another quota; `None` if it says nothing there. Its history goes on with it or

@@ -1,4 +1,4 @@
-//! An answer that is taken down while it passes.
+//! A response that is recorded while it passes.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use super::taking::Taking;
 use crate::limiter::timestamp::Timestamp;
 use crate::response::fallback::Kept;
 
-/// An answer that is taken down while it passes.
+/// A response that is recorded while it passes.
 #[derive(Debug)]
-pub(in crate::proxy) struct Capture {
+pub(in crate::proxy) struct Recorder {
     /// Where it will be kept; those who have no room for it drop out.
     takings: Vec<Taking>,
     at: Timestamp,
@@ -21,7 +21,7 @@ pub(in crate::proxy) struct Capture {
     body: Vec<u8>,
 }
 
-impl Capture {
+impl Recorder {
     pub(super) const fn new(takings: Vec<Taking>, at: Timestamp) -> Self {
         Self { takings, at, kept: None, body: Vec::new() }
     }

@@ -1,63 +1,9 @@
-//! What a scalar is, as Go's yaml.v2 sees it: YAML 1.1, with its own idea of numbers.
+//! Scalars as Go's yaml.v2 sees them: YAML 1.1, with its own idea of numbers.
 
-use saphyr_parser::ScalarStyle;
+use super::Kind;
 
-/// A scalar with its text.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Scalar {
-    pub(crate) text: String,
-    pub(crate) kind: Kind,
-}
-
-/// What the text says.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Kind {
-    Null,
-    Bool(bool),
-    Int(i64),
-    /// Too large for the one above.
-    Large(u64),
-    Float(f64),
-    /// `<<`
-    Merge,
-    Text,
-}
-
-impl Scalar {
-    /// `tag` is the part of a core tag after `!!`, or empty for another.
-    pub(super) fn read(text: &str, style: ScalarStyle, tag: Option<&str>) -> Self {
-        let kind = match (style, tag) {
-            (_, Some("" | "str" | "binary")) => Kind::Text,
-            (ScalarStyle::Plain, _) | (_, Some("int" | "float" | "bool" | "null")) => plain(text),
-            _ => Kind::Text,
-        };
-        Self { text: text.to_owned(), kind }
-    }
-
-    pub(super) fn tag(&self) -> &'static str {
-        match self.kind {
-            Kind::Null => "!!null",
-            Kind::Bool(_) => "!!bool",
-            Kind::Int(_) | Kind::Large(_) => "!!int",
-            Kind::Float(_) => "!!float",
-            Kind::Merge => "!!merge",
-            Kind::Text => "!!str",
-        }
-    }
-
-    pub(super) fn printed(&self) -> String {
-        match self.kind {
-            Kind::Null => "<nil>".to_owned(),
-            Kind::Bool(said) => said.to_string(),
-            Kind::Int(number) => number.to_string(),
-            Kind::Large(number) => number.to_string(),
-            Kind::Float(number) => number.to_string(),
-            Kind::Merge | Kind::Text => self.text.clone(),
-        }
-    }
-}
-
-fn plain(text: &str) -> Kind {
+/// What a plain scalar says.
+pub(super) fn plain(text: &str) -> Kind {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Kind::Null,
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => Kind::Bool(true),

@@ -6,14 +6,15 @@
 use http::{HeaderValue, Version, request};
 
 use super::{
-    Expectation, Unacceptable, envoy, has_good_target, identity, is_chunked, names_one_host, validate_fields,
+    Expectation, Unacceptable, has_good_target, identity, is_chunked, names_one_host, overrides,
+    validate_fields,
 };
 use crate::headers::is_hop_by_hop;
 use crate::identify::forwarded;
 
-/// The fields that somebody will ask for.
+/// The fields of a request that a later stage looks up or removes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::proxy) struct Given {
+pub(in crate::proxy) struct RequestHeaderFlags {
     /// Something that does not go on as it is.
     pub(super) of_the_hop: bool,
     pub(super) expect: bool,
@@ -22,12 +23,12 @@ pub(in crate::proxy) struct Given {
     pub(super) request_id: bool,
     pub(super) external: bool,
     pub(super) client_cert: bool,
-    pub(super) controls: bool,
+    pub(super) overrides: bool,
     /// What only looks like one of ours.
     pub(super) imitations: bool,
 }
 
-impl Given {
+impl RequestHeaderFlags {
     /// Whether the client waits for permission to send its body.
     pub(in crate::proxy) const fn expectation(self) -> Expectation {
         if self.expect { Expectation::Continue } else { Expectation::None }
@@ -38,35 +39,38 @@ impl Given {
 ///
 /// # Errors
 /// Why the request cannot be passed on.
-pub(in crate::proxy) fn validate(head: &request::Parts, most_fields: u32) -> Result<Given, Unacceptable> {
+pub(in crate::proxy) fn validate(
+    head: &request::Parts,
+    most_fields: u32,
+) -> Result<RequestHeaderFlags, Unacceptable> {
     if head.version == Version::HTTP_2 {
         validate_fields(&head.headers, most_fields)?;
     }
     has_good_target(head)?;
-    let mut given = Given::default();
+    let mut flags = RequestHeaderFlags::default();
     let (mut hosts, mut codings) = (Once::None, Once::None);
     for (name, value) in &head.headers {
         match name.as_str() {
             "host" => hosts.add(value),
             "transfer-encoding" => {
                 codings.add(value);
-                given.of_the_hop = true;
+                flags.of_the_hop = true;
             }
             "expect" => {
-                given.expect = true;
-                given.of_the_hop = true;
+                flags.expect = true;
+                flags.of_the_hop = true;
             }
             // Only we say who is over a limit.
-            "x-envoy-internal" | "x-weir-over-limit" => given.of_the_hop = true,
-            "x-forwarded-proto" => given.forwarded_proto = true,
-            "x-request-id" => given.request_id = true,
-            "x-envoy-external-address" => given.external = true,
-            "x-forwarded-client-cert" => given.client_cert = true,
-            name if is_hop_by_hop(name.as_bytes()) => given.of_the_hop = true,
-            name if name == forwarded::X_FORWARDED_FOR.as_str() => given.forwarded_for = true,
+            "x-envoy-internal" | "x-weir-over-limit" => flags.of_the_hop = true,
+            "x-forwarded-proto" => flags.forwarded_proto = true,
+            "x-request-id" => flags.request_id = true,
+            "x-envoy-external-address" => flags.external = true,
+            "x-forwarded-client-cert" => flags.client_cert = true,
+            name if is_hop_by_hop(name.as_bytes()) => flags.of_the_hop = true,
+            name if name == forwarded::X_FORWARDED_FOR.as_str() => flags.forwarded_for = true,
             name => {
-                given.controls |= envoy::is_control(name);
-                given.imitations |= identity::may_imitate(name);
+                flags.overrides |= overrides::is_override(name);
+                flags.imitations |= identity::may_imitate(name);
             }
         }
     }
@@ -74,7 +78,7 @@ pub(in crate::proxy) fn validate(head: &request::Parts, most_fields: u32) -> Res
         return Err(Unacceptable::Malformed);
     }
     is_chunked(head, codings)?;
-    Ok(given)
+    Ok(flags)
 }
 
 /// The values of a field that may be given once.

@@ -28,7 +28,7 @@ pub(in crate::proxy) const SERVICE_TIME: HeaderName =
     HeaderName::from_static("x-envoy-upstream-service-time");
 
 /// Everything that steers.
-const CONTROLS: [&str; 13] = [
+const OVERRIDES: [&str; 13] = [
     MAX_RETRIES,
     RETRY_ON,
     TIMEOUT,
@@ -46,7 +46,7 @@ const CONTROLS: [&str; 13] = [
 
 /// What somebody inside asks for one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::proxy) struct Controls {
+pub(in crate::proxy) struct RequestOverrides {
     /// For the answer's head, all attempts together.
     pub(in crate::proxy) timeout: Option<Duration>,
     /// For each attempt.
@@ -58,20 +58,23 @@ pub(in crate::proxy) struct Controls {
 }
 
 /// Whether a field steers.
-pub(in crate::proxy) fn is_control(name: &str) -> bool {
-    name.starts_with("x-envoy-") && CONTROLS.contains(&name)
+pub(in crate::proxy) fn is_override(name: &str) -> bool {
+    name.starts_with("x-envoy-") && OVERRIDES.contains(&name)
 }
 
 /// Takes all of these off; answers what they say, if the request is `internal`.
-pub(in crate::proxy) fn take_controls(headers: &mut HeaderMap, internal: bool) -> Option<Box<Controls>> {
-    let controls = internal.then(|| Box::new(read(headers)));
-    for name in CONTROLS {
+pub(in crate::proxy) fn take_overrides(
+    headers: &mut HeaderMap,
+    internal: bool,
+) -> Option<Box<RequestOverrides>> {
+    let overrides = internal.then(|| Box::new(read(headers)));
+    for name in OVERRIDES {
         headers.remove(name);
     }
-    controls.filter(|controls| **controls != Controls::default())
+    overrides.filter(|overrides| **overrides != RequestOverrides::default())
 }
 
-fn read(headers: &HeaderMap) -> Controls {
+fn read(headers: &HeaderMap) -> RequestOverrides {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let number = |name: &str| text(name)?.parse::<u64>().ok();
     let time = |name: &str| match number(name)? {
@@ -79,7 +82,7 @@ fn read(headers: &HeaderMap) -> Controls {
         0 => Some(Duration::MAX),
         milliseconds => Some(Duration::from_millis(milliseconds)),
     };
-    Controls {
+    RequestOverrides {
         timeout: time(TIMEOUT),
         per_try_timeout: time(PER_TRY_TIMEOUT).filter(|time| *time < Duration::MAX),
         retries: number(MAX_RETRIES).map(|count| u32::try_from(count).unwrap_or(u32::MAX).min(MOST_RETRIES)),
@@ -131,22 +134,22 @@ mod tests {
             ("x-other", "stays"),
         ]);
         let (mut inside, mut outside) = (given.clone(), given);
-        let controls = take_controls(&mut inside, true).unwrap();
-        assert_eq!(controls.timeout, Some(Duration::from_millis(250)));
-        assert_eq!(controls.per_try_timeout, Some(Duration::from_millis(100)));
-        assert_eq!(controls.retries, Some(3));
-        let on = controls.retry_on.unwrap();
+        let overrides = take_overrides(&mut inside, true).unwrap();
+        assert_eq!(overrides.timeout, Some(Duration::from_millis(250)));
+        assert_eq!(overrides.per_try_timeout, Some(Duration::from_millis(100)));
+        assert_eq!(overrides.retries, Some(3));
+        let on = overrides.retry_on.unwrap();
         assert!(on.connect_failure && !on.reset && *on.statuses == [(502, 504)], "{on:?}");
-        assert_eq!(take_controls(&mut outside, false), None);
+        assert_eq!(take_overrides(&mut outside, false), None);
         assert_eq!((inside.len(), outside.len()), (1, 1));
     }
 
     #[test]
     fn what_cannot_be_read_asks_for_nothing() {
         let mut given = headers(&[(MAX_RETRIES, "-1"), (TIMEOUT, "1s"), (PER_TRY_TIMEOUT, "")]);
-        assert_eq!(take_controls(&mut given, true), None);
+        assert_eq!(take_overrides(&mut given, true), None);
         let mut most = headers(&[(MAX_RETRIES, "4294967296"), (TIMEOUT, "0")]);
-        let controls = take_controls(&mut most, true).unwrap();
-        assert_eq!((controls.retries, controls.timeout), (Some(MOST_RETRIES), Some(Duration::MAX)));
+        let overrides = take_overrides(&mut most, true).unwrap();
+        assert_eq!((overrides.retries, overrides.timeout), (Some(MOST_RETRIES), Some(Duration::MAX)));
     }
 }

@@ -1,9 +1,9 @@
-//! Why an answer is what it is, in Envoy's letters.
+//! Envoy's response flags.
 
-/// Envoy's response flags: why an answer is what it is.
+/// Why a response is what it is, as in Envoy's access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::proxy) enum Flag {
-    /// Nothing to remark.
+pub(in crate::proxy) enum ResponseFlag {
+    /// None.
     #[default]
     None,
     /// Refused by a rate limit.
@@ -12,15 +12,15 @@ pub(in crate::proxy) enum Flag {
     Denied,
     /// No connection to the upstream.
     UpstreamFailure,
-    /// As much is under way to the upstream as may be.
+    /// A circuit breaker of the upstream.
     UpstreamOverflow,
     /// No upstream takes such a request.
     NoRoute,
     /// No endpoint of the upstream can be used.
     NoHealthyUpstream,
-    /// The upstream closed the connection instead of answering.
+    /// The upstream closed the connection instead of responding.
     UpstreamClosed,
-    /// The upstream's answer was not HTTP.
+    /// The upstream's response was not HTTP.
     UpstreamProtocol,
     /// The upstream took too long.
     UpstreamTimeout,
@@ -30,13 +30,13 @@ pub(in crate::proxy) enum Flag {
     DownstreamClosed,
     /// The client stopped sending.
     IdleTimeout,
-    /// There is too much of something.
+    /// Shed for overload.
     Overloaded,
-    /// A rate limit service gave no answer.
+    /// A rate limit service did not respond.
     RateLimitServiceError,
 }
 
-impl Flag {
+impl ResponseFlag {
     pub(in crate::proxy) const fn as_str(self) -> &'static str {
         match self {
             Self::None => "-",
@@ -57,8 +57,8 @@ impl Flag {
         }
     }
 
-    /// The same of a request that was tried as often as might be.
-    pub(super) const fn exhausted(self) -> &'static str {
+    /// The same of a request whose retries are exhausted.
+    pub(in crate::proxy) const fn exhausted(self) -> &'static str {
         match self {
             Self::None => "URX",
             Self::UpstreamFailure => "UF,URX",

@@ -1,0 +1,110 @@
+//! Debts of histories: how long they last, whatever is said of them, given back or put together.
+
+use std::num::NonZeroU32;
+
+use super::*;
+use crate::limiter::algorithm::Algorithm;
+use crate::limiter::algorithm::conversion::{Change, OnChange};
+use crate::limiter::quota::{Limit, Period, Unit};
+
+const START: Timestamp = Timestamp::from_secs(1_795_248_000);
+const COUNT: u32 = 3;
+
+/// So many a second, windows by the quarter.
+fn quota(algorithm: Algorithm, count: u32) -> Quota {
+    let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Second));
+    let quota = Quota::new(algorithm, limit, None).unwrap();
+    quota.with_precision(4).unwrap_or(quota)
+}
+
+/// Three a second, as a log and as a precise window.
+fn quotas() -> [Quota; 2] {
+    [Algorithm::SlidingLog, Algorithm::SlidingWindow].map(|algorithm| quota(algorithm, COUNT))
+}
+
+fn after(millis: u64) -> Timestamp {
+    START.saturating_add(Duration::from_millis(millis))
+}
+
+fn charge(history: &mut History, units: i64, quota: &Quota, now: Timestamp, may_grow: bool) {
+    let state = lump::charge(Some(history.in_short(quota, now)), quota, units, now);
+    history.follow(state, quota, now, may_grow);
+}
+
+#[test]
+fn a_debt_that_is_said_in_short_again_and_again_lasts_no_longer() {
+    for quota in quotas() {
+        let mut history = History::default();
+        charge(&mut history, 30, &quota, START, true);
+        let end = history.end(&quota);
+        for seconds in 1..9 {
+            let now = after(1000 * seconds + 10);
+            history = History::of(history.in_short(&quota, now), &quota, now);
+            assert!(history.end(&quota) <= end + 1, "{} after {seconds} s", quota.algorithm());
+            let rounds = 10 - u32::try_from(seconds).unwrap();
+            assert!(history.in_short(&quota, now).extra <= (rounds + 1) * COUNT);
+            let refused = history.evaluate(&quota, COUNT, now).1;
+            assert!(matches!(refused, Outcome::Exceed { retry_after: Some(_) }));
+        }
+    }
+}
+
+#[test]
+fn what_is_charged_to_a_debt_comes_after_all_of_it() {
+    for quota in quotas() {
+        let mut history = History::default();
+        charge(&mut history, 12, &quota, START, true);
+        let end = history.end(&quota);
+        charge(&mut history, 1, &quota, after(2100), true);
+        assert_eq!(history.end(&quota), end + LookbackWindow::of(&quota).full, "{}", quota.algorithm());
+    }
+}
+
+#[test]
+fn a_debt_takes_the_room_of_what_is_given_back() {
+    for quota in quotas() {
+        let mut history = History::default();
+        charge(&mut history, 6, &quota, START, true);
+        let end = history.end(&quota);
+        for millis in [10, 20, 30] {
+            history.refund(2, &quota, (START, after(millis)), true);
+            charge(&mut history, 2, &quota, after(millis), true);
+            let late = history.end(&quota) - end;
+            assert!(late <= 30_000_000, "{}: {late} ns later", quota.algorithm());
+            assert_eq!(history.in_short(&quota, after(millis)).extra, 6);
+        }
+    }
+}
+
+#[test]
+fn without_memory_a_debt_lasts_as_long_as_its_rounds() {
+    for quota in quotas() {
+        let mut with = History::default();
+        let mut without = History::default();
+        charge(&mut with, 1, &quota, START, true);
+        charge(&mut without, 1, &quota, START, false);
+        for units in [11, 1, 1, 4] {
+            charge(&mut with, units, &quota, START, true);
+            charge(&mut without, units, &quota, START, false);
+            assert_eq!(without.end(&quota), with.end(&quota), "{} {units}", quota.algorithm());
+        }
+    }
+}
+
+#[test]
+fn what_a_lowered_limit_leaves_is_in_use_whatever_is_owed_beside_it() {
+    for to in quotas() {
+        let from = quota(to.algorithm(), 20);
+        let mut history = History::default();
+        charge(&mut history, 20, &from, START, true);
+        let change = Change { from: &from, to: &to, on_change: OnChange::Keep };
+        assert!(change.carries(&mut history));
+        charge(&mut history, 1, &to, after(100), true);
+        let short = history.in_short(&to, after(200));
+        assert_eq!(short.extra, 21, "{}", to.algorithm());
+        assert!(!lump::is_in_debt(short, &to, after(200)), "twenty are paid in one round");
+        // In the history itself the debt goes on.
+        let (_, outcome) = history.evaluate(&to, COUNT, after(1600));
+        assert!(matches!(outcome, Outcome::Exceed { .. }), "{}", to.algorithm());
+    }
+}

@@ -1,0 +1,427 @@
+//! The request path: admit, validate, identify, select, decide, forward, finish. [`handle`] is the order, the stages are
+//! below it in the same order.
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode, request};
+use hyper::body::Body as _;
+
+use super::body::{Incoming, RequestBody, ResponseBody};
+use super::connection::Connection;
+use super::decide::{self, CachedFallbacks};
+use super::failure::Failure;
+use super::fallback::IncomingRequest;
+use super::finish;
+use super::forward::{AttemptResult, forward, response_timeout};
+use super::grpc;
+use super::headers::overrides::{RequestOverrides, SERVICE_TIME};
+use super::headers::{self, Expectation, Hop, RequestHeaderFlags, Unacceptable};
+use super::local_reply::{self, PendingBody, Reply, closing_if, is_last};
+use super::request_context::{LogRecord, RequestContext, ResponseFlag};
+use super::timeouts::Timeout;
+use super::tunnel;
+use super::view::View;
+use crate::engine::Policy;
+use crate::headers::{FieldLines, Response};
+use crate::identify::{self, Attributes, client_ip};
+use crate::limiter::timestamp::{Timestamp, saturating_millis};
+use crate::limits::{self, Admission, Limits, Pending};
+use crate::overload::LoadShed;
+use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
+use crate::rules::RuleIndex;
+use crate::rules::selection::{Denial, Selection};
+use crate::rules::tariff::Ending;
+use crate::telemetry::metrics::DecisionOutcome;
+use crate::upstream::Upstream;
+use crate::upstream::answer::Answer;
+use crate::upstream::error::Error as UpstreamError;
+use crate::upstream::outgoing::Outgoing;
+
+/// Responds to one request.
+///
+/// Everything up to a rejection happens at once. Only a request that is forwarded needs a future, in memory of its own: the
+/// server moves what it gets, and a rejection should not move the size of a forwarding.
+pub(super) fn handle(
+    connection: &Rc<Connection>,
+    mut head: request::Parts,
+    body: Incoming,
+) -> ResponseFuture<impl Future<Output = Reply> + use<>> {
+    let worker = &connection.worker;
+    let view = worker.view();
+    let now = worker.shared.clock.now();
+
+    let (mut context, admission) = admit(connection, &mut head, now, view.stream_idle_timeout);
+    if let Err(by) = admission {
+        let pending = PendingBody::new(Expectation::of(&head.headers), body);
+        return ready(local_reply::overloaded(context, by, pending));
+    }
+    let flags = match validate(connection, &mut head, &view.policy.identify) {
+        Ok(flags) => flags,
+        Err(unacceptable) => return ready(local_reply::malformed(context, unacceptable)),
+    };
+    let civil = worker.shared.clock.civil(now);
+    let attributes = match identify(connection, &head, &view.policy.identify, civil) {
+        Ok(attributes) => attributes,
+        Err(unacceptable) => return ready(local_reply::malformed(context, unacceptable)),
+    };
+    let hop = connection.hop(attributes.client, worker.random());
+    set_client(&mut context, attributes.client.ip, view.policy.identify.ipv6_prefix);
+    worker.warn_of_untrusted_proxy(&hop, flags);
+
+    let selection = view.policy.rules.select(&attributes, worker.shared.elastic.headroom());
+    let mut pending = match check(&view.limits, selection, now) {
+        Ok(pending) => pending,
+        Err((rule, denial)) => {
+            set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
+            log_rejection(&mut context, view.limits.rule_name(rule), &mut head, flags, &hop);
+            let unread = PendingBody::new(flags.expectation(), body);
+            return ready(local_reply::denied(context, &view.policy.denied, denial, unread));
+        }
+    };
+    set_route(&mut context, &view.policy, pending.rules(), &attributes);
+    let incoming = IncomingRequest {
+        head: &head,
+        has_body: !body.is_end_stream(),
+        hop: &hop,
+        attributes: &attributes,
+        policy: &view.policy,
+        upstreams: &view.upstreams,
+    };
+    let delay = match pending.admission() {
+        Admission::Pass(delay) => delay,
+        Admission::Reject(rejected) => {
+            // Looked up before the log has the head made into what the upstream would have seen.
+            let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
+            log_rejection(&mut context, view.limits.rule_name(rejected.rule), &mut head, flags, &hop);
+            let unread = PendingBody::new(flags.expectation(), body);
+            return ready(local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread));
+        }
+    };
+
+    let upstream = view.upstream(&attributes).map(Rc::clone);
+    let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
+    context.recorder = view.fallbacks.record(&pending, incoming, now);
+    context.settlement = pending.settlement(&view.limits);
+    let prepared = prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
+    let expectation = flags.expectation();
+    let passed = Passed { view, context, pending, delay, cached, upstream, prepared, body, expectation };
+    ResponseFuture::Forwarding(Box::pin(passed.forward()))
+}
+
+/// Admits a request, unless it is shed: its timer starts, and it is counted from now on. One for a stream that is to leave
+/// HTTP is made what it would be in HTTP/1.1.
+fn admit(
+    connection: &Rc<Connection>,
+    head: &mut request::Parts,
+    now: Timestamp,
+    stream_idle_timeout: Duration,
+) -> (Box<RequestContext>, Result<(), LoadShed>) {
+    let worker = &connection.worker;
+    let stream = headers::connect::take(head, || worker.random());
+    let timer = connection.start_request(head.version, stream_idle_timeout);
+    worker.metrics.request_started(connection.listener);
+    let mut context = Box::new(RequestContext::new(connection, timer, now));
+    let (log, tracer) = (&worker.shared.access_log, &worker.shared.tracer);
+    if log.is_some() || tracer.is_some() {
+        context.log = LogRecord::new(head, log.is_some(), tracer.as_deref(), || worker.random());
+    }
+    context.is_grpc = grpc::is_call(head);
+    context.upgrade.stream = stream;
+    let admission = worker.shared.overload.acquire_request().map(|permit| context.permit = permit);
+    if let Err(by) = admission {
+        worker.metrics.load_shed(by);
+    }
+    (context, admission)
+}
+
+/// Checks a request's head, and removes what the client must not say.
+fn validate(
+    connection: &Connection,
+    head: &mut request::Parts,
+    settings: &identify::Settings,
+) -> Result<RequestHeaderFlags, Unacceptable> {
+    headers::settle_length(head)?;
+    let flags = headers::validate(head, connection.limits.headers)?;
+    let believed = || connection.is_believed_on_certificates(settings);
+    headers::sanitize_certificate(&mut head.headers, flags, believed);
+    headers::join_cookies(head);
+    Ok(flags)
+}
+
+/// The attributes by which rules apply to a request and tell clients apart.
+fn identify<'a>(
+    connection: &'a Connection,
+    head: &'a request::Parts,
+    settings: &'a identify::Settings,
+    civil: Timestamp,
+) -> Result<Attributes<'a>, Unacceptable> {
+    let identified =
+        identify::identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil);
+    let mut attributes = identified.map_err(|_| Unacceptable::Malformed)?;
+    attributes.certificate = connection.certificate();
+    Ok(attributes)
+}
+
+/// Who the rules say the client is; an IPv6 client is a network with this prefix.
+fn set_client(context: &mut RequestContext, ip: IpAddr, ipv6_prefix: u8) {
+    context.client = client_ip::network(ip, 32, ipv6_prefix);
+    if let Some(log) = &mut context.log {
+        log.client = Some(ip);
+    }
+}
+
+/// Has the selected limits decide, and counts what rules without limits have decided.
+fn check(view: &limits::View, selection: Selection, now: Timestamp) -> Result<Pending, (RuleIndex, Denial)> {
+    match selection {
+        Selection::Exempt(rule) => {
+            view.record(rule, DecisionOutcome::Exempt);
+            Ok(Pending::none(now))
+        }
+        Selection::Denied(rule, denial) => {
+            view.record(rule, DecisionOutcome::Denied);
+            Err((rule, denial))
+        }
+        Selection::Limited(selected, side_effects) => Ok(Pending::check(view, selected, side_effects, now)),
+    }
+}
+
+/// The route of the request's span.
+fn set_route(
+    context: &mut RequestContext,
+    policy: &Policy,
+    rules: impl Iterator<Item = RuleIndex>,
+    attributes: &Attributes<'_>,
+) {
+    if let Some(log) = &mut context.log {
+        log.set_route(policy, rules, attributes);
+    }
+}
+
+/// Logs the rule that rejects a request, and its headers as the upstream would have seen them.
+fn log_rejection(
+    context: &mut RequestContext,
+    rule: &str,
+    head: &mut request::Parts,
+    flags: RequestHeaderFlags,
+    hop: &Hop<'_>,
+) {
+    if let Some(log) = &mut context.log {
+        log.rule = Some(rule.into());
+        let _ = headers::prepare_request(head, flags, hop, &[], None);
+        log.copy_headers(&head.headers);
+    }
+}
+
+/// A request as it goes on, and what a trusted client overrides for it.
+struct Prepared {
+    request: Outgoing,
+    overrides: Option<Box<RequestOverrides>>,
+}
+
+/// Makes the request what the upstream sees, and sets the timeouts that the upstream has.
+fn prepare(
+    context: &mut RequestContext,
+    mut head: request::Parts,
+    flags: RequestHeaderFlags,
+    hop: &Hop<'_>,
+    pending: &Pending,
+    view: &limits::View,
+    upstream: Option<&Upstream>,
+) -> Prepared {
+    if let Some(upstream) = upstream {
+        context.timer.set_stream_idle_timeout(upstream.settings().idle_timeout);
+        if let Some(scarcity) = upstream.scarcity() {
+            // The messages of a gRPC call come when they come.
+            context.timer.require_min_rate(Rc::clone(scarcity), !context.is_grpc);
+        }
+    }
+    let mut ours = FieldLines::default();
+    let added = can_serialize_directly(context, pending, upstream).then_some(&mut ours);
+    let upgrades = upstream.map_or(&[][..], |upstream| &*upstream.settings().upgrades);
+    let asked = headers::prepare_request(&mut head, flags, hop, upgrades, added);
+    context.upgrade.protocol = asked.upgrade;
+    for mark in pending.so_far().marks(view) {
+        head.headers.append(X_WEIR_OVER_LIMIT, mark);
+    }
+    if let Some(log) = &mut context.log {
+        log.copy_headers(&head.headers);
+        log.inject_trace_context(&mut head.headers);
+    }
+    // HTTP/2 has no raw headers.
+    let wants_map = !context.owns_connection();
+    Prepared { request: Outgoing { head, ours, wants_map }, overrides: asked.overrides }
+}
+
+/// Whether the fields that we add to a request may be written at once as it goes out: nothing else reads them.
+fn can_serialize_directly(context: &RequestContext, pending: &Pending, upstream: Option<&Upstream>) -> bool {
+    let by_http1 = upstream.is_some_and(|upstream| !upstream.settings().http2 && !context.is_grpc);
+    by_http1 && context.log.is_none() && !pending.is_remote()
+}
+
+/// A request that the limits counted here let pass.
+struct Passed {
+    view: Rc<View>,
+    context: Box<RequestContext>,
+    pending: Pending,
+    delay: Option<Duration>,
+    /// Its responses should another service reject it.
+    cached: CachedFallbacks,
+    upstream: Option<Rc<Upstream>>,
+    prepared: Prepared,
+    body: Incoming,
+    expectation: Expectation,
+}
+
+impl Passed {
+    /// Waits until all limits let the request pass, and forwards it.
+    async fn forward(self) -> Reply {
+        let Self { view, mut context, mut pending, delay, cached, upstream, prepared, body, expectation } =
+            self;
+        let Prepared { mut request, overrides } = prepared;
+        let request::Parts { method, headers, .. } = &mut request.head;
+        let view = &view;
+        let limits = match decide::resolve(&view.limits, &mut context, &mut pending, delay, headers).await {
+            Ok(limits) => limits,
+            Err(rejected) => {
+                let unread = PendingBody::new(expectation, body);
+                let cached = cached.take(rejected.rule);
+                return local_reply::rejected_remotely(
+                    context,
+                    &view.limits,
+                    &rejected,
+                    cached,
+                    method,
+                    unread,
+                );
+            }
+        };
+        apply_client_deadline(&mut context, headers);
+        let (upstream, overrides) = (upstream.as_deref(), overrides.as_deref());
+        let body = RequestBody::new(body, &mut context, response_timeout(upstream, overrides));
+        let result = forward(upstream, &mut context, &mut request, body, overrides).await;
+        record_load(&context, &view.policy, &result);
+        let mut reply = respond(context, upstream, limits, result);
+        limits.write_all(&mut reply.headers, &view.limits);
+        reply
+    }
+}
+
+/// A gRPC call waits for its response no longer than its client does. Of other requests the deadline only matters for what
+/// they are charged: the upstream may heed it, whatever the request looks like to us.
+fn apply_client_deadline(context: &mut RequestContext, headers: &HeaderMap) {
+    if context.is_grpc
+        && let Some(time) = grpc::call_timeout(headers)
+    {
+        context.timer.await_response(Timeout::by_client(time));
+    }
+    if context.settlement.is_some()
+        && let Some(time) = grpc::deadline(headers)
+    {
+        context.deadline = Some(context.forwarded.saturating_add(time));
+    }
+}
+
+/// Elastic limits go by how the upstream does.
+fn record_load(context: &RequestContext, policy: &Policy, result: &AttemptResult) {
+    if let Ok(response) = result
+        && policy.rules.is_elastic()
+    {
+        let load = &context.connection.worker.load;
+        load.answered(context.upstream_time, response.status, &response.headers);
+    }
+}
+
+/// The upstream's response, or a local reply in its place. It is settled now, and [finished](finish) with its last byte.
+fn respond(
+    context: Box<RequestContext>,
+    upstream: Option<&Upstream>,
+    limits: &mut Limits,
+    result: AttemptResult,
+) -> Reply {
+    let took = context.upstream_time;
+    let mut reply = match result {
+        Ok(response) if response.status == StatusCode::SWITCHING_PROTOCOLS => {
+            switch_protocols(context, limits, response)
+        }
+        Ok(response) => {
+            upstream.inspect(|upstream| upstream.note_success());
+            pass_on(context, limits, response)
+        }
+        Err(failure) => {
+            match (&failure, upstream) {
+                (Failure::Upstream(UpstreamError::Overflow), _) => {}
+                (Failure::Upstream(error), Some(upstream)) => upstream.note_failure(error),
+                _ => {}
+            }
+            return local_reply::upstream_failed(context, limits, &failure);
+        }
+    };
+    reply.headers.set_number(SERVICE_TIME, saturating_millis(took));
+    reply
+}
+
+fn pass_on(
+    mut context: Box<RequestContext>,
+    limits: &mut Limits,
+    Response { status, mut headers, body }: Response<Answer<RequestBody>>,
+) -> Reply {
+    finish::settle(&mut context, &Ending::Answered { status, headers: &headers }, limits);
+    headers::prepare_response(&mut headers);
+    context.recorder.take_if(|recorder| !recorder.head(status, headers.map_mut()));
+    if !context.upload_is_complete() {
+        // An early response: if the rest of the request is never read, the response must not be lost.
+        context.timer.must_linger();
+    }
+    context.respond_with(status, ResponseFlag::None);
+    let close = is_last(&context);
+    closing_if(close, Response { status, headers, body: ResponseBody::upstream(body, context) })
+}
+
+/// The upstream has agreed to the protocol that the client asks for.
+fn switch_protocols(
+    mut context: Box<RequestContext>,
+    limits: &mut Limits,
+    Response { mut status, mut headers, body }: Response<Answer<RequestBody>>,
+) -> Reply {
+    finish::settle(&mut context, &Ending::Answered { status, headers: &headers }, limits);
+    if context.requires_upgrade() {
+        status = StatusCode::OK;
+        headers::connect::prepare_answer(&mut headers);
+    } else {
+        headers::prepare_switch(&mut headers);
+    }
+    context.respond_with(status, ResponseFlag::None);
+    if let Some(upstream) = body.into_tunnel() {
+        tunnel::start(context, upstream);
+    }
+    Response { status, headers, body: ResponseBody::none() }
+}
+
+fn ready<F>(reply: Reply) -> ResponseFuture<F> {
+    ResponseFuture::Ready(Some(reply))
+}
+
+/// The response to a request.
+#[expect(clippy::large_enum_variant, reason = "a reply had at once needs no memory of its own")]
+pub(super) enum ResponseFuture<F> {
+    /// Had at once; taken when polled.
+    Ready(Option<Reply>),
+    /// Waiting for the upstream.
+    Forwarding(Pin<Box<F>>),
+}
+
+impl<F: Future<Output = Reply>> Future for ResponseFuture<F> {
+    type Output = Reply;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            // A future that is polled again after it was ready may wait for ever.
+            Self::Ready(reply) => reply.take().map_or(Poll::Pending, Poll::Ready),
+            Self::Forwarding(forwarding) => forwarding.as_mut().poll(cx),
+        }
+    }
+}

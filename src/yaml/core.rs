@@ -1,0 +1,83 @@
+//! Scalars of YAML 1.2's core schema, as `serde_yaml` reads them.
+
+use super::{Kind, Problem};
+
+/// What a plain scalar says.
+pub(super) fn plain(text: &str) -> Result<Kind, Problem> {
+    let known = null(text).or_else(|| bool(text));
+    if let Some(kind) = known {
+        return Ok(kind);
+    }
+    match integer(text) {
+        Some(number) => number,
+        None => Ok(float(text).filter(|_| !has_leading_zero(text)).unwrap_or(Kind::Text)),
+    }
+}
+
+/// What a scalar says that has one of YAML's own tags.
+pub(super) fn tagged(text: &str, tag: &str) -> Result<Kind, Problem> {
+    let (kind, wanted) = match tag {
+        "null" => (null(text).filter(|_| !text.is_empty()), "null"),
+        "bool" => (bool(text), "a boolean"),
+        "int" => (integer(text).transpose()?, "an integer"),
+        _ => (float(text), "a float"),
+    };
+    kind.ok_or_else(|| Problem::Syntax(format!("invalid value: string {text:?}, expected {wanted}")))
+}
+
+fn null(text: &str) -> Option<Kind> {
+    matches!(text, "" | "~" | "null" | "Null" | "NULL").then_some(Kind::Null)
+}
+
+fn bool(text: &str) -> Option<Kind> {
+    match text {
+        "true" | "True" | "TRUE" => Some(Kind::Bool(true)),
+        "false" | "False" | "FALSE" => Some(Kind::Bool(false)),
+        _ => None,
+    }
+}
+
+/// A whole number of at most 128 bits; larger ones are floating.
+fn integer(text: &str) -> Option<Result<Kind, Problem>> {
+    let (is_negative, size) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    let (digits, radix) = match size.get(..2) {
+        Some("0x") => (&size[2..], 16),
+        Some("0o") => (&size[2..], 8),
+        Some("0b") => (&size[2..], 2),
+        _ if has_leading_zero(size) => return None,
+        _ => (size, 10),
+    };
+    // The parser of numbers would take a sign.
+    let size = digits.bytes().all(|byte| byte.is_ascii_alphanumeric()).then_some(digits)?;
+    let size = u128::from_str_radix(size, radix).ok()?;
+    let number = match u64::try_from(size) {
+        Ok(size) if is_negative => 0_i64.checked_sub_unsigned(size).map(Kind::Int),
+        Ok(size) => Some(i64::try_from(size).map_or(Kind::Large(size), Kind::Int)),
+        Err(_) if is_negative && size > 1 << 127 => return None,
+        Err(_) => None,
+    };
+    let sign = if is_negative { "-" } else { "" };
+    Some(number.ok_or_else(|| Problem::HugeNumber(format!("{sign}{size}"))))
+}
+
+/// Digits after a zero are text.
+fn has_leading_zero(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    digits.len() > 1 && digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn float(text: &str) -> Option<Kind> {
+    let unsigned = text.strip_prefix('+').unwrap_or(text);
+    match (text, unsigned) {
+        (_, ".inf" | ".Inf" | ".INF") => Some(Kind::Float(f64::INFINITY)),
+        ("-.inf" | "-.Inf" | "-.INF", _) => Some(Kind::Float(f64::NEG_INFINITY)),
+        (".nan" | ".NaN" | ".NAN", _) => Some(Kind::Float(f64::NAN)),
+        // A second sign is text.
+        _ if unsigned.len() < text.len() && unsigned.starts_with(['+', '-']) => None,
+        _ => unsigned.parse().ok().filter(|number: &f64| number.is_finite()).map(Kind::Float),
+    }
+}

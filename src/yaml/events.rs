@@ -1,0 +1,95 @@
+//! The events of a YAML text, each with its position.
+
+use granit_parser::{ErrorKind, Marker, Parser, ScanError, StrInput, Tag};
+use serde::de::IgnoredAny;
+
+use super::{Error, Position, Problem};
+
+pub(crate) use granit_parser::{Event, ScalarStyle};
+
+/// Maps and lists within each other.
+const MAX_DEPTH: usize = 128;
+
+/// Text after the place of an error that may be needed to say what is wrong.
+const MAX_AFTER_ERROR: usize = 1 << 10;
+
+/// The events of a text, up to its end or to an error.
+pub(crate) struct Events<'t> {
+    text: &'t str,
+    parser: Parser<'t, StrInput<'t>>,
+}
+
+impl<'t> Events<'t> {
+    /// A byte order mark at its beginning is no part of a text.
+    pub(crate) fn of(text: &'t str) -> Self {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        // What libyaml reads is read as libyaml does.
+        let options = granit_parser::options! {
+            block_scalar_eof_without_line_feed: true,
+            flow_nesting_limit: MAX_DEPTH,
+            block_nesting_limit: MAX_DEPTH,
+        };
+        Self { text, parser: Parser::new_from_str_with_options(text, options) }
+    }
+
+    /// A value that is missing has no text; the parser gives it that of null.
+    fn as_written(&self, event: Event<'t>, start: &Marker) -> Event<'t> {
+        let is_written = || {
+            let at = start.byte_offset().and_then(|start| self.text.get(start..));
+            at.is_some_and(|text| text.starts_with('~'))
+        };
+        match event {
+            Event::Scalar(text, ScalarStyle::Plain, anchor, tag) if text == "~" && !is_written() => {
+                Event::Scalar("".into(), ScalarStyle::Plain, anchor, tag)
+            }
+            event => event,
+        }
+    }
+
+    /// `serde_yaml` says best what is wrong. It gets no more of the text than has been read: what follows may be such that
+    /// it takes minutes.
+    fn error(&self, error: &ScanError) -> Error {
+        if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
+            let problem = Problem::TooDeep(MAX_DEPTH);
+            return Error { at: position(error.marker()), path: Vec::new(), problem };
+        }
+        let read = error.marker().byte_offset().unwrap_or(self.text.len());
+        let (read, rest) = self.text.split_at_checked(read).unwrap_or((self.text, ""));
+        let line = rest.lines().next().unwrap_or_default();
+        let needed = line.char_indices().nth(MAX_AFTER_ERROR).map_or(line.len(), |(end, _)| end);
+        let read = &self.text[..read.len() + needed];
+        let described = serde_yaml::from_str::<IgnoredAny>(read).err().and_then(|error| {
+            let at = error.location()?;
+            let here = format!(" at line {} column {}", at.line(), at.column());
+            let at = Position { line: at.line(), column: at.column() };
+            Some((at, error.to_string().replacen(&here, "", 1)))
+        });
+        let (at, problem) = described.unwrap_or_else(|| (position(error.marker()), error.info()));
+        Error { at, path: Vec::new(), problem: Problem::Syntax(problem) }
+    }
+}
+
+impl<'t> Iterator for Events<'t> {
+    type Item = Result<(Event<'t>, Position), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(match self.parser.next()? {
+            Ok((event, span)) => {
+                let start =
+                    span.tag_start.filter(|tag| tag.index() < span.start.index()).unwrap_or(span.start);
+                Ok((self.as_written(event, &span.start), position(&start)))
+            }
+            Err(error) => Err(self.error(&error)),
+        })
+    }
+}
+
+/// The whole name of a tag.
+pub(super) fn name(tag: &Tag) -> String {
+    [tag.handle(), tag.suffix()].concat()
+}
+
+/// Markers count lines from 1 and columns from 0.
+fn position(marker: &Marker) -> Position {
+    Position { line: marker.line().max(1), column: marker.col() + 1 }
+}
