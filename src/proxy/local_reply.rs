@@ -14,6 +14,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 
 use super::body::{Incoming, ResponseBody};
+use super::decide::CachedFallbacks;
 use super::failure::Failure;
 use super::finish;
 use super::grpc;
@@ -142,10 +143,11 @@ pub(super) fn rejected_remotely(
     context: Box<RequestContext>,
     limits: &limits::View,
     rejected: &Rejected<'_>,
-    cached: Option<Arc<Kept>>,
+    cached: CachedFallbacks,
     method: &Method,
     pending: PendingBody,
 ) -> Reply {
+    let cached = cached.take(rejected.rule);
     let rejection = limits.rejection(rejected.rule);
     let body = match &rejected.reason {
         Reason::Unanswered => return undecided(context, pending),

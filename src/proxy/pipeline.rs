@@ -1,7 +1,6 @@
 //! The request path: admit, validate, identify, select, decide, forward, finish. [`handle`] is the order, the stages are
 //! below it in the same order.
 
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -27,13 +26,13 @@ use super::tunnel;
 use super::view::View;
 use crate::engine::Policy;
 use crate::headers::{FieldLines, Response};
-use crate::identify::{self, Attributes, client_ip};
+use crate::identify::{self, Attributes, client_ip, identify};
 use crate::limiter::timestamp::{Timestamp, saturating_millis};
 use crate::limits::{self, Admission, Limits, Pending};
 use crate::overload::LoadShed;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::rules::RuleIndex;
-use crate::rules::selection::{Denial, Selection};
+use crate::rules::selection::Selection;
 use crate::rules::tariff::Ending;
 use crate::telemetry::metrics::DecisionOutcome;
 use crate::upstream::Upstream;
@@ -63,19 +62,24 @@ pub(super) fn handle(
         Ok(flags) => flags,
         Err(unacceptable) => return ready(local_reply::malformed(context, unacceptable)),
     };
-    let civil = worker.shared.clock.civil(now);
-    let attributes = match identify(connection, &head, &view.policy.identify, civil) {
-        Ok(attributes) => attributes,
-        Err(unacceptable) => return ready(local_reply::malformed(context, unacceptable)),
+    let (civil, settings) = (worker.shared.clock.civil(now), &view.policy.identify);
+    let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil);
+    let Ok(mut attributes) = identified else {
+        return ready(local_reply::malformed(context, Unacceptable::Malformed));
     };
+    attributes.certificate = connection.certificate();
     let hop = connection.hop(attributes.client, worker.random());
-    set_client(&mut context, attributes.client.ip, view.policy.identify.ipv6_prefix);
-    worker.warn_of_untrusted_proxy(&hop, flags);
-
-    let selection = view.policy.rules.select(&attributes, worker.shared.elastic.headroom());
-    let mut pending = match check(&view.limits, selection, now) {
-        Ok(pending) => pending,
-        Err((rule, denial)) => {
+    set_client(&mut context, &hop, flags, view.policy.identify.ipv6_prefix);
+    let mut pending = match view.policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
+        Selection::Exempt(rule) => {
+            view.limits.record(rule, DecisionOutcome::Exempt);
+            Pending::none(now)
+        }
+        Selection::Limited(selected, side_effects) => {
+            Pending::check(&view.limits, selected, side_effects, now)
+        }
+        Selection::Denied(rule, denial) => {
+            view.limits.record(rule, DecisionOutcome::Denied);
             set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
             log_rejection(&mut context, view.limits.rule_name(rule), &mut head, flags, &hop);
             let unread = PendingBody::new(flags.expectation(), body);
@@ -83,14 +87,7 @@ pub(super) fn handle(
         }
     };
     set_route(&mut context, &view.policy, pending.rules(), &attributes);
-    let incoming = IncomingRequest {
-        head: &head,
-        has_body: !body.is_end_stream(),
-        hop: &hop,
-        attributes: &attributes,
-        policy: &view.policy,
-        upstreams: &view.upstreams,
-    };
+    let incoming = incoming(&view, &head, &body, &hop, &attributes);
     let delay = match pending.admission() {
         Admission::Pass(delay) => delay,
         Admission::Reject(rejected) => {
@@ -106,10 +103,24 @@ pub(super) fn handle(
     let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
     context.recorder = view.fallbacks.record(&pending, incoming, now);
     context.settlement = pending.settlement(&view.limits);
-    let prepared = prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
-    let expectation = flags.expectation();
-    let passed = Passed { view, context, pending, delay, cached, upstream, prepared, body, expectation };
-    ResponseFuture::Forwarding(Box::pin(passed.forward()))
+    let (mut request, overrides) =
+        prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
+    // Captured as they are: a struct around them would be moved once more.
+    ResponseFuture::Forwarding(Box::pin(async move {
+        let request::Parts { method, headers, .. } = &mut request.head;
+        let limits = match decide::resolve(&view.limits, &mut context, &mut pending, delay, headers).await {
+            Ok(limits) => limits,
+            Err(rejected) => {
+                let (view, unread) = (&view.limits, PendingBody::new(flags.expectation(), body));
+                return local_reply::rejected_remotely(context, view, &rejected, cached, method, unread);
+            }
+        };
+        apply_client_deadline(&mut context, headers);
+        let (upstream, overrides) = (upstream.as_deref(), overrides.as_deref());
+        let body = RequestBody::new(body, &mut context, response_timeout(upstream, overrides));
+        let result = forward(upstream, &mut context, &mut request, body, overrides).await;
+        respond(context, &view, upstream, limits, result)
+    }))
 }
 
 /// Admits a request, unless it is shed: its timer starts, and it is counted from now on. One for a stream that is to leave
@@ -124,7 +135,7 @@ fn admit(
     let stream = headers::connect::take(head, || worker.random());
     let timer = connection.start_request(head.version, stream_idle_timeout);
     worker.metrics.request_started(connection.listener);
-    let mut context = Box::new(RequestContext::new(connection, timer, now));
+    let mut context = RequestContext::new(connection, timer, now);
     let (log, tracer) = (&worker.shared.access_log, &worker.shared.tracer);
     if log.is_some() || tracer.is_some() {
         context.log = LogRecord::new(head, log.is_some(), tracer.as_deref(), || worker.random());
@@ -152,41 +163,27 @@ fn validate(
     Ok(flags)
 }
 
-/// The attributes by which rules apply to a request and tell clients apart.
-fn identify<'a>(
-    connection: &'a Connection,
-    head: &'a request::Parts,
-    settings: &'a identify::Settings,
-    civil: Timestamp,
-) -> Result<Attributes<'a>, Unacceptable> {
-    let identified =
-        identify::identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil);
-    let mut attributes = identified.map_err(|_| Unacceptable::Malformed)?;
-    attributes.certificate = connection.certificate();
-    Ok(attributes)
-}
-
 /// Who the rules say the client is; an IPv6 client is a network with this prefix.
-fn set_client(context: &mut RequestContext, ip: IpAddr, ipv6_prefix: u8) {
+fn set_client(context: &mut RequestContext, hop: &Hop<'_>, flags: RequestHeaderFlags, ipv6_prefix: u8) {
+    let ip = hop.client.ip;
+    context.connection.worker.warn_of_untrusted_proxy(hop, flags);
     context.client = client_ip::network(ip, 32, ipv6_prefix);
     if let Some(log) = &mut context.log {
         log.client = Some(ip);
     }
 }
 
-/// Has the selected limits decide, and counts what rules without limits have decided.
-fn check(view: &limits::View, selection: Selection, now: Timestamp) -> Result<Pending, (RuleIndex, Denial)> {
-    match selection {
-        Selection::Exempt(rule) => {
-            view.record(rule, DecisionOutcome::Exempt);
-            Ok(Pending::none(now))
-        }
-        Selection::Denied(rule, denial) => {
-            view.record(rule, DecisionOutcome::Denied);
-            Err((rule, denial))
-        }
-        Selection::Limited(selected, side_effects) => Ok(Pending::check(view, selected, side_effects, now)),
-    }
+/// What stored responses are looked up by.
+#[inline]
+fn incoming<'a>(
+    view: &'a View,
+    head: &'a request::Parts,
+    body: &Incoming,
+    hop: &'a Hop<'a>,
+    attributes: &'a Attributes<'a>,
+) -> IncomingRequest<'a> {
+    let (policy, upstreams) = (&view.policy, &view.upstreams);
+    IncomingRequest { head, has_body: !body.is_end_stream(), hop, attributes, policy, upstreams }
 }
 
 /// The route of the request's span.
@@ -216,13 +213,8 @@ fn log_rejection(
     }
 }
 
-/// A request as it goes on, and what a trusted client overrides for it.
-struct Prepared {
-    request: Outgoing,
-    overrides: Option<Box<RequestOverrides>>,
-}
-
-/// Makes the request what the upstream sees, and sets the timeouts that the upstream has.
+/// Makes the request what the upstream sees, and sets the timeouts that the upstream has. The request, and what a trusted
+/// client overrides for it.
 fn prepare(
     context: &mut RequestContext,
     mut head: request::Parts,
@@ -231,7 +223,7 @@ fn prepare(
     pending: &Pending,
     view: &limits::View,
     upstream: Option<&Upstream>,
-) -> Prepared {
+) -> (Outgoing, Option<Box<RequestOverrides>>) {
     if let Some(upstream) = upstream {
         context.timer.set_stream_idle_timeout(upstream.settings().idle_timeout);
         if let Some(scarcity) = upstream.scarcity() {
@@ -253,61 +245,13 @@ fn prepare(
     }
     // HTTP/2 has no raw headers.
     let wants_map = !context.owns_connection();
-    Prepared { request: Outgoing { head, ours, wants_map }, overrides: asked.overrides }
+    (Outgoing { head, ours, wants_map }, asked.overrides)
 }
 
 /// Whether the fields that we add to a request may be written at once as it goes out: nothing else reads them.
 fn can_serialize_directly(context: &RequestContext, pending: &Pending, upstream: Option<&Upstream>) -> bool {
     let by_http1 = upstream.is_some_and(|upstream| !upstream.settings().http2 && !context.is_grpc);
     by_http1 && context.log.is_none() && !pending.is_remote()
-}
-
-/// A request that the limits counted here let pass.
-struct Passed {
-    view: Rc<View>,
-    context: Box<RequestContext>,
-    pending: Pending,
-    delay: Option<Duration>,
-    /// Its responses should another service reject it.
-    cached: CachedFallbacks,
-    upstream: Option<Rc<Upstream>>,
-    prepared: Prepared,
-    body: Incoming,
-    expectation: Expectation,
-}
-
-impl Passed {
-    /// Waits until all limits let the request pass, and forwards it.
-    async fn forward(self) -> Reply {
-        let Self { view, mut context, mut pending, delay, cached, upstream, prepared, body, expectation } =
-            self;
-        let Prepared { mut request, overrides } = prepared;
-        let request::Parts { method, headers, .. } = &mut request.head;
-        let view = &view;
-        let limits = match decide::resolve(&view.limits, &mut context, &mut pending, delay, headers).await {
-            Ok(limits) => limits,
-            Err(rejected) => {
-                let unread = PendingBody::new(expectation, body);
-                let cached = cached.take(rejected.rule);
-                return local_reply::rejected_remotely(
-                    context,
-                    &view.limits,
-                    &rejected,
-                    cached,
-                    method,
-                    unread,
-                );
-            }
-        };
-        apply_client_deadline(&mut context, headers);
-        let (upstream, overrides) = (upstream.as_deref(), overrides.as_deref());
-        let body = RequestBody::new(body, &mut context, response_timeout(upstream, overrides));
-        let result = forward(upstream, &mut context, &mut request, body, overrides).await;
-        record_load(&context, &view.policy, &result);
-        let mut reply = respond(context, upstream, limits, result);
-        limits.write_all(&mut reply.headers, &view.limits);
-        reply
-    }
 }
 
 /// A gRPC call waits for its response no longer than its client does. Of other requests the deadline only matters for what
@@ -338,10 +282,12 @@ fn record_load(context: &RequestContext, policy: &Policy, result: &AttemptResult
 /// The upstream's response, or a local reply in its place. It is settled now, and [finished](finish) with its last byte.
 fn respond(
     context: Box<RequestContext>,
+    view: &View,
     upstream: Option<&Upstream>,
     limits: &mut Limits,
     result: AttemptResult,
 ) -> Reply {
+    record_load(&context, &view.policy, &result);
     let took = context.upstream_time;
     let mut reply = match result {
         Ok(response) if response.status == StatusCode::SWITCHING_PROTOCOLS => {
@@ -357,10 +303,13 @@ fn respond(
                 (Failure::Upstream(error), Some(upstream)) => upstream.note_failure(error),
                 _ => {}
             }
-            return local_reply::upstream_failed(context, limits, &failure);
+            let mut reply = local_reply::upstream_failed(context, limits, &failure);
+            limits.write_all(&mut reply.headers, &view.limits);
+            return reply;
         }
     };
     reply.headers.set_number(SERVICE_TIME, saturating_millis(took));
+    limits.write_all(&mut reply.headers, &view.limits);
     reply
 }
 

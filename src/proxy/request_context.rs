@@ -93,8 +93,8 @@ pub(super) struct UpgradedRequest {
 
 impl RequestContext {
     /// A request that arrives on `connection` now.
-    pub(super) fn new(connection: &Rc<Connection>, timer: Rc<RequestTimer>, started: Timestamp) -> Self {
-        Self {
+    pub(super) fn new(connection: &Rc<Connection>, timer: Rc<RequestTimer>, started: Timestamp) -> Box<Self> {
+        Box::new(Self {
             connection: Rc::clone(connection),
             timer,
             permit: None,
@@ -115,7 +115,7 @@ impl RequestContext {
             settlement: None,
             recorder: None,
             log: None,
-        }
+        })
     }
 
     /// Whether it has its connection to itself, and may close it.
