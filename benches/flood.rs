@@ -44,6 +44,7 @@ impl Flooded {
             lineage: Lineage { rule: "per-client".into(), key: "[client_ip]".into() },
             quota: Quota::new(Algorithm::Gcra, limit, None).expect("ten an hour"),
             on_change: OnChange::Keep,
+            sharing: None,
         };
         let limiter = Limiter::new(Settings { max_keys, secret: [0x5eed, 0x5ec2e7] });
         let meter = limiter.install(&[spec], Timestamp::from_nanos(START))[0];

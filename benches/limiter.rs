@@ -68,7 +68,8 @@ impl Weir {
         let quota = Quota::new(Algorithm::Gcra, limit, None).expect("a valid quota");
         let lineage = Lineage { rule: "per-client".into(), key: "[client_ip]".into() };
         let now = clock.as_ref().map_or(Timestamp::from_nanos(START), Clock::now);
-        let meter = limiter.install(&[MeterSpec { lineage, quota, on_change: OnChange::Keep }], now)[0];
+        let meter = limiter
+            .install(&[MeterSpec { lineage, quota, on_change: OnChange::Keep, sharing: None }], now)[0];
         Self { limiter, meter, clock }
     }
 }

@@ -5,6 +5,7 @@
 //! `now` comes with the call. What it is not: it knows nothing of rules, HTTP, or why a limit exists.
 
 pub mod algorithm;
+pub mod claims;
 pub mod decision;
 pub mod elastic;
 pub mod key;

@@ -258,6 +258,7 @@ fn limiter(quotas: &[Quota], max_keys: usize) -> (Limiter, Vec<Meter>) {
             lineage: Lineage { rule: "rule".into(), key: "[]".into() },
             quota: *quota,
             on_change: OnChange::Keep,
+            sharing: None,
         })
         .collect();
     let meters = limiter.install(&specs, Timestamp::from_nanos(START));

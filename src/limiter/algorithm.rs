@@ -8,10 +8,11 @@ pub mod conversion;
 pub mod history;
 
 pub(super) mod ban;
+pub(super) mod claim;
+pub(super) mod fixed_window;
 pub(super) mod saved;
 
 mod bucket;
-mod fixed_window;
 mod gcra;
 mod in_flight;
 mod leaky_bucket;
@@ -61,6 +62,47 @@ pub enum Algorithm {
     /// Until when a key is refused everything. Not by name: `on_limit.ban` asks for it.
     #[serde(skip)]
     Ban,
+    /// Units that the store has granted of a limit that is counted there, by the algorithm named. Not by name:
+    /// `scope: shared` asks for it.
+    #[serde(skip)]
+    Claim(Origin),
+}
+
+/// How the store counts a shared limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// [`Algorithm::Gcra`].
+    Gcra,
+    /// [`Algorithm::TokenBucket`].
+    TokenBucket,
+    /// [`Algorithm::RefillBucket`].
+    RefillBucket,
+    /// [`Algorithm::LeakyBucket`].
+    LeakyBucket,
+    /// [`Algorithm::FixedWindow`].
+    FixedWindow,
+    /// [`Algorithm::SlidingWindow`].
+    SlidingWindow,
+    /// [`Algorithm::SlidingLog`].
+    SlidingLog,
+    /// [`Algorithm::InFlight`].
+    InFlight,
+}
+
+impl Origin {
+    /// The algorithm.
+    pub const fn algorithm(self) -> Algorithm {
+        match self {
+            Self::Gcra => Algorithm::Gcra,
+            Self::TokenBucket => Algorithm::TokenBucket,
+            Self::RefillBucket => Algorithm::RefillBucket,
+            Self::LeakyBucket => Algorithm::LeakyBucket,
+            Self::FixedWindow => Algorithm::FixedWindow,
+            Self::SlidingWindow => Algorithm::SlidingWindow,
+            Self::SlidingLog => Algorithm::SlidingLog,
+            Self::InFlight => Algorithm::InFlight,
+        }
+    }
 }
 
 /// What a counter counts.
@@ -108,6 +150,7 @@ impl Algorithm {
             Self::SlidingLog => "sliding_log",
             Self::InFlight => "in_flight",
             Self::Ban => "ban",
+            Self::Claim(origin) => origin.algorithm().as_str(),
         }
     }
 
@@ -116,6 +159,7 @@ impl Algorithm {
         match self {
             Self::Gcra | Self::TokenBucket | Self::RefillBucket | Self::LeakyBucket => true,
             Self::FixedWindow | Self::SlidingWindow | Self::SlidingLog | Self::InFlight | Self::Ban => false,
+            Self::Claim(origin) => origin.algorithm().has_burst(),
         }
     }
 
@@ -124,6 +168,7 @@ impl Algorithm {
         match self {
             Self::Gcra | Self::TokenBucket | Self::RefillBucket | Self::LeakyBucket => true,
             Self::FixedWindow | Self::SlidingWindow | Self::SlidingLog | Self::InFlight | Self::Ban => false,
+            Self::Claim(_) => false,
         }
     }
 
@@ -137,7 +182,24 @@ impl Algorithm {
             | Self::SlidingLog
             | Self::InFlight
             | Self::Ban => false,
+            Self::Claim(origin) => origin.algorithm().gives_back_one_by_one(),
         }
+    }
+
+    /// The claim on a limit that the store counts by this algorithm; `None` where there is none to share.
+    pub const fn claim(self) -> Option<Self> {
+        Some(Self::Claim(match self {
+            Self::Gcra => Origin::Gcra,
+            Self::TokenBucket => Origin::TokenBucket,
+            Self::RefillBucket => Origin::RefillBucket,
+            Self::LeakyBucket => Origin::LeakyBucket,
+            Self::FixedWindow => Origin::FixedWindow,
+            Self::SlidingWindow => Origin::SlidingWindow,
+            Self::SlidingLog => Origin::SlidingLog,
+            Self::InFlight => Origin::InFlight,
+            Self::Claim(origin) => origin,
+            Self::Ban => return None,
+        }))
     }
 
     /// What its counters count.
@@ -152,12 +214,13 @@ impl Algorithm {
             | Self::SlidingLog => Counts::Rate,
             Self::InFlight => Counts::InFlight,
             Self::Ban => Counts::Bans,
+            Self::Claim(origin) => origin.algorithm().counts(),
         }
     }
 
-    /// Whether its counters mean anything to another process: what is in flight ends with this one.
+    /// Whether its counters mean anything to another process: what is in flight ends with this one, and so do claims.
     pub fn outlives_process(self) -> bool {
-        self.counts() != Counts::InFlight
+        self.counts() != Counts::InFlight && !matches!(self, Self::Claim(_))
     }
 }
 
@@ -275,6 +338,7 @@ fn evaluate_other(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp
         Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::evaluate(state, quota, cost, now),
         Algorithm::InFlight => in_flight::evaluate(state, quota, cost),
         Algorithm::Ban => ban::evaluate(state, now),
+        Algorithm::Claim(_) => claim::evaluate(state, cost, now),
     }
 }
 
@@ -291,6 +355,7 @@ pub fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) 
         Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::charge(state, quota, amount, now),
         Algorithm::InFlight => in_flight::charge(state, amount),
         Algorithm::Ban => ban::charge(state),
+        Algorithm::Claim(_) => claim::charge(state, amount, now),
     }
 }
 
@@ -314,7 +379,9 @@ pub fn refund(
         Algorithm::SlidingWindow | Algorithm::SlidingLog => {
             lump::refund(state, quota, amount, (charged, now))
         }
-        Algorithm::InFlight | Algorithm::Ban => charge(state, quota, -i64::from(amount), now),
+        Algorithm::InFlight | Algorithm::Ban | Algorithm::Claim(_) => {
+            charge(state, quota, -i64::from(amount), now)
+        }
     }
 }
 
@@ -331,6 +398,7 @@ pub fn usage<'a>(counter: impl Into<Counter<'a>>, quota: &Quota, now: Timestamp)
         Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::usage(state, quota, now),
         Algorithm::InFlight => in_flight::usage(state, quota),
         Algorithm::Ban => ban::usage(state, now),
+        Algorithm::Claim(_) => claim::usage(state, quota, now),
     }
 }
 
@@ -346,6 +414,7 @@ pub fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
         Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::is_unused(state, now),
         Algorithm::InFlight => in_flight::is_unused(state),
         Algorithm::Ban => ban::is_unused(state, quota, now),
+        Algorithm::Claim(_) => claim::says_nothing(state, now),
     }
 }
 
@@ -366,7 +435,8 @@ pub(super) fn until_owed(
         | Algorithm::SlidingWindow
         | Algorithm::SlidingLog
         | Algorithm::InFlight
-        | Algorithm::Ban => Duration::ZERO,
+        | Algorithm::Ban
+        | Algorithm::Claim(_) => Duration::ZERO,
     }
 }
 
@@ -381,7 +451,8 @@ pub(super) fn rounding(quota: &Quota) -> Duration {
         | Algorithm::SlidingWindow
         | Algorithm::SlidingLog
         | Algorithm::InFlight
-        | Algorithm::Ban => Duration::ZERO,
+        | Algorithm::Ban
+        | Algorithm::Claim(_) => Duration::ZERO,
     }
 }
 
@@ -403,6 +474,8 @@ fn is_in_debt(state: State, quota: &Quota, now: Timestamp) -> bool {
         | Algorithm::LeakyBucket
         | Algorithm::InFlight
         | Algorithm::Ban => usage(Some(state), quota, now).used > quota.capacity(),
+        // What is owed is owed to the store.
+        Algorithm::Claim(_) => false,
     }
 }
 
@@ -417,7 +490,8 @@ fn lapsing(state: State, quota: &Quota, now: Timestamp) -> State {
         | Algorithm::RefillBucket
         | Algorithm::LeakyBucket
         | Algorithm::InFlight
-        | Algorithm::Ban => state,
+        | Algorithm::Ban
+        | Algorithm::Claim(_) => state,
     }
 }
 

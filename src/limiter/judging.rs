@@ -42,7 +42,8 @@ pub(super) fn plain(shard: &mut Shard, check: &Check, key: Fingerprint, now: Tim
     }
     let (counter, quota) = shard.own(key, check.meter.id)?;
     let (next, outcome) = algorithm::evaluate(Some(counter.state()), quota, check.cost, now);
-    if outcome == Outcome::Conform {
+    // A claim notes what it rejects, for the store to know the demand.
+    if outcome == Outcome::Conform || quota.is_claimed() {
         counter.keep(check.meter.id, next);
     }
     let counter = Some((*quota, Some(next)));

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::algorithm::conversion::OnChange;
+use super::claims::Sharing;
 use super::key::{KeyHash, KeyHasher};
 use super::quota::Quota;
 use super::store::{MeterId, Quotas, Succession};
@@ -26,6 +27,8 @@ pub struct MeterSpec {
     pub quota: Quota,
     /// What becomes of counters that were written under another quota.
     pub on_change: OnChange,
+    /// How it is shared, if it is counted in the store.
+    pub sharing: Option<Sharing>,
 }
 
 /// A limit as requests name it.
@@ -170,7 +173,7 @@ impl Meters {
     fn succession(
         &self,
         index: usize,
-        MeterSpec { quota, on_change, .. }: &MeterSpec,
+        MeterSpec { quota, on_change, sharing, .. }: &MeterSpec,
         now: Timestamp,
     ) -> Succession {
         let goes_on = match &self.quotas[index] {
@@ -180,7 +183,7 @@ impl Meters {
             None => false,
         };
         let kept_since = if goes_on { self.successions[index].kept_since } else { now };
-        Succession { on_change: *on_change, kept_since }
+        Succession { on_change: *on_change, kept_since, sharing: *sharing }
     }
 
     fn continues(&self, known: &Known, spec: &MeterSpec, same_period: bool) -> bool {
@@ -234,6 +237,7 @@ mod tests {
                     lineage: Lineage { rule: "rule".into(), key: "[]".into() },
                     quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(),
                     on_change: OnChange::Keep,
+                    sharing: None,
                 }
             })
             .collect()

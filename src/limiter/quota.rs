@@ -221,6 +221,7 @@ impl Quota {
             | Algorithm::SlidingLog
             | Algorithm::InFlight
             | Algorithm::Ban => Params::None,
+            Algorithm::Claim(origin) => Self { algorithm: origin.algorithm(), ..*self }.params(),
         }
     }
 
@@ -250,6 +251,25 @@ impl Quota {
             ..self
         };
         Ok((stretched.with(self.params()), prices))
+    }
+
+    /// The same counted in the store, of which this process spends what it is granted; `None` for a ban.
+    pub fn claimed(self) -> Option<Self> {
+        Some(Self { algorithm: self.algorithm.claim()?, ..self })
+    }
+
+    /// The same as the store counts it.
+    pub const fn counted(self) -> Self {
+        if let Algorithm::Claim(origin) = self.algorithm {
+            Self { algorithm: origin.algorithm(), ..self }
+        } else {
+            self
+        }
+    }
+
+    /// Whether it is counted in the store.
+    pub const fn is_claimed(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Claim(_))
     }
 
     /// How it is counted.
@@ -313,7 +333,8 @@ impl Quota {
             | Algorithm::LeakyBucket
             | Algorithm::FixedWindow
             | Algorithm::InFlight
-            | Algorithm::Ban => false,
+            | Algorithm::Ban
+            | Algorithm::Claim(_) => false,
         }
     }
 

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 pub(super) use self::shard::{Copied, Kept, Place, Shard};
 use super::algorithm::conversion::OnChange;
+use super::claims::Sharing;
 use super::key::Fingerprint;
 use super::quota::Quota;
 use super::timestamp::Timestamp;
@@ -50,6 +51,8 @@ pub(super) struct Succession {
     /// Since when a unit is what it was when it was charged: nothing older can be given back, nor what was
     /// charged at that very moment, which may have been before.
     pub(super) kept_since: Timestamp,
+    /// How a limit that is counted in the store is shared.
+    pub(super) sharing: Option<Sharing>,
 }
 
 impl Quotas {
@@ -69,6 +72,10 @@ impl Quotas {
 
     pub(super) fn kept_since(&self, meter: MeterId) -> Timestamp {
         self.succession(meter).kept_since
+    }
+
+    pub(super) fn sharing(&self, meter: MeterId) -> Option<Sharing> {
+        self.succession(meter).sharing
     }
 
     fn succession(&self, meter: MeterId) -> Succession {

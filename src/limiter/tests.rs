@@ -18,6 +18,7 @@ fn spec(rule: &str, key: &str, per_hour: u32) -> MeterSpec {
         lineage: Lineage { rule: rule.into(), key: key.into() },
         quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(),
         on_change: OnChange::Keep,
+        sharing: None,
     }
 }
 

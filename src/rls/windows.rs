@@ -32,7 +32,7 @@ impl Windows {
         let spec = |(unit, algorithm, kind): (Unit, Algorithm, &str)| {
             let quota = Quota::new(algorithm, Limit::new(NO_LIMIT, unit.period()), None).ok()?;
             let lineage = Lineage { rule: RULE.into(), key: format!("{}{kind}", unit.as_str()).into() };
-            Some(MeterSpec { lineage, quota, on_change: OnChange::Keep })
+            Some(MeterSpec { lineage, quota, on_change: OnChange::Keep, sharing: None })
         };
         let windows = Unit::ALL.map(|unit| (unit, Algorithm::FixedWindow, ""));
         let smooth = Unit::ALL.map(|unit| (unit, Algorithm::Gcra, " spread"));

@@ -65,7 +65,12 @@ impl Needs {
                     let lineage = lineage(rule, limiting, part);
                     let place = *places.entry((lineage.clone(), part)).or_insert(needs.specs.len());
                     if place == needs.specs.len() {
-                        needs.specs.push(MeterSpec { lineage, quota, on_change: limiting.on_change });
+                        needs.specs.push(MeterSpec {
+                            lineage,
+                            quota,
+                            on_change: limiting.on_change,
+                            sharing: None,
+                        });
                         needs.is_held.push(false);
                     }
                     needs.is_held[place] |= limiting.tariff.charging() == Charging::OnAnswer;

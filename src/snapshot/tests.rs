@@ -27,6 +27,7 @@ fn limiter(keys: u32) -> Limiter {
         lineage: Lineage { rule: "rule".into(), key: "[client_ip]".into() },
         quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(),
         on_change: OnChange::Keep,
+        sharing: None,
     };
     let meter = limiter.install(&[spec], NOW)[0];
     for key in 0..keys {

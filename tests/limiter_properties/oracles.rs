@@ -49,7 +49,9 @@ fn used(quota: &Quota, charged: &Charged, now: u64) -> u128 {
             let left = |at: &u64| u128::from((at + (precision + 1) * tick).saturating_sub(now).min(tick));
             dates.iter().map(left).sum()
         }
-        (Algorithm::InFlight | Algorithm::Ban, _) => unreachable!("no limit names them"),
+        (Algorithm::InFlight | Algorithm::Ban | Algorithm::Claim(_), _) => {
+            unreachable!("no limit names them")
+        }
     }
 }
 

@@ -120,6 +120,7 @@ impl Rules {
                 lineage: lineage.clone(),
                 quota: limit.quota,
                 on_change: rule.on_change,
+                sharing: None,
             };
             rule.meters().map(spec).collect::<Vec<_>>()
         };

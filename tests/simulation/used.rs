@@ -51,7 +51,7 @@ impl Used {
                 Self::Ticks { lump: !entries.is_empty(), entries }
             }
             (Algorithm::RefillBucket, _) => unreachable!("no rule of the simulation has one"),
-            (Algorithm::InFlight | Algorithm::Ban, _) => Self::Nothing,
+            (Algorithm::InFlight | Algorithm::Ban | Algorithm::Claim(_), _) => Self::Nothing,
         }
     }
 

@@ -42,6 +42,10 @@ impl Change<'_> {
         if from == to || are(Algorithm::Ban) || are(Algorithm::InFlight) {
             return Some(state);
         }
+        // Units that the store has granted are units of what it counts, whatever the limit is now.
+        if from.is_claimed() || to.is_claimed() {
+            return (from.is_claimed() && to.is_claimed()).then_some(state);
+        }
         // A client that was within its limit owes nothing, however much the limit is lowered.
         let owes = is_in_debt(state, from, now);
         let fitted = |state| if owes { state } else { lapsing(state, to, now) };

@@ -119,6 +119,19 @@ fn window_end(quota: &Quota, now: Timestamp) -> u64 {
     mark_after(quota.window(), quota.zone(), now.as_nanos())
 }
 
+/// The start of the window around `now`, its end, and the end of the next.
+pub(in crate::limiter) fn marks(quota: &Quota, now: Timestamp) -> [Timestamp; 3] {
+    let end = window_end(quota, now);
+    let next = later_end(quota, end, 1);
+    // Marks are sought forwards only: from a window's length before, the last one that is not after `now`.
+    let (period, zone) = (quota.window(), quota.zone());
+    let mut start = mark_after(period, zone, now.as_nanos().saturating_sub(period.nanos().saturating_mul(2)));
+    while mark_after(period, zone, start) <= now.as_nanos() {
+        start = mark_after(period, zone, start);
+    }
+    [start, end, next].map(Timestamp::from_nanos)
+}
+
 fn mark_after(period: Period, zone: Zone, now: u64) -> u64 {
     let length = period.nanos();
     let end = match (calendar_of(period, zone), period.unit()) {

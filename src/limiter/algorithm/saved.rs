@@ -28,7 +28,7 @@ pub(in crate::limiter) fn import(bytes: &[u8], quota: &Quota) -> Option<State> {
         | Algorithm::SlidingWindow
         | Algorithm::SlidingLog
         | Algorithm::Ban => true,
-        Algorithm::InFlight => false,
+        Algorithm::InFlight | Algorithm::Claim(_) => false,
     };
     (is_whole && is_valid).then_some(state)
 }
@@ -68,7 +68,8 @@ pub(in crate::limiter) fn fuller(a: State, b: State, quota: &Quota, now: Timesta
         | Algorithm::LeakyBucket
         | Algorithm::FixedWindow
         | Algorithm::InFlight
-        | Algorithm::Ban => {
+        | Algorithm::Ban
+        | Algorithm::Claim(_) => {
             let fullness = |state| {
                 let usage = usage(Some(state), quota, now);
                 (usage.used, usage.reset)

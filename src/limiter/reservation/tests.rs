@@ -34,7 +34,7 @@ impl Bench {
 
     fn spec(algorithm: Algorithm, count: u32) -> MeterSpec {
         let lineage = Lineage { rule: "r".into(), key: "k".into() };
-        MeterSpec { lineage, quota: Self::quota(algorithm, count), on_change: OnChange::Keep }
+        MeterSpec { lineage, quota: Self::quota(algorithm, count), on_change: OnChange::Keep, sharing: None }
     }
 
     fn reload(&self, spec: MeterSpec, at: u64) {

@@ -27,6 +27,7 @@ fn spec(rule: &str, quota: Quota) -> MeterSpec {
         lineage: Lineage { rule: rule.into(), key: "[client_ip]".into() },
         quota,
         on_change: OnChange::Keep,
+        sharing: None,
     }
 }
 

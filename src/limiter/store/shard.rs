@@ -25,6 +25,7 @@ use super::histories::Histories;
 use super::{MeterId, Quotas};
 use crate::limiter::algorithm::conversion::Change;
 use crate::limiter::algorithm::{self, Counter, State};
+use crate::limiter::claims::{Book, Books};
 use crate::limiter::key::Fingerprint;
 use crate::limiter::quota::Quota;
 use crate::limiter::reservation::Held;
@@ -57,6 +58,7 @@ pub(in crate::limiter) struct Shard {
     overflow: BTreeMap<MeterId, State>,
     histories: Histories,
     held: Held,
+    books: Books,
 }
 
 /// Where a counter is.
@@ -92,6 +94,7 @@ impl Shard {
             overflow: BTreeMap::new(),
             histories: Histories::new(histories),
             held: Held::default(),
+            books: Books::new(),
         };
         let mut groups = shard.full_groups;
         while groups >= FEWEST_GROUPS * GROWTH {
@@ -118,6 +121,19 @@ impl Shard {
     pub(in crate::limiter) fn hold(&mut self, key: Fingerprint, meter: MeterId, units: u32) {
         let shares = self.quota(meter).map_or(NonZeroU16::MIN, Quota::shares);
         self.held.hold(key, shares, units);
+    }
+
+    /// Claims on shared limits, beside what the slots hold of them.
+    pub(in crate::limiter) fn books_mut(&mut self) -> &mut Books {
+        &mut self.books
+    }
+
+    /// The book of a counter, begun if there is none; `None` where there are as many as there may be counters.
+    pub(in crate::limiter) fn book(&mut self, key: Fingerprint, now: Timestamp) -> Option<&mut Book> {
+        if self.books.len() >= self.most && !self.books.contains_key(&key) {
+            return None;
+        }
+        Some(self.books.entry(key).or_insert_with(|| Book::new(now)))
     }
 
     /// What is held of its counters.

@@ -16,6 +16,7 @@ fn limiter() -> (Limiter, Meter) {
         lineage: Lineage { rule: "tallies".into(), key: "minute".into() },
         quota: Quota::new(Algorithm::FixedWindow, limit, None).unwrap(),
         on_change: OnChange::Keep,
+        sharing: None,
     };
     let meter = limiter.install(&[spec], START)[0];
     (limiter, meter)

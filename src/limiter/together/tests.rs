@@ -46,6 +46,7 @@ impl Bench {
             lineage: Lineage { rule: index.to_string().into(), key: "[]".into() },
             quota: *quota,
             on_change: OnChange::Keep,
+            sharing: None,
         };
         let specs: Vec<_> = quotas.iter().enumerate().map(spec).collect();
         let meters = limiter.install(&specs, START);
@@ -153,6 +154,7 @@ fn permits_outlive_their_limit_and_never_go_below_none() {
         lineage: Lineage { rule: "0".into(), key: "[]".into() },
         quota: Quota::in_flight(count(2)),
         on_change: OnChange::Keep,
+        sharing: None,
     };
     let meter = bench.limiter.install(&[spec], START)[0];
     let again = Check { meter, ..check };

@@ -29,6 +29,7 @@ fn spec(rule: u32, algorithm: Algorithm, count: u32) -> MeterSpec {
         lineage: Lineage { rule: rule.to_string().into(), key: "[]".into() },
         quota: Quota::new(algorithm, limit, None).unwrap(),
         on_change: OnChange::Keep,
+        sharing: None,
     }
 }
 

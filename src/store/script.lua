@@ -1,0 +1,330 @@
+-- What the store does: counts limits that instances share, and grants claims on them.
+--
+-- One call is for keys of one group, which are in one slot of a cluster:
+--   KEYS[1]            the generation of the group
+--   KEYS[2..]          counters
+--   ARGV[1]            the generation that the instance knows, or "-"
+--   ARGV[2]            the server's run_id, as the instance has read it from INFO
+--   ARGV[3]            the id of a new generation, should there be none
+--   ARGV[4..]          a question for each counter: a kind and numbers, separated by spaces
+-- It returns the generation, the store's time in microseconds, and for each question
+--   { granted, valid for, wait, spread, pause, remaining }, with times in microseconds.
+--
+-- Times are microseconds: a double holds them exactly until the year 2255. docs/design/023-shared-limits.md has the
+-- protocol and its proof; tests/store/model.rs does the same in Rust, and a test compares the two.
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+
+local SECOND = 1000000
+local PRIORITIES = 4
+
+-- Since when the data are whole: what was written before may have been lost.
+local born = 0
+local generation
+
+local function load_generation()
+  local known, run, new = ARGV[1], ARGV[2], ARGV[3]
+  local text = redis.call('GET', KEYS[1])
+  local id, of_run, since
+  if text then id, of_run, since = text:match('^(%S+) (%S+) (%S+)$') end
+  if not id then
+    -- Where the instance knew a generation, there were data, and they are gone.
+    id, of_run, since = new, run, known == '-' and 0 or now
+    redis.call('SET', KEYS[1], id .. ' ' .. of_run .. ' ' .. string.format('%.0f', since))
+  elseif of_run ~= run or (known ~= '-' and known ~= id) then
+    -- Another server process, which may have missed the last writes of the one before; or data that are gone.
+    of_run, since = run, now
+    redis.call('SET', KEYS[1], id .. ' ' .. of_run .. ' ' .. string.format('%.0f', since))
+  end
+  generation, born = id, tonumber(since)
+end
+
+local function numbers(text)
+  local list = {}
+  for word in text:gmatch('%S+') do list[#list + 1] = tonumber(word) end
+  return list
+end
+
+local function save(key, list, microseconds)
+  local words = {}
+  for index, number in ipairs(list) do words[index] = string.format('%.17g', number) end
+  redis.call('SET', key, table.concat(words, ' '), 'PX', string.format('%.0f', math.ceil(microseconds / 1000) + 1000))
+end
+
+-- The demand of all instances by priority, in units a second: what each has asked for, fading over `over`.
+-- `demand` has a number for each priority and, behind them, how many instances ask.
+local function note_demand(demand, elapsed, over, q)
+  local fading = math.exp(-elapsed / over)
+  for index = 1, PRIORITIES + 1 do demand[index] = demand[index] * fading end
+  local mine = q.priority + 1
+  demand[mine] = demand[mine] + q.demanded * q.weight * SECOND / over
+  demand[PRIORITIES + 1] = demand[PRIORITIES + 1] + math.min(q.elapsed, over) / over
+end
+
+-- The part of what is wanted that an instance gets, where `rate` units a second are there for all. `slack` is how much of
+-- the burst is left, from 0 to 1: at one half the parts add up to the rate, so what the estimate gets wrong evens out.
+local function share(demand, rate, slack, q)
+  local left = rate
+  for priority = 1, q.priority do left = left - demand[priority] end
+  left = math.max(left, rate / 100)
+  local competing = demand[q.priority + 1]
+  if competing <= left then return 1 end
+  return math.min(1, 2 * slack * left * q.weight / competing)
+end
+
+-- A bucket that drains at a constant rate: generic cell rate algorithm, token and leaky bucket.
+-- State: time, backlog, start of the epoch and of the one before, lowest backlog in each, validity of claims that are out
+-- and until when they are, cap of max-min fairness, demand.
+local function bucket(key, list)
+  local q = { interval = list[1], burst = list[2], valid = list[3], priority = list[4], fair = list[5], weight = list[6],
+    needed = list[7], wanted = list[8], demanded = list[9], elapsed = list[10], returned = list[11], granted_at = list[12],
+    owed = list[13], period = list[14] }
+  local full = q.burst * q.interval
+  local rate = SECOND / q.interval
+  local over = math.min(60 * SECOND, math.max(SECOND, 100 * q.interval))
+  local text = redis.call('GET', key)
+  local s = text and numbers(text) or { now, 0, now, now, 0, 0, 0, 0, rate, 0, 0, 0, 0, 0 }
+  local elapsed = math.max(0, now - s[1])
+  local backlog = math.max(0, s[2] - elapsed)
+  if born > 0 and (not text or s[1] < born) then backlog = math.max(backlog, full - (now - born)) end
+  local epoch, before, low, low_before = s[3], s[4], math.min(s[5], backlog), s[6]
+  local is_new = backlog == 0
+  if is_new then
+    -- Time has given back whatever was granted so far.
+    epoch, before, low, low_before = now, now, 0, 0
+  elseif now - epoch >= math.max(2 * q.valid, SECOND) then
+    epoch, before, low, low_before = now, epoch, backlog, low
+  end
+  if q.returned > 0 then
+    local most = 0
+    if q.granted_at >= epoch then most = low elseif q.granted_at >= before then most = math.min(low, low_before) end
+    local back = math.min(q.returned * q.interval, most)
+    backlog, low, low_before = backlog - back, low - back, math.max(0, low_before - back)
+  end
+  local demand = { s[10], s[11], s[12], s[13], s[14] }
+  note_demand(demand, elapsed, over, q)
+  backlog = math.min(backlog + q.owed * q.interval, 2 * full)
+  local valid, valid_until = q.valid, s[8]
+  if now < valid_until then valid = math.max(valid, s[7]) end
+  local tolerance = full - valid
+  local slack = math.max(0, 1 - backlog / math.max(tolerance, q.interval))
+  local cap = s[9]
+  local part = 1
+  if q.fair == 1 then
+    cap = math.min(rate, math.max(rate / 10000, cap * math.exp(math.min(elapsed, over) / over * (2 * slack - 1))))
+    if q.wanted > 0 then part = math.min(1, cap * q.weight * q.period / SECOND / q.wanted) end
+  else
+    part = share(demand, rate, slack, q)
+  end
+  local reserved = 0
+  if q.priority > 0 and part < 1 then reserved = math.min(tolerance / 8 * q.priority, math.max(0, tolerance - q.interval)) end
+  local room = math.max(0, math.floor((tolerance - reserved - backlog) / q.interval + 0.000001))
+  local granted, wait, spread, pause = 0, 0, 0, 0
+  if q.needed > room then
+    wait = math.ceil(backlog + q.needed * q.interval - (tolerance - reserved))
+    spread = math.min(SECOND, demand[PRIORITIES + 1] * q.interval)
+  else
+    granted = math.min(room, math.max(q.needed, math.floor(q.wanted * part)))
+    if part < 1 and granted > q.needed then pause = 0.9 * q.period end
+  end
+  backlog = backlog + granted * q.interval
+  if is_new then low = backlog end
+  if granted > 0 then
+    local out = now < valid_until and s[7] or 0
+    s[7], valid_until = math.max(out, q.valid), math.max(valid_until, now + q.valid)
+  end
+  save(key, { now, backlog, epoch, before, low, low_before, s[7], valid_until, cap,
+    demand[1], demand[2], demand[3], demand[4], demand[5] }, backlog + over)
+  local remaining = math.max(0, math.floor((full - backlog) / q.interval + 0.000001))
+  return { granted, q.valid, wait, math.floor(spread), math.floor(pause), remaining }
+end
+
+-- So many from one mark of the clock to the next. A claim ends with its window.
+-- State: end of the window, used, time, demand.
+local function window(key, list)
+  local q = { count = list[1], valid = list[2], priority = list[3], weight = list[4], needed = list[5], wanted = list[6],
+    demanded = list[7], elapsed = list[8], returned = list[9], granted_at = list[10], owed = list[11], period = list[12] }
+  local marks = { list[13], list[14], list[15] }
+  if now < marks[1] or now >= marks[3] then return { -1, 0, 0, 0, 0, 0 } end
+  local start, stop = marks[1], marks[2]
+  if now >= marks[2] then start, stop = marks[2], marks[3] end
+  local text = redis.call('GET', key)
+  local s = text and numbers(text) or { stop, 0, now, 0, 0, 0, 0, 0 }
+  local used = s[2]
+  if s[1] ~= stop then used = math.max(0, used - q.count) end
+  if born > start and (not text or s[3] < born) then used = math.max(used, q.count) end
+  local over = math.min(60 * SECOND, math.max(SECOND, (stop - start) / 4))
+  local demand = { s[4], s[5], s[6], s[7], s[8] }
+  note_demand(demand, math.max(0, now - s[3]), over, q)
+  if q.granted_at >= start then used = math.max(0, used - q.returned) end
+  used = math.min(used + q.owed, 2 * q.count)
+  local room = math.max(0, q.count - used)
+  local granted, wait, spread, pause = 0, 0, 0, 0
+  if q.needed > room then
+    wait, spread = stop - now, math.min(5000, (stop - now) / 10)
+  else
+    -- What all want of the time to come, beside what is left.
+    local higher = 0
+    for priority = 1, q.priority do higher = higher + demand[priority] end
+    local period = q.period / SECOND
+    local left = math.max(room - higher * period, room / 100)
+    local competing = demand[q.priority + 1] / q.weight * period
+    local part = 1
+    if competing > left then part = left / competing end
+    granted = math.min(room, math.max(q.needed, math.floor(q.wanted * part)))
+    if part < 1 and granted > q.needed then pause = math.min(0.9 * q.period, stop - now) end
+  end
+  used = used + granted
+  local ends = stop - now
+  if used > q.count then ends = ends + (stop - start) end
+  save(key, { stop, used, now, demand[1], demand[2], demand[3], demand[4], demand[5] }, ends)
+  return { granted, math.min(q.valid, stop - now), math.ceil(wait), math.floor(spread), math.floor(pause),
+    math.max(0, q.count - used) }
+end
+
+-- So many in any span as long as the window, in `parts` sub-windows: one that is only partly in the span counts whole. A
+-- claim ends with its sub-window.
+-- State: time, demand, then pairs of sub-window and count.
+local function sliding(key, list)
+  local q = { count = list[1], length = list[2], parts = list[3], valid = list[4], priority = list[5], weight = list[6],
+    needed = list[7], wanted = list[8], demanded = list[9], elapsed = list[10], returned = list[11], granted_at = list[12],
+    owed = list[13], period = list[14] }
+  local part_length = q.length / q.parts
+  local current = math.floor(now / part_length)
+  local oldest = current - q.parts
+  local text = redis.call('GET', key)
+  local s = text and numbers(text) or { now, 0, 0, 0, 0, 0 }
+  local counts, used = {}, 0
+  for index = 7, #s, 2 do
+    if s[index] >= oldest then
+      counts[#counts + 1] = { s[index], s[index + 1] }
+      used = used + s[index + 1]
+    end
+  end
+  if born > 0 and (not text or s[1] < born) then
+    local lost = math.floor(born / part_length)
+    if lost >= oldest then
+      table.insert(counts, 1, { lost, math.max(0, q.count - used) })
+      used = math.max(used, q.count)
+    end
+  end
+  local demand = { s[2], s[3], s[4], s[5], s[6] }
+  local over = math.min(60 * SECOND, math.max(SECOND, q.length / 4))
+  note_demand(demand, math.max(0, now - s[1]), over, q)
+  local of_claim = math.floor(q.granted_at / part_length)
+  for _, count in ipairs(counts) do
+    if count[1] == of_claim then
+      local back = math.min(count[2], q.returned)
+      count[2], used = count[2] - back, used - back
+    end
+  end
+  local owed = math.min(q.owed, math.max(0, 2 * q.count - used))
+  local room = math.max(0, q.count - used - owed)
+  local granted, wait, spread, pause = 0, 0, 0, 0
+  if q.needed > room then
+    local freed = 0
+    wait = q.length
+    for _, count in ipairs(counts) do
+      freed = freed + count[2]
+      if room + freed >= q.needed then
+        wait = (count[1] + q.parts + 1) * part_length - now
+        break
+      end
+    end
+    spread = math.min(SECOND, demand[PRIORITIES + 1] * q.length / q.count)
+  else
+    local part = share(demand, q.count * SECOND / q.length, room / q.count, q)
+    granted = math.min(room, math.max(q.needed, math.floor(q.wanted * part)))
+    if part < 1 and granted > q.needed then pause = 0.9 * q.period end
+  end
+  if granted + owed > 0 then
+    local last = counts[#counts]
+    if last and last[1] == current then last[2] = last[2] + granted + owed
+    else counts[#counts + 1] = { current, granted + owed } end
+  end
+  local list_of = { now, demand[1], demand[2], demand[3], demand[4], demand[5] }
+  for _, count in ipairs(counts) do
+    if count[2] > 0 then
+      list_of[#list_of + 1] = count[1]
+      list_of[#list_of + 1] = count[2]
+    end
+  end
+  save(key, list_of, q.length + part_length + over)
+  local ends = (current + 1) * part_length - now
+  return { granted, math.floor(math.min(q.valid, ends)), math.ceil(wait), math.floor(spread), math.floor(pause),
+    math.max(0, room - granted) }
+end
+
+-- A bucket into which tokens come at once every so often. A claim ends with the next refill.
+-- State: time of the last refill, missing, time, demand.
+local function refill(key, list)
+  local q = { count = list[1], every = list[2], burst = list[3], valid = list[4], priority = list[5], weight = list[6],
+    needed = list[7], wanted = list[8], demanded = list[9], elapsed = list[10], returned = list[11], granted_at = list[12],
+    owed = list[13], period = list[14] }
+  local text = redis.call('GET', key)
+  local s = text and numbers(text) or { now, 0, now, 0, 0, 0, 0, 0 }
+  local since, missing = s[1], s[2]
+  if born > 0 and (not text or s[3] < born) then since, missing = born, q.burst end
+  local refills = math.max(0, math.floor((now - since) / q.every))
+  missing = math.max(0, missing - refills * q.count)
+  since = since + refills * q.every
+  if missing == 0 then since = now end
+  local demand = { s[4], s[5], s[6], s[7], s[8] }
+  local over = math.min(60 * SECOND, math.max(SECOND, q.every))
+  note_demand(demand, math.max(0, now - s[3]), over, q)
+  if q.granted_at >= since then missing = math.max(0, missing - q.returned) end
+  missing = math.min(missing + q.owed, 2 * q.burst)
+  local room = math.max(0, q.burst - missing)
+  local granted, wait, spread, pause = 0, 0, 0, 0
+  if q.needed > room then
+    wait = since + math.ceil((missing + q.needed - q.burst) / q.count) * q.every - now
+    spread = math.min(5000, q.every / 10)
+  else
+    local part = share(demand, q.count * SECOND / q.every, room / q.burst, q)
+    granted = math.min(room, math.max(q.needed, math.floor(q.wanted * part)))
+    if part < 1 and granted > q.needed then pause = math.min(0.9 * q.period, since + q.every - now) end
+  end
+  missing = missing + granted
+  save(key, { since, missing, now, demand[1], demand[2], demand[3], demand[4], demand[5] },
+    math.ceil(missing / q.count) * q.every + over)
+  return { granted, math.floor(math.min(q.valid, since + q.every - now)), math.ceil(wait), math.floor(spread),
+    math.floor(pause), math.max(0, q.burst - missing) }
+end
+
+-- So many at once. An instance holds permits for as long as it says so; those of one that is gone lapse.
+-- State: triples of instance, permits and until when.
+local function permits(key, list)
+  local q = { count = list[1], valid = list[2], instance = list[3], used = list[4], wanted = list[5] }
+  local text = redis.call('GET', key)
+  local s = text and numbers(text) or {}
+  local kept, others, askers, last = {}, 0, 1, now + q.valid
+  for index = 1, #s, 3 do
+    if s[index] ~= q.instance and s[index + 2] > now then
+      kept[#kept + 1], kept[#kept + 2], kept[#kept + 3] = s[index], s[index + 1], s[index + 2]
+      others, askers, last = others + s[index + 1], askers + 1, math.max(last, s[index + 2])
+    end
+  end
+  -- Permits of instances that are gone, or of a store that was, are out for as long as they may be used.
+  if born > 0 and now < born + q.valid and not text then others = math.max(others, q.count - q.used) end
+  local free = math.max(0, q.count - others)
+  -- What an instance wants ahead leaves something for those that come.
+  local ahead = math.max(q.used, math.min(q.wanted, q.used + math.floor(math.max(0, free - q.used) / 2 + 0.5)))
+  local granted = math.min(free, ahead)
+  if granted > 0 then
+    kept[#kept + 1], kept[#kept + 2], kept[#kept + 3] = q.instance, granted, now + q.valid
+  end
+  if #kept > 0 then save(key, kept, last - now) else redis.call('DEL', key) end
+  local wait = granted < q.wanted and q.valid / 20 or 0
+  return { granted, q.valid, math.floor(wait), math.floor(wait), 0, math.max(0, free - granted) }
+end
+
+local kinds = { b = bucket, w = window, s = sliding, r = refill, p = permits }
+
+load_generation()
+local replies = { generation, string.format('%.0f', now) }
+for index = 2, #KEYS do
+  local question = ARGV[index + 2]
+  replies[#replies + 1] = kinds[question:sub(1, 1)](KEYS[index], numbers(question:sub(3)))
+end
+return replies

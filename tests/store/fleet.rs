@@ -1,0 +1,536 @@
+//! A fleet of instances and a store in virtual time: the limiter, the desk and the store's script as a model.
+//!
+//! The network delays, loses, duplicates and reorders; clocks run at other rates; instances are killed; the store loses its
+//! data. Whatever happens, the fleet admits no more than one instance would: a bucket that is charged with every admission
+//! never holds more than the burst.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use fastrand::Rng;
+use weir::limiter::algorithm::Algorithm;
+use weir::limiter::algorithm::conversion::OnChange;
+use weir::limiter::claims::{Claimed, SharedCounter, Sharing};
+use weir::limiter::decision::Enforcement;
+use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::reservation::Charging;
+use weir::limiter::timestamp::Timestamp;
+use weir::limiter::{Check, Limiter, Lineage, MeterSpec, Settings};
+use weir::store::desk::{Batch, Desk, Reply};
+use weir::store::protocol::{self, Asker};
+
+use crate::model::Model;
+
+/// 2026-11-21T08:00:00Z, in microseconds.
+const START: u64 = 1_795_248_000_000_000;
+const SECRET: [u64; 2] = [17, 42];
+
+/// How the demand is spread over instances.
+#[derive(Clone, Copy, Debug)]
+pub enum Pattern {
+    Even,
+    Zipf,
+    /// Most of it is on a third of the instances, another one every second.
+    Shifting,
+    /// Each instance has all of its demand in 200 ms of every second.
+    Bursts,
+}
+
+/// What happens on the way.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    /// Of so many messages one is lost, and one is duplicated.
+    pub lost: Option<u32>,
+    /// The longest a message takes, in microseconds.
+    pub delay: u64,
+    /// Clock rates differ by up to so many parts in a thousand.
+    pub drift: i64,
+    /// Kills an instance or flushes the store every so many milliseconds.
+    pub crash: Option<u64>,
+}
+
+/// One experiment.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub instances: usize,
+    pub quota: Quota,
+    /// Times the limit.
+    pub demand: f64,
+    pub pattern: Pattern,
+    pub keys: u64,
+    pub sharing: Sharing,
+    /// How long a request waits for the store, in microseconds.
+    pub wait: u64,
+    pub millis: u64,
+    /// What is counted begins after so many microseconds.
+    pub warm_up: u64,
+    pub faults: Faults,
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    pub admitted: u64,
+    /// What one instance would have admitted of the same requests.
+    pub possible: u64,
+    pub calls: u64,
+    /// By how many units the bound was exceeded at the worst.
+    pub excess: f64,
+    /// The instance that got least of what it demanded, beside the mean.
+    pub least: f64,
+}
+
+enum Event {
+    /// A call arrives at the store.
+    Asked(usize, u64, Vec<String>, Vec<String>),
+    /// A reply arrives at the instance.
+    Replied(usize, u64, Reply),
+    Lost(usize, u64),
+    Review(usize),
+    Expired(usize, u64, u64),
+}
+
+struct Instance {
+    limiter: Limiter,
+    desk: Desk,
+    check: Check,
+    calls: HashMap<u64, Batch>,
+    waiting: Vec<(u64, u64)>,
+    drift: i64,
+    /// Counts restarts: messages to the one before are nobody's.
+    epoch: u64,
+    review: Option<Timestamp>,
+}
+
+/// A bucket as the limit has it.
+#[derive(Default)]
+struct Bucket {
+    level: f64,
+    at: u64,
+}
+
+impl Bucket {
+    fn drain(&mut self, now: u64, rate: f64) {
+        self.level = (self.level - (now - self.at) as f64 / 1e6 * rate).max(0.0);
+        self.at = now;
+    }
+}
+
+struct World {
+    plan: Plan,
+    rng: Rng,
+    now: u64,
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    bodies: HashMap<u64, Event>,
+    serial: u64,
+    instances: Vec<Instance>,
+    store: Model,
+    run: u64,
+    truth: HashMap<u64, Bucket>,
+    alone: HashMap<u64, Bucket>,
+    outcome: Outcome,
+    got: Vec<(u64, u64)>,
+}
+
+pub fn gcra(count: u32, burst: u32) -> Quota {
+    let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Second));
+    Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(burst)).unwrap()
+}
+
+pub const LEASE: Sharing = Sharing { is_exact: false, priority: 1, is_max_min: false };
+
+impl Instance {
+    fn new(number: usize, plan: &Plan, drift: i64, epoch: u64) -> Self {
+        let limiter = Limiter::new(Settings { max_keys: 10_000, secret: SECRET });
+        let spec = MeterSpec {
+            lineage: Lineage { rule: "rule".into(), key: "key".into() },
+            quota: plan.quota.claimed().unwrap(),
+            on_change: OnChange::Keep,
+            sharing: Some(plan.sharing),
+        };
+        let meter = limiter.install(&[spec], Timestamp::EPOCH)[0];
+        let key = limiter.hasher().hash(b"");
+        let check = Check {
+            meter,
+            key,
+            cost: 1,
+            enforcement: Enforcement::Enforced,
+            charging: Charging::OnArrival,
+            terms: None,
+        };
+        let asker = Asker { instance: number as u32, weight: 1.0, ahead: 0 };
+        Self {
+            limiter,
+            desk: Desk::new(asker),
+            check,
+            calls: HashMap::new(),
+            waiting: Vec::new(),
+            drift,
+            epoch,
+            review: None,
+        }
+    }
+
+    fn check(&self, key: u64) -> Check {
+        Check { key: self.limiter.hasher().hash(&key.to_be_bytes()), ..self.check }
+    }
+
+    /// What its clock says.
+    fn clock(&self, now: u64) -> Timestamp {
+        let passed = (now - START) as i64;
+        let passed = passed + passed * self.drift / 1000;
+        Timestamp::from_nanos((START as i64 + passed) as u64 * 1000)
+    }
+}
+
+impl World {
+    fn new(plan: Plan) -> Self {
+        let mut rng = Rng::with_seed(plan.seed);
+        let drift = plan.faults.drift;
+        let instances = (0..plan.instances)
+            .map(|number| Instance::new(number, &plan, rng.i64(-drift..=drift), 0))
+            .collect();
+        Self {
+            plan,
+            rng,
+            now: START,
+            events: BinaryHeap::new(),
+            bodies: HashMap::new(),
+            serial: 0,
+            instances,
+            store: Model::default(),
+            run: 1,
+            truth: HashMap::new(),
+            alone: HashMap::new(),
+            outcome: Outcome::default(),
+            got: vec![(0, 0); plan.instances],
+        }
+    }
+
+    fn post(&mut self, at: u64, event: Event) {
+        self.serial += 1;
+        self.events.push(Reverse((at, self.serial)));
+        self.bodies.insert(self.serial, event);
+    }
+
+    fn delay(&mut self) -> u64 {
+        self.rng.u64(50..=self.plan.faults.delay.max(51))
+    }
+
+    fn run(mut self) -> Outcome {
+        for milli in 0..self.plan.millis {
+            let end = START + (milli + 1) * 1000;
+            for number in 0..self.plan.instances {
+                let demand = self.demand(number, milli);
+                let arrivals = demand as u64 + u64::from(self.rng.f64() < demand.fract());
+                for _ in 0..arrivals {
+                    let key = self.rng.u64(0..self.plan.keys);
+                    self.arrive(number, key);
+                }
+                self.pump(number);
+            }
+            while let Some(Reverse((at, serial))) =
+                self.events.peek().copied().filter(|Reverse((at, _))| *at < end)
+            {
+                self.events.pop();
+                self.now = at;
+                let event = self.bodies.remove(&serial).unwrap();
+                self.handle(event);
+            }
+            self.now = end;
+            self.crash(milli);
+        }
+        let least = self.got.iter().filter(|(wanted, _)| *wanted > 0);
+        self.outcome.least = least.map(|(wanted, got)| *got as f64 / *wanted as f64).fold(1.0, f64::min);
+        self.outcome
+    }
+
+    fn crash(&mut self, milli: u64) {
+        let Some(every) = self.plan.faults.crash.filter(|every| milli % every == every - 1) else { return };
+        let _ = every;
+        if self.rng.bool() {
+            let number = self.rng.usize(0..self.plan.instances);
+            let drift = self.instances[number].drift;
+            let epoch = self.instances[number].epoch + 1_000_000;
+            self.instances[number] = Instance::new(number, &self.plan, drift, epoch);
+        } else {
+            self.run += 1;
+            if self.rng.bool() {
+                self.store.flush();
+            }
+        }
+    }
+
+    /// Requests of an instance in one millisecond.
+    fn demand(&self, number: usize, milli: u64) -> f64 {
+        let limit = self.plan.quota.limit();
+        let rate = f64::from(limit.count.get()) / limit.period.duration().as_secs_f64();
+        let all = rate * self.plan.demand * self.plan.keys as f64 / 1000.0;
+        let instances = self.plan.instances as f64;
+        let part = match self.plan.pattern {
+            Pattern::Even => 1.0 / instances,
+            Pattern::Zipf => {
+                let sum: f64 = (1..=self.plan.instances).map(|rank| 1.0 / rank as f64).sum();
+                1.0 / (number + 1) as f64 / sum
+            }
+            Pattern::Shifting => {
+                let hot = number as u64 % 3 == milli / 1000 % 3;
+                if hot { 0.9 * 3.0 / instances } else { 0.1 * 1.5 / instances }
+            }
+            Pattern::Bursts => {
+                let phase = (milli + number as u64 * 1000 / self.plan.instances as u64) % 1000;
+                if phase < 200 { 5.0 / instances } else { 0.0 }
+            }
+        };
+        all * part
+    }
+
+    /// The burst that a bucket begins with is over after a while.
+    fn is_warm(&self) -> bool {
+        self.now >= START + self.plan.warm_up
+    }
+
+    fn rate(&self) -> f64 {
+        let limit = self.plan.quota.limit();
+        f64::from(limit.count.get()) / limit.period.duration().as_secs_f64()
+    }
+
+    fn arrive(&mut self, number: usize, key: u64) {
+        let (rate, burst) = (self.rate(), f64::from(self.plan.quota.burst().get()));
+        let is_warm = u64::from(self.is_warm());
+        let alone = self.alone.entry(key).or_default();
+        alone.drain(self.now, rate);
+        if alone.level + 1.0 <= burst + 1e-9 {
+            alone.level += 1.0;
+            self.outcome.possible += is_warm;
+        }
+        self.got[number].0 += u64::from(self.is_warm());
+        if !self.attempt(number, key) {
+            let until = self.now + self.plan.wait;
+            if self.plan.wait > 0 {
+                let epoch = self.instances[number].epoch;
+                self.instances[number].waiting.push((key, until));
+                self.post(until, Event::Expired(number, epoch, key));
+            }
+        }
+    }
+
+    /// Decides a request; `false` where it waits for the store.
+    fn attempt(&mut self, number: usize, key: u64) -> bool {
+        let instance = &mut self.instances[number];
+        let (check, now) = (instance.check(key), instance.clock(self.now));
+        for _ in 0..3 {
+            let decision = instance.limiter.check(&[check], now);
+            let verdict = decision.verdicts()[0];
+            if !verdict.exceeds() {
+                self.admit(number, key);
+                return true;
+            }
+            if !verdict.is_short() {
+                return true;
+            }
+            let counter = instance.limiter.shared_counter(&check);
+            match instance.limiter.claim(&check, now) {
+                Claimed::Ready(asks) => {
+                    if asks {
+                        instance.desk.want(counter);
+                    }
+                }
+                Claimed::Asked(asks) => {
+                    if asks {
+                        instance.desk.want(counter);
+                    }
+                    return false;
+                }
+                Claimed::Rejected(_) | Claimed::Gone => return true,
+            }
+        }
+        true
+    }
+
+    fn admit(&mut self, number: usize, key: u64) {
+        let (rate, burst) = (self.rate(), f64::from(self.plan.quota.burst().get()));
+        let bucket = self.truth.entry(key).or_default();
+        bucket.drain(self.now, rate);
+        bucket.level += 1.0;
+        self.outcome.excess = self.outcome.excess.max(bucket.level - burst);
+        let is_warm = u64::from(self.is_warm());
+        self.outcome.admitted += is_warm;
+        self.got[number].1 += is_warm;
+    }
+
+    /// Sends what an instance has to ask.
+    fn pump(&mut self, number: usize) {
+        loop {
+            let is_warm = self.is_warm();
+            let instance = &mut self.instances[number];
+            let now = instance.clock(self.now);
+            let Some(batch) = instance.desk.next(&instance.limiter, now) else { break };
+            let mut keys = vec![protocol::generation_key("weir", batch.group)];
+            keys.extend(batch.questions.iter().map(|it| protocol::counter_key("weir", it.counter)));
+            let known = batch.generation.as_deref().unwrap_or("-").to_owned();
+            let mut args = vec![known, self.run.to_string(), format!("{number}.{}", self.serial)];
+            args.extend(batch.encoded.iter().cloned());
+            self.outcome.calls += u64::from(is_warm);
+            let id = instance.epoch + self.serial;
+            instance.calls.insert(id, batch);
+            let (there, lost) = (self.delay(), self.plan.faults.lost);
+            let is_lost = lost.is_some_and(|of| self.rng.u32(0..of) == 0);
+            if !is_lost {
+                self.post(self.now + there, Event::Asked(number, id, keys.clone(), args.clone()));
+            }
+            if lost.is_some_and(|of| self.rng.u32(0..of) == 0) {
+                let again = self.delay();
+                self.post(self.now + there + again, Event::Asked(number, id, keys, args));
+            }
+            self.post(self.now + 50_000, Event::Lost(number, id));
+        }
+        self.schedule_review(number);
+    }
+
+    fn schedule_review(&mut self, number: usize) {
+        let instance = &mut self.instances[number];
+        let now = instance.clock(self.now);
+        let due = instance.desk.review(&instance.limiter, now);
+        if due.is_some() && instance.review != due {
+            instance.review = due;
+            let after = due.unwrap().since(now).as_micros() as u64;
+            self.post(self.now + after + 1, Event::Review(number));
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Asked(number, id, keys, args) => {
+                let (generation, grants) = self.store.call(&keys, &args, self.now);
+                let grants = grants.into_iter().map(|grant| grant.to_vec()).collect();
+                let reply = Reply { generation: generation.into(), at: self.now, grants };
+                let lost = self.plan.faults.lost;
+                if !lost.is_some_and(|of| self.rng.u32(0..of) == 0) {
+                    let back = self.delay();
+                    self.post(self.now + back, Event::Replied(number, id, reply));
+                }
+            }
+            Event::Replied(number, id, reply) => {
+                let instance = &mut self.instances[number];
+                let now = instance.clock(self.now);
+                let Some(batch) = instance.calls.remove(&id) else { return };
+                instance.desk.reply(&batch, &reply, &instance.limiter, now);
+                self.resume(number, batch.questions.iter().map(|it| it.counter).collect());
+                self.pump(number);
+            }
+            Event::Lost(number, id) => {
+                let instance = &mut self.instances[number];
+                let now = instance.clock(self.now);
+                let Some(batch) = instance.calls.remove(&id) else { return };
+                instance.desk.fail(&batch, &instance.limiter, now);
+                self.pump(number);
+            }
+            Event::Review(number) => {
+                self.instances[number].review = None;
+                self.schedule_review(number);
+                self.pump(number);
+            }
+            Event::Expired(number, epoch, key) => {
+                let instance = &mut self.instances[number];
+                if instance.epoch == epoch {
+                    let now = self.now;
+                    instance.waiting.retain(|(waiting, until)| *waiting != key || *until > now);
+                }
+            }
+        }
+    }
+
+    /// Decides again what waited for these counters.
+    fn resume(&mut self, number: usize, counters: Vec<SharedCounter>) {
+        let waiting = std::mem::take(&mut self.instances[number].waiting);
+        for (key, until) in waiting {
+            let instance = &self.instances[number];
+            let counter = instance.limiter.shared_counter(&instance.check(key));
+            let is_in_time = self.now < until;
+            if !is_in_time || (counters.contains(&counter) && self.attempt(number, key)) {
+                continue;
+            }
+            self.instances[number].waiting.push((key, until));
+        }
+    }
+}
+
+/// Runs an experiment.
+pub fn run(plan: Plan) -> Outcome {
+    World::new(plan).run()
+}
+
+fn calm() -> Faults {
+    Faults { lost: None, delay: 300, drift: 0, crash: None }
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn table() {
+    for (limit, keys) in [(10, 1), (100, 1), (1000, 1), (10_000, 1), (300_000, 1), (10, 100)] {
+        for demand in [0.9, 1.5] {
+            for pattern in [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts] {
+                let plan = Plan {
+                    instances: 96,
+                    quota: gcra(limit, limit),
+                    demand,
+                    pattern,
+                    keys,
+                    sharing: LEASE,
+                    wait: 5000,
+                    millis: 8000,
+                    warm_up: 2_000_000,
+                    faults: calm(),
+                    seed: 1,
+                };
+                let Outcome { admitted, possible, calls, excess, least } = run(plan);
+                println!(
+                    "{limit:>7} x{keys:<4} {demand} {pattern:?}: used {:.2} %, {:.5} calls/admitted, excess {excess:.2}, least {least:.2}",
+                    100.0 * admitted as f64 / possible as f64,
+                    calls as f64 / admitted as f64,
+                );
+            }
+        }
+    }
+}
+
+/// What may happen in one run of a seed.
+fn random(seed: u64) -> Plan {
+    let mut rng = Rng::with_seed(seed);
+    let limit = [5, 20, 100, 1000, 20_000][rng.usize(0..5)];
+    let burst = (limit * [1, 1, 2, 5][rng.usize(0..4)] / [1, 1, 4][rng.usize(0..3)]).max(2);
+    Plan {
+        instances: rng.usize(1..12),
+        quota: gcra(limit, burst),
+        demand: [0.3, 0.9, 1.1, 3.0][rng.usize(0..4)],
+        pattern: [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts][rng.usize(0..4)],
+        keys: [1, 1, 3][rng.usize(0..3)],
+        sharing: Sharing { is_exact: false, priority: rng.u8(0..3), is_max_min: rng.bool() },
+        wait: [0, 2000, 10_000][rng.usize(0..3)],
+        millis: 2500,
+        warm_up: 0,
+        faults: Faults {
+            lost: [None, Some(20), Some(4)][rng.usize(0..3)],
+            delay: [200, 2000, 40_000][rng.usize(0..3)],
+            drift: [0, 10][rng.usize(0..2)],
+            crash: [None, Some(100), Some(700)][rng.usize(0..3)],
+        },
+        seed,
+    }
+}
+
+#[test]
+fn a_fleet_admits_no_more_than_one_instance_would() {
+    let seeds = std::env::var("WEIR_SEEDS").ok().map_or(300, |text| text.parse().unwrap());
+    let only: Option<u64> = std::env::var("WEIR_SEED").ok().map(|text| text.parse().unwrap());
+    for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {
+        let plan = random(seed);
+        let outcome = run(plan);
+        assert!(outcome.excess <= 1e-6, "seed {seed}: {outcome:?} of {plan:?}");
+    }
+    let _ = Duration::ZERO;
+}

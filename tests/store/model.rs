@@ -1,0 +1,403 @@
+//! The store's script in Rust, operation for operation, for simulations; a test compares the two on a real server.
+
+use std::collections::HashMap;
+
+const SECOND: f64 = 1_000_000.0;
+const PRIORITIES: usize = 4;
+
+/// What the server holds.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    /// Texts with the millisecond at which they expire.
+    values: HashMap<String, (Vec<f64>, f64)>,
+    generations: HashMap<String, (String, String, f64)>,
+}
+
+/// The demand by priority, and how many instances ask.
+type Demand = [f64; PRIORITIES + 1];
+
+/// What every kind of question ends with.
+struct Asked {
+    priority: usize,
+    weight: f64,
+    needed: f64,
+    wanted: f64,
+    demanded: f64,
+    elapsed: f64,
+    returned: f64,
+    granted_at: f64,
+    owed: f64,
+    period: f64,
+}
+
+impl Asked {
+    fn new(priority: f64, weight: f64, rest: &[f64]) -> Self {
+        Self {
+            priority: priority as usize,
+            weight,
+            needed: rest[0],
+            wanted: rest[1],
+            demanded: rest[2],
+            elapsed: rest[3],
+            returned: rest[4],
+            granted_at: rest[5],
+            owed: rest[6],
+            period: rest[7],
+        }
+    }
+}
+
+/// One call, at `now` in microseconds.
+struct Call<'a> {
+    model: &'a mut Model,
+    now: f64,
+    born: f64,
+}
+
+impl Model {
+    /// Runs the script at `now`, in microseconds; returns the generation and a reply for each question.
+    pub fn call(&mut self, keys: &[String], args: &[String], now: u64) -> (String, Vec<[i64; 6]>) {
+        let now = now as f64;
+        let [known, run, new] = [&args[0], &args[1], &args[2]];
+        let lost = |id: &str| known != "-" && known != id;
+        let generation = match self.generations.get(&keys[0]) {
+            None => (new.clone(), run.clone(), if known == "-" { 0.0 } else { now }),
+            Some((id, of_run, _)) if of_run != run || lost(id) => (id.clone(), run.clone(), now),
+            Some(same) => same.clone(),
+        };
+        let (id, born) = (generation.0.clone(), generation.2);
+        self.generations.insert(keys[0].clone(), generation);
+        let mut call = Call { model: self, now, born };
+        let replies = keys[1..].iter().zip(&args[3..]).map(|(key, question)| {
+            let list: Vec<f64> = question[2..].split(' ').map(|word| word.parse().unwrap()).collect();
+            match &question[..1] {
+                "b" => call.bucket(key, &list),
+                "w" => call.window(key, &list),
+                "s" => call.sliding(key, &list),
+                "r" => call.refill(key, &list),
+                _ => call.permits(key, &list),
+            }
+        });
+        (id, replies.collect())
+    }
+
+    /// The server loses all it holds.
+    pub fn flush(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The texts of the counters, as the server holds them at `now`.
+    pub fn text(&self, key: &str, now: u64) -> Option<String> {
+        let (list, until) = self.values.get(key)?;
+        let words: Vec<_> = list.iter().map(f64::to_string).collect();
+        (now as f64 / 1000.0 < *until).then(|| words.join(" "))
+    }
+}
+
+fn note_demand(demand: &mut Demand, elapsed: f64, over: f64, q: &Asked) {
+    let fading = (-elapsed / over).exp();
+    demand.iter_mut().for_each(|of| *of *= fading);
+    demand[q.priority] += q.demanded * q.weight * SECOND / over;
+    demand[PRIORITIES] += q.elapsed.min(over) / over;
+}
+
+fn share(demand: &Demand, rate: f64, slack: f64, q: &Asked) -> f64 {
+    let higher: f64 = demand[..q.priority].iter().fold(rate, |left, of| left - of);
+    let left = higher.max(rate / 100.0);
+    let competing = demand[q.priority];
+    if competing <= left { 1.0 } else { (2.0 * slack * left * q.weight / competing).min(1.0) }
+}
+
+fn reply(numbers: [f64; 6]) -> [i64; 6] {
+    numbers.map(|number| number.floor() as i64)
+}
+
+fn demand_of(list: &[f64]) -> Demand {
+    [list[0], list[1], list[2], list[3], list[4]]
+}
+
+impl Call<'_> {
+    fn load(&self, key: &str) -> Option<Vec<f64>> {
+        let (list, until) = self.model.values.get(key)?;
+        // The server expires by its own clock in whole milliseconds.
+        ((self.now / 1000.0).floor() < *until).then(|| list.clone())
+    }
+
+    fn save(&mut self, key: &str, list: Vec<f64>, microseconds: f64) {
+        let until = (self.now / 1000.0).floor() + (microseconds / 1000.0).ceil() + 1000.0;
+        self.model.values.insert(key.into(), (list, until));
+    }
+
+    fn bucket(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
+        let &[interval, burst, claim_valid, priority, fair, weight, ref rest @ ..] = list else { panic!() };
+        let q = Asked::new(priority, weight, rest);
+        let now = self.now;
+        let (full, rate) = (burst * interval, SECOND / interval);
+        let over = (60.0 * SECOND).min(SECOND.max(100.0 * interval));
+        let text = self.load(key);
+        let is_known = text.is_some();
+        let mut s = text
+            .unwrap_or_else(|| vec![now, 0.0, now, now, 0.0, 0.0, 0.0, 0.0, rate, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        let elapsed = (now - s[0]).max(0.0);
+        let mut backlog = (s[1] - elapsed).max(0.0);
+        if self.born > 0.0 && (!is_known || s[0] < self.born) {
+            backlog = backlog.max(full - (now - self.born));
+        }
+        let (mut epoch, mut before, mut low, mut low_before) = (s[2], s[3], s[4].min(backlog), s[5]);
+        let is_new = backlog == 0.0;
+        if is_new {
+            (epoch, before, low, low_before) = (now, now, 0.0, 0.0);
+        } else if now - epoch >= (2.0 * claim_valid).max(SECOND) {
+            (epoch, before, low, low_before) = (now, epoch, backlog, low);
+        }
+        if q.returned > 0.0 {
+            let most = if q.granted_at >= epoch {
+                low
+            } else if q.granted_at >= before {
+                low.min(low_before)
+            } else {
+                0.0
+            };
+            let back = (q.returned * interval).min(most);
+            (backlog, low, low_before) = (backlog - back, low - back, (low_before - back).max(0.0));
+        }
+        let mut demand = demand_of(&s[9..]);
+        note_demand(&mut demand, elapsed, over, &q);
+        backlog = (backlog + q.owed * interval).min(2.0 * full);
+        let (mut valid, mut valid_until) = (claim_valid, s[7]);
+        if now < valid_until {
+            valid = valid.max(s[6]);
+        }
+        let tolerance = full - valid;
+        let slack = (1.0 - backlog / tolerance.max(interval)).max(0.0);
+        let mut cap = s[8];
+        let mut part = 1.0;
+        if fair == 1.0 {
+            let change = (elapsed.min(over) / over * (2.0 * slack - 1.0)).exp();
+            cap = rate.min((rate / 10000.0).max(cap * change));
+            if q.wanted > 0.0 {
+                part = (cap * q.weight * q.period / SECOND / q.wanted).min(1.0);
+            }
+        } else {
+            part = share(&demand, rate, slack, &q);
+        }
+        let mut reserved = 0.0;
+        if q.priority > 0 && part < 1.0 {
+            reserved = (tolerance / 8.0 * q.priority as f64).min((tolerance - interval).max(0.0));
+        }
+        let room = ((tolerance - reserved - backlog) / interval + 0.000001).floor().max(0.0);
+        let (mut granted, mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0, 0.0);
+        if q.needed > room {
+            wait = (backlog + q.needed * interval - (tolerance - reserved)).ceil();
+            spread = SECOND.min(demand[PRIORITIES] * interval);
+        } else {
+            granted = room.min(q.needed.max((q.wanted * part).floor()));
+            if part < 1.0 && granted > q.needed {
+                pause = 0.9 * q.period;
+            }
+        }
+        backlog += granted * interval;
+        if is_new {
+            low = backlog;
+        }
+        if granted > 0.0 {
+            let out = if now < valid_until { s[6] } else { 0.0 };
+            (s[6], valid_until) = (out.max(claim_valid), valid_until.max(now + claim_valid));
+        }
+        let mut saved = vec![now, backlog, epoch, before, low, low_before, s[6], valid_until, cap];
+        saved.extend(demand);
+        self.save(key, saved, backlog + over);
+        let remaining = ((full - backlog) / interval + 0.000001).floor().max(0.0);
+        reply([granted, claim_valid, wait, spread, pause, remaining])
+    }
+
+    fn window(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
+        let &[count, claim_valid, priority, weight, ref rest @ ..] = list else { panic!() };
+        let (q, marks) = (Asked::new(priority, weight, rest), &rest[8..]);
+        let now = self.now;
+        if now < marks[0] || now >= marks[2] {
+            return [-1, 0, 0, 0, 0, 0];
+        }
+        let (start, stop) = if now >= marks[1] { (marks[1], marks[2]) } else { (marks[0], marks[1]) };
+        let text = self.load(key);
+        let is_known = text.is_some();
+        let s = text.unwrap_or_else(|| vec![stop, 0.0, now, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        let mut used = s[1];
+        if s[0] != stop {
+            used = (used - count).max(0.0);
+        }
+        if self.born > start && (!is_known || s[2] < self.born) {
+            used = used.max(count);
+        }
+        let over = (60.0 * SECOND).min(SECOND.max((stop - start) / 4.0));
+        let mut demand = demand_of(&s[3..]);
+        note_demand(&mut demand, (now - s[2]).max(0.0), over, &q);
+        if q.granted_at >= start {
+            used = (used - q.returned).max(0.0);
+        }
+        used = (used + q.owed).min(2.0 * count);
+        let room = (count - used).max(0.0);
+        let (mut granted, mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0, 0.0);
+        if q.needed > room {
+            (wait, spread) = (stop - now, 5000_f64.min((stop - now) / 10.0));
+        } else {
+            let higher: f64 = demand[..q.priority].iter().sum();
+            let period = q.period / SECOND;
+            let left = (room - higher * period).max(room / 100.0);
+            let competing = demand[q.priority] / q.weight * period;
+            let part = if competing > left { left / competing } else { 1.0 };
+            granted = room.min(q.needed.max((q.wanted * part).floor()));
+            if part < 1.0 && granted > q.needed {
+                pause = (0.9 * q.period).min(stop - now);
+            }
+        }
+        used += granted;
+        let ends = stop - now + if used > count { stop - start } else { 0.0 };
+        let mut saved = vec![stop, used, now];
+        saved.extend(demand);
+        self.save(key, saved, ends);
+        reply([granted, claim_valid.min(stop - now), wait.ceil(), spread, pause, (count - used).max(0.0)])
+    }
+
+    fn sliding(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
+        let &[count, length, parts, claim_valid, priority, weight, ref rest @ ..] = list else { panic!() };
+        let q = Asked::new(priority, weight, rest);
+        let now = self.now;
+        let part_length = length / parts;
+        let current = (now / part_length).floor();
+        let oldest = current - parts;
+        let text = self.load(key);
+        let is_known = text.is_some();
+        let s = text.unwrap_or_else(|| vec![now, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        let pairs = s[6..].chunks(2).map(|pair| (pair[0], pair[1]));
+        let mut counts: Vec<(f64, f64)> = pairs.filter(|(index, _)| *index >= oldest).collect();
+        let mut used: f64 = counts.iter().map(|(_, units)| units).sum();
+        if self.born > 0.0 && (!is_known || s[0] < self.born) {
+            let lost = (self.born / part_length).floor();
+            if lost >= oldest {
+                counts.insert(0, (lost, (count - used).max(0.0)));
+                used = used.max(count);
+            }
+        }
+        let mut demand = demand_of(&s[1..]);
+        let over = (60.0 * SECOND).min(SECOND.max(length / 4.0));
+        note_demand(&mut demand, (now - s[0]).max(0.0), over, &q);
+        let of_claim = (q.granted_at / part_length).floor();
+        for (index, units) in &mut counts {
+            if *index == of_claim {
+                let back = units.min(q.returned);
+                (*units, used) = (*units - back, used - back);
+            }
+        }
+        let owed = q.owed.min((2.0 * count - used).max(0.0));
+        let room = (count - used - owed).max(0.0);
+        let (mut granted, mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0, 0.0);
+        if q.needed > room {
+            let mut freed = 0.0;
+            wait = length;
+            for (index, units) in &counts {
+                freed += units;
+                if room + freed >= q.needed {
+                    wait = (index + parts + 1.0) * part_length - now;
+                    break;
+                }
+            }
+            spread = SECOND.min(demand[PRIORITIES] * length / count);
+        } else {
+            let part = share(&demand, count * SECOND / length, room / count, &q);
+            granted = room.min(q.needed.max((q.wanted * part).floor()));
+            if part < 1.0 && granted > q.needed {
+                pause = 0.9 * q.period;
+            }
+        }
+        if granted + owed > 0.0 {
+            match counts.last_mut() {
+                Some((index, units)) if *index == current => *units += granted + owed,
+                _ => counts.push((current, granted + owed)),
+            }
+        }
+        let mut saved = vec![now];
+        saved.extend(demand);
+        saved.extend(
+            counts.iter().filter(|(_, units)| *units > 0.0).flat_map(|(index, units)| [*index, *units]),
+        );
+        self.save(key, saved, length + part_length + over);
+        let ends = (current + 1.0) * part_length - now;
+        reply([granted, claim_valid.min(ends), wait.ceil(), spread, pause, (room - granted).max(0.0)])
+    }
+
+    fn refill(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
+        let &[count, every, burst, claim_valid, priority, weight, ref rest @ ..] = list else { panic!() };
+        let q = Asked::new(priority, weight, rest);
+        let now = self.now;
+        let text = self.load(key);
+        let is_known = text.is_some();
+        let s = text.unwrap_or_else(|| vec![now, 0.0, now, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        let (mut since, mut missing) = (s[0], s[1]);
+        if self.born > 0.0 && (!is_known || s[2] < self.born) {
+            (since, missing) = (self.born, burst);
+        }
+        let refills = ((now - since) / every).floor().max(0.0);
+        missing = (missing - refills * count).max(0.0);
+        since += refills * every;
+        if missing == 0.0 {
+            since = now;
+        }
+        let mut demand = demand_of(&s[3..]);
+        let over = (60.0 * SECOND).min(SECOND.max(every));
+        note_demand(&mut demand, (now - s[2]).max(0.0), over, &q);
+        if q.granted_at >= since {
+            missing = (missing - q.returned).max(0.0);
+        }
+        missing = (missing + q.owed).min(2.0 * burst);
+        let room = (burst - missing).max(0.0);
+        let (mut granted, mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0, 0.0);
+        if q.needed > room {
+            wait = since + ((missing + q.needed - burst) / count).ceil() * every - now;
+            spread = 5000_f64.min(every / 10.0);
+        } else {
+            let part = share(&demand, count * SECOND / every, room / burst, &q);
+            granted = room.min(q.needed.max((q.wanted * part).floor()));
+            if part < 1.0 && granted > q.needed {
+                pause = (0.9 * q.period).min(since + every - now);
+            }
+        }
+        missing += granted;
+        let mut saved = vec![since, missing, now];
+        saved.extend(demand);
+        self.save(key, saved, (missing / count).ceil() * every + over);
+        let valid = claim_valid.min(since + every - now);
+        reply([granted, valid, wait.ceil(), spread, pause, (burst - missing).max(0.0)])
+    }
+
+    fn permits(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
+        let &[count, valid, instance, used, wanted] = list else { panic!() };
+        let now = self.now;
+        let text = self.load(key);
+        let is_known = text.is_some();
+        let (mut kept, mut others, mut last) = (Vec::new(), 0.0, now + valid);
+        for holder in text.unwrap_or_default().chunks(3) {
+            if holder[0] != instance && holder[2] > now {
+                kept.extend(holder);
+                others += holder[1];
+                last = last.max(holder[2]);
+            }
+        }
+        if self.born > 0.0 && now < self.born + valid && !is_known {
+            others = others.max(count - used);
+        }
+        let free = (count - others).max(0.0);
+        let ahead = used.max(wanted.min(used + ((free - used).max(0.0) / 2.0 + 0.5).floor()));
+        let granted = free.min(ahead);
+        if granted > 0.0 {
+            kept.extend([instance, granted, now + valid]);
+        }
+        if kept.is_empty() {
+            self.model.values.remove(key);
+        } else {
+            self.save(key, kept, last - now);
+        }
+        let wait = if granted < wanted { valid / 20.0 } else { 0.0 };
+        reply([granted, valid, wait, wait, 0.0, (free - granted).max(0.0)])
+    }
+}
