@@ -10,19 +10,21 @@ mod plan;
 mod protocol;
 mod schedule;
 mod status;
+mod store;
 mod throttle;
 mod zone;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-pub use self::address::{UpstreamPlace, collector, listen_address, listener_address, upstream_address};
+pub use self::address::{UpstreamPlace, collector, host, listen_address, listener_address, upstream_address};
 pub use self::network::network;
 pub use self::place::{asn, continent, country};
 pub use self::plan::plan;
 pub use self::protocol::protocol;
 pub use self::schedule::schedule;
 pub use self::status::statuses;
+pub use self::store::{RedisServer, redis_url, sentinel_address};
 pub use self::throttle::{delay, factor, margin, share, throttle};
 pub use self::zone::zone;
 use super::problem::{Fault, quoted};

@@ -11,6 +11,7 @@ mod plans;
 mod rate_limits;
 mod rules;
 mod scope;
+mod store;
 mod tariff;
 mod tls;
 mod upstreams;
@@ -32,7 +33,8 @@ pub use self::rules::{
     Action, Body, ClientNetworks, Enforce, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit,
     PlainKey, Rule, Throttle, ThrottleMap, TokenBucket, TrailingSlash, Wait,
 };
-pub use self::scope::{Elsewhere, Entry as DescriptorEntry, Scope, ScopeWord};
+pub use self::scope::{Entry as DescriptorEntry, Instances, Scope, ScopeMap, ScopeWord};
+pub use self::store::{Redis, RedisUrl, Sentinel, SentinelAddress, Store};
 pub use self::tariff::{Cost, Count, GrpcStatus, Refund, Status, ToldCost};
 pub use self::tls::{Certificate, CertificateNames, ClientAuth, NotVerified, Tls, UpstreamTls, Verify};
 pub use self::upstreams::{
@@ -96,6 +98,8 @@ pub struct Root {
     pub limiter: Option<Limiter>,
     /// Where counters are kept, so that they survive a restart.
     pub state: Option<State>,
+    /// The store of limits that instances share.
+    pub store: Option<Store>,
     /// What limits with `throttle: elastic` go by.
     pub elastic: Option<Elastic>,
     /// Envoy's rate limit service.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::scope::{Asks, Scope};
 use super::{
-    counters, domain, each, elsewhere, limits, matching, nested, refusal, tariff, throttle, windows,
+    counters, domain, each, elsewhere, limits, matching, nested, refusal, shared, tariff, throttle, windows,
 };
 use crate::config::applicability::{self, Given, Kind};
 use crate::config::at::At;
@@ -91,15 +91,12 @@ fn rule(
 
 /// Whether all keys of the rule at `at` have a meaning in it.
 fn applicable(raw: &raw::Rule, rule: &Rule, at: At<'_>, report: &mut Report<'_>) {
-    let throttle = match &rule.action {
-        Action::Limit(limiting) => limiting.throttle,
-        Action::Allow | Action::Deny => Throttle::default(),
+    let (throttle, is_shared) = match &rule.action {
+        Action::Limit(limiting) => (limiting.throttle, matches!(limiting.source, LimitSource::Shared(_))),
+        Action::Allow | Action::Deny => (Throttle::default(), false),
     };
     let given = Given { rule: raw, throttle };
-    let elsewhere = match &raw.scope {
-        Some(raw::Scope::Elsewhere(elsewhere)) => Some(elsewhere),
-        Some(raw::Scope::Word(_)) | None => None,
-    };
+    let elsewhere = elsewhere::of(raw);
     let is_limit = matches!(rule.action, Action::Limit(_));
     let is_limited = limits::written_keys(raw).iter().any(|(_, is_given)| *is_given)
         || nested::prefixes_of(raw).next().is_some();
@@ -111,6 +108,7 @@ fn applicable(raw: &raw::Rule, rule: &Rule, at: At<'_>, report: &mut Report<'_>)
             Kind::RemoteAlone,
             is_limit && elsewhere.is_some_and(|elsewhere| elsewhere.on_error != Some(OnError::Local)),
         ),
+        (Kind::Shared, is_shared),
         (Kind::Domain, rule.domain.is_some()),
         (Kind::Descriptors, rule.domain.is_some() && rule.reads_descriptors()),
     ];
@@ -137,7 +135,7 @@ fn limiting(
     throttle::fit(throttle, &mut limits, at.key("throttle"), report);
     let tariff = tariff::compile(raw, &limits, at, scope, report);
     throttle::check_charging(throttle, &tariff, at.key("throttle"), report);
-    let remote = elsewhere::compile(raw, &key, at, scope, report);
+    let source = shared::source(raw, &key, at, scope, report);
     let enforce = throttle::enforce(raw, (throttle, &key), at, report);
     Limiting {
         counter: counters::name(raw, at, report),
@@ -151,7 +149,7 @@ fn limiting(
         ban: throttle::ban(raw.on_limit.as_ref(), at.key("on_limit"), report),
         on_denied: raw.on_denied.unwrap_or_default(),
         on_change: raw.on_change.unwrap_or_default(),
-        source: remote.map_or(LimitSource::Local, |remote| LimitSource::Remote(Box::new(remote))),
+        source,
     }
 }
 
