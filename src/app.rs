@@ -8,6 +8,7 @@ mod keeping;
 mod pressure;
 mod rate_limits;
 mod reloading;
+mod sharing;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use crate::proxy::elastic::control::keep_headroom;
 use crate::proxy::{self, Shared};
 use crate::rls;
 use crate::snapshot::Keeper;
+use crate::store;
 use crate::telemetry::access_log::{self, AccessLog};
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::Metrics;
@@ -174,9 +176,11 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
     metrics.config_started(1, clock.now());
     let overload = Overload::new(&config.overload, pressure::descriptors(), pressure::memory());
     tracing::info!(connections = overload.max_connections(), "so many connections of clients may be open");
+    let (store_handle, queue) = config.store.as_ref().map(|_| store::handle::Handle::new(&limiter)).unzip();
     let shared = Arc::new(Shared {
         generation: Arc::clone(generations.engine.current()),
         limiter,
+        store: store_handle,
         clock,
         drain: Arc::new(Drain::default()),
         metrics,
@@ -189,6 +193,9 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
     let rate_limits = RateLimits::compose(config, generations.windows(), &shared)?.map(Arc::new);
     let keeping = config.state.as_ref().zip(keeper);
     let keeping = keeping.map(|(settings, keeper)| Keeping::start(settings, keeper, &shared)).transpose()?;
+    if let Some((settings, queue)) = config.store.as_ref().zip(queue) {
+        sharing::start(settings, queue, secret()?, (&shared, &generations))?;
+    }
     Ok(Running { shared, generations, rate_limits, reload, keeping, log_guard, span_guard })
 }
 

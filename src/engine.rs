@@ -23,7 +23,7 @@ use crate::response;
 use crate::response::refusal::Refusal;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
-use crate::rules::{RuleSet, meter_specs};
+use crate::rules::{RuleSet, meter_specs_among};
 
 /// How requests are decided, as a configuration says it.
 #[derive(Clone, Debug, Default)]
@@ -49,12 +49,15 @@ pub struct Engine<S> {
     permanent: Box<[Meter]>,
     /// The one in `current`. Held while it is replaced.
     policy: Mutex<Arc<Policy>>,
+    /// What it was made of.
+    spec: Mutex<PolicySpec>,
 }
 
 impl PolicySpec {
     /// The policy, whose limits are installed in `limiter`.
     pub fn install(&self, generation: u64, limiter: &Limiter, now: Timestamp) -> Arc<Policy> {
-        self.bind(generation, &limiter.install(&meter_specs(&self.rules), now), limiter)
+        let specs = meter_specs_among(&self.rules, limiter.fleet().instances);
+        self.bind(generation, &limiter.install(&specs, now), limiter)
     }
 
     /// The policy, whose limits have been installed as `meters`.
@@ -62,7 +65,8 @@ impl PolicySpec {
         Arc::new(Policy {
             generation,
             identify: self.identify.clone(),
-            rules: RuleSet::bind(self.rules.clone(), meters, limiter.hasher()),
+            rules: RuleSet::bind(self.rules.clone(), meters, limiter.hasher())
+                .in_fleet(limiter.fleet().hasher),
             rejections: self.rejections.clone().into(),
             routes: self.routes.clone(),
             denied: Refusal::denied(),
@@ -83,7 +87,7 @@ impl<S> Engine<S> {
         now: Timestamp,
         first: impl FnOnce(Arc<Policy>) -> Result<S, E>,
     ) -> Result<Self, E> {
-        let mut specs = meter_specs(&spec.rules);
+        let mut specs = meter_specs_among(&spec.rules, limiter.fleet().instances);
         let of_rules = specs.len();
         specs.extend_from_slice(permanent);
         let meters = limiter.install(&specs, now);
@@ -96,6 +100,7 @@ impl<S> Engine<S> {
             limiter: Arc::clone(limiter),
             permanent: permanent.into(),
             policy: Mutex::new(policy),
+            spec: Mutex::new(spec.clone()),
         })
     }
 
@@ -108,6 +113,7 @@ impl<S> Engine<S> {
         next: impl FnOnce(Arc<Policy>, &S) -> S,
     ) -> u64 {
         let mut policy = self.policy.lock();
+        *self.spec.lock() = spec.clone();
         let after = spec.install(policy.generation + 1, &self.limiter, now());
         let snapshot = next(Arc::clone(&after), &self.current.load());
         self.current.store(Arc::new(snapshot));
@@ -116,6 +122,12 @@ impl<S> Engine<S> {
         let kept: Vec<_> = permanent.chain(policy.meters()).chain(before.meters()).collect();
         self.limiter.retire_others(&kept, now());
         policy.generation
+    }
+
+    /// Puts the policy in force anew, with what the limiter has learned of its fleet.
+    pub fn rebind(&self, now: impl Fn() -> Timestamp, next: impl FnOnce(Arc<Policy>, &S) -> S) -> u64 {
+        let spec = self.spec.lock().clone();
+        self.apply(&spec, now, next)
     }
 
     /// The snapshot in force, now and after every [`Self::apply`].

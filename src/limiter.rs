@@ -24,6 +24,7 @@ mod repeats;
 mod store;
 mod together;
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -74,8 +75,18 @@ pub struct Check {
 pub struct Limiter {
     store: Store,
     hasher: KeyHasher,
+    fleet: Mutex<Fleet>,
     meters: Mutex<Meters>,
     overflows: AtomicU64,
+}
+
+/// What instances that share limits have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Fleet {
+    /// The hasher for keys of shared limits, which are counted under the same name on all instances.
+    pub hasher: KeyHasher,
+    /// How many instances there are, as far as is known.
+    pub instances: NonZeroU32,
 }
 
 impl Limiter {
@@ -84,6 +95,7 @@ impl Limiter {
         Self {
             store: Store::new(settings.max_keys),
             hasher: KeyHasher::new(settings.secret),
+            fleet: Mutex::new(Fleet { hasher: KeyHasher::new(settings.secret), instances: NonZeroU32::MIN }),
             meters: Mutex::default(),
             overflows: AtomicU64::new(0),
         }
@@ -94,6 +106,16 @@ impl Limiter {
         self.hasher
     }
 
+    /// What this instance has in common with others. Limits that are installed from now on go by it.
+    pub fn fleet(&self) -> Fleet {
+        *self.fleet.lock()
+    }
+
+    /// Joins a fleet, or learns its size.
+    pub fn join(&self, fleet: Fleet) {
+        *self.fleet.lock() = fleet;
+    }
+
     /// Makes room for a generation's limits and answers their meters, in the order of `specs`.
     ///
     /// A limit whose lineage is known keeps its counters; where its quota changed, units used stay used.
@@ -101,7 +123,7 @@ impl Limiter {
     /// served is never without its limits.
     pub fn install(&self, specs: &[MeterSpec], now: Timestamp) -> Vec<Meter> {
         let mut meters = self.meters.lock();
-        let installed = meters.install(specs, self.hasher, now);
+        let installed = meters.install(specs, (self.hasher, self.fleet().hasher), now);
         self.store.adopt(&meters.quotas(), now);
         installed
     }

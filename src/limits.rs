@@ -12,6 +12,7 @@ mod headers;
 mod quota_policies;
 mod remote;
 mod settlement;
+mod shared;
 mod view;
 
 use std::rc::Rc;
@@ -23,7 +24,8 @@ use smallvec::SmallVec;
 pub use self::remote::{Query, Responses, Undecided};
 use self::remote::{Remote, RemoteVerdicts};
 pub use self::settlement::Settlement;
-pub use self::view::View;
+pub use self::shared::{Short, Waiting};
+pub use self::view::{Resources, View};
 use crate::limiter::decision::Decision;
 use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
@@ -44,6 +46,8 @@ pub enum Admission<'a> {
     Pass(Option<Duration>),
     /// One of them rejects it.
     Reject(Rejected<'a>),
+    /// One of them is out of units, and the store may have some: [`Pending::short`] has the rest.
+    Short,
 }
 
 /// Who has the last word.
@@ -89,6 +93,8 @@ pub struct Limits {
     /// When it was last decided or settled.
     at: Timestamp,
     remote: Remote,
+    /// The checks that wait for units of the store.
+    short: SmallVec<[shared::Lacking; 1]>,
 }
 
 impl Pending {
@@ -106,15 +112,20 @@ impl Pending {
     ) -> Self {
         let decision = check(&view.limiter, &selected, now);
         let remote = if queries.is_empty() { Remote::None } else { Remote::Pending(queries) };
-        let pending = Self(Limits { selected, shadow_rules, decision, at: now, remote });
-        if !pending.is_remote() || pending.0.decision.is_refused() {
-            pending.0.record(view);
+        let short = SmallVec::new();
+        let mut limits = Limits { selected, shadow_rules, decision, at: now, remote, short };
+        if view.policy.rules.is_shared() && limits.decision.is_refused() {
+            shared::supply(view, &mut limits, now);
         }
-        pending
+        limits.record_if_decided(view);
+        Self(limits)
     }
 
     /// What the limits that are counted here make of the request.
     pub fn admission(&mut self) -> Admission<'_> {
+        if !self.0.short.is_empty() {
+            return Admission::Short;
+        }
         match throttle::resolve(&self.0.decision) {
             throttle::Action::Forward => Admission::Pass(None),
             throttle::Action::Delay(delay) => Admission::Pass(Some(delay)),
@@ -123,6 +134,16 @@ impl Pending {
                 Admission::Reject(Rejected { limits: &mut self.0, rule, retry_after, reason: Reason::Limit })
             }
         }
+    }
+
+    /// The limits that the store has to be asked for units of, if there are any: to be resolved before [`Self::sources`].
+    pub fn short<'a>(&'a mut self, view: &'a Rc<View>) -> Option<Short<'a>> {
+        self.is_short().then(|| Short::new(view, &mut self.0))
+    }
+
+    /// Whether the store has to be asked for units.
+    pub fn is_short(&self) -> bool {
+        !self.0.short.is_empty()
     }
 
     /// Who has the last word about a request that has passed the limits here.
@@ -135,14 +156,25 @@ impl Pending {
         }
     }
 
-    /// Whether another service is to be asked.
-    pub fn is_remote(&self) -> bool {
-        self.0.is_pending()
+    /// Whether another service or the store is to be asked.
+    pub fn is_undecided(&self) -> bool {
+        self.0.is_pending() || self.is_short()
+    }
+
+    /// The rules that may reject the request yet.
+    pub fn undecided_rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
+        let of_store = if self.0.short.is_empty() { &[][..] } else { &self.0.selected };
+        of_store.iter().map(|selected| selected.rule).chain(self.remote_rules())
     }
 
     /// The rules whose limits another service counts.
-    pub fn remote_rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
+    fn remote_rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
         self.0.remote.queries().iter().map(|query| query.rule)
+    }
+
+    /// The rejection by a rule that [`Short::resolve`] has returned.
+    pub fn rejected(&mut self, rule: RuleIndex, retry_after: Duration) -> Rejected<'_> {
+        Rejected { limits: &mut self.0, rule, retry_after, reason: Reason::Limit }
     }
 
     /// The rules that limit it, each as often as it has limits.
@@ -150,9 +182,10 @@ impl Pending {
         self.0.selected.iter().map(|selected| selected.rule).chain(self.remote_rules())
     }
 
-    /// What a request that passes has to settle when its end is known; `None` if nothing.
+    /// What a request that passes has to settle when its end is known; `None` if nothing, or if the store has to be asked
+    /// first.
     pub fn settlement(&self, view: &View) -> Option<Box<Settlement>> {
-        Settlement::new(&self.0, &view.policy)
+        if self.0.short.is_empty() { Settlement::new(&self.0, &view.policy) } else { None }
     }
 
     /// As far as they are decided.
@@ -165,7 +198,8 @@ impl Limits {
     /// No limit applies.
     pub fn none(at: Timestamp) -> Self {
         let (selected, shadow_rules) = (SmallVec::new(), Vec::new());
-        Self { selected, shadow_rules, decision: Decision::default(), at, remote: Remote::None }
+        let (decision, short) = (Decision::default(), SmallVec::new());
+        Self { selected, shadow_rules, decision, at, remote: Remote::None, short }
     }
 
     /// When it was last decided or settled.
@@ -251,6 +285,13 @@ impl Limits {
         let mut later = self.selected.get(position + 1..)?.iter();
         let last = later.rposition(|it| it.check.meter == meter && it.check.key == key)?;
         Some(position + 1 + last)
+    }
+
+    /// Counts the decision, unless others have the last word.
+    fn record_if_decided(&self, view: &View) {
+        if self.short.is_empty() && (!self.is_pending() || self.decision.is_refused()) {
+            self.record(view);
+        }
     }
 
     /// Counts one decision per rule: what its strictest limit said. A request that another rule rejected was

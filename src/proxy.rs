@@ -42,6 +42,7 @@ use crate::limiter::Limiter;
 use crate::limiter::elastic::signal::Signals;
 use crate::overload::Overload;
 use crate::remote;
+use crate::store;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::Tracer;
@@ -55,6 +56,8 @@ pub struct Shared {
     pub generation: Arc<ArcSwap<Generation>>,
     /// The counters.
     pub limiter: Arc<Limiter>,
+    /// Where shared limits are counted, if there is a store.
+    pub store: Option<store::handle::Handle>,
     /// The clock of the process.
     pub clock: Arc<Clock>,
     /// The state of graceful shutdown.

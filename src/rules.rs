@@ -35,7 +35,7 @@ use self::index::Index;
 use self::matcher::Match;
 use self::pattern::Route;
 use self::plan::Planned;
-pub use self::plan::meter_specs;
+pub use self::plan::{Away, meter_specs, meter_specs_among};
 use self::remote_limit::RemoteQuery;
 use self::rule::{Action, LimitSource, Limiting, OnMissing, Rule};
 use self::selection::{Denial, Part, Selected, Selection, SideEffects};
@@ -44,7 +44,7 @@ use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::key::{KeyHash, KeyHasher};
 use crate::limiter::reservation::Charging;
-use crate::limiter::{Check, Meter};
+use crate::limiter::{Check, Meter, MeterId};
 
 /// A rule's position in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +66,10 @@ pub struct RuleSet {
     plans: Box<[Box<[Planned]>]>,
     elastic: bool,
     hasher: KeyHasher,
+    /// For keys of shared limits.
+    fleet: KeyHasher,
+    /// What counts in place of a shared limit while the store is away.
+    away: HashMap<MeterId, Away>,
 }
 
 /// A rule has an answer without asking its limits.
@@ -83,6 +87,7 @@ struct Keyed {
     is_whole: bool,
     /// Whether the rule is in force for it.
     is_enforced: bool,
+    hasher: KeyHasher,
 }
 
 /// An [`Action`] in one word.
@@ -101,16 +106,25 @@ impl RuleSet {
             Action::Deny => Kind::Deny,
             Action::Limit(_) => Kind::Limit,
         };
+        let plans = plan::plans(&rules, meters);
+        let planned = plans.iter().flatten();
         Self {
+            away: planned.filter_map(|planned| Some((planned.meter.id, planned.away?))).collect(),
             index: Index::new(&rules, |rule| !rule.reads_descriptors()),
             domains: domains(&rules),
             kinds: rules.iter().map(kind).collect(),
             all_limit: rules.iter().all(|rule| kind(rule) == Kind::Limit),
-            plans: plan::plans(&rules, meters),
+            plans,
             elastic: rules.iter().any(Rule::is_elastic),
             rules: rules.into(),
             hasher,
+            fleet: hasher,
         }
+    }
+
+    /// The same with another hasher for keys of shared limits.
+    pub fn in_fleet(self, fleet: KeyHasher) -> Self {
+        Self { fleet, ..self }
     }
 
     /// All rules, in file order.
@@ -125,7 +139,24 @@ impl RuleSet {
 
     /// The meters of the rule at `index`: of its limits, and of what else it counts or remembers.
     pub fn meters(&self, index: RuleIndex) -> impl Iterator<Item = Meter> + '_ {
-        self.plans.get(index.0).into_iter().flatten().map(|planned| planned.meter)
+        let planned = self.plans.get(index.0).into_iter().flatten();
+        planned.flat_map(|planned| {
+            let away = match planned.away {
+                Some(Away::Counted(meter) | Away::Marked(meter)) => Some(meter),
+                Some(Away::Denied) | None => None,
+            };
+            std::iter::once(planned.meter).chain(away)
+        })
+    }
+
+    /// Whether any limit is shared with other instances through the store.
+    pub fn is_shared(&self) -> bool {
+        !self.away.is_empty()
+    }
+
+    /// What counts in place of a shared limit while the store is away.
+    pub fn away(&self, meter: Meter) -> Option<Away> {
+        self.away.get(&meter.id).copied()
     }
 
     /// Whether any limit is elastic, so that headroom is of interest.
@@ -204,17 +235,25 @@ impl RuleSet {
             Match::Yes(route) => route,
             Match::Unclear(_, ambiguity) => return stop(Denial::Ambiguous(ambiguity)),
         };
-        let (key, is_whole) = match (limiting.key.hash(request, route, self.hasher), limiting.on_missing) {
+        let hasher = match limiting.source {
+            LimitSource::Local | LimitSource::Remote(_) => self.hasher,
+            LimitSource::Shared(_) => self.fleet,
+        };
+        let (key, is_whole) = match (limiting.key.hash(request, route, hasher), limiting.on_missing) {
             (Ok(key), _) => (key, true),
             (Err(Incomplete::Ambiguous(ambiguity)), _) => {
                 return stop(Denial::Ambiguous(ambiguity));
             }
             (Err(Incomplete::Missing), OnMissing::Skip) => return None,
-            (Err(Incomplete::Missing), OnMissing::Shared) => (key::shared(self.hasher), false),
+            (Err(Incomplete::Missing), OnMissing::Shared) => (key::shared(hasher), false),
             (Err(Incomplete::Missing), OnMissing::Deny) => return stop(Denial::Forbidden),
         };
-        let key =
-            Keyed { key, is_whole, is_enforced: limiting.is_enforced(is_whole.then_some((request, route))) };
+        let key = Keyed {
+            key,
+            is_whole,
+            is_enforced: limiting.is_enforced(is_whole.then_some((request, route))),
+            hasher,
+        };
         let remote = match &limiting.source {
             LimitSource::Remote(remote) => remote,
             LimitSource::Local | LimitSource::Shared(_) => {
@@ -243,7 +282,7 @@ impl RuleSet {
         &self,
         index: usize,
         limiting: &Limiting,
-        Keyed { key, is_whole, is_enforced }: Keyed,
+        Keyed { key, is_whole, is_enforced, hasher }: Keyed,
         (request, route): (&Attributes<'_>, Route<'_>),
         headroom: Headroom,
         selected: &mut SmallVec<[Selected; 2]>,
@@ -252,7 +291,7 @@ impl RuleSet {
         let tariff = &limiting.tariff;
         let units = tariff.on_arrival(request.headers);
         for planned in &self.plans[index] {
-            let Planned { part, meter, terms } = *planned;
+            let Planned { part, meter, terms, .. } = *planned;
             let plain =
                 Check { meter, key, cost: 1, enforcement: on_limit, charging: Charging::OnArrival, terms };
             let (limit, enforcement) = match part {
@@ -276,7 +315,7 @@ impl RuleSet {
             let key = match &limit.nested {
                 Some(nested) if nested.is_wider() && request.client.ip.is_ipv4() => continue,
                 Some(nested) if is_whole => {
-                    let own = nested.key.as_ref().and_then(|own| own.hash(request, route, self.hasher).ok());
+                    let own = nested.key.as_ref().and_then(|own| own.hash(request, route, hasher).ok());
                     own.unwrap_or(key)
                 }
                 _ => key,

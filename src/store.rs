@@ -8,3 +8,6 @@ pub mod desk;
 pub mod handle;
 pub mod protocol;
 pub mod settings;
+pub mod task;
+
+mod redis;

@@ -74,6 +74,19 @@ impl Generations {
         };
         self.engine.apply(&config.policy, || self.clock.now(), next)
     }
+
+    /// Puts the configuration in force anew: what limits have in common with those of other instances has changed.
+    pub(super) fn rebind(&self) -> u64 {
+        let next = |policy: Arc<Policy>, current: &Generation| Generation {
+            fallbacks: Arc::new(Fallbacks::of(&policy, &current.fallbacks)),
+            policy,
+            upstreams: current.upstreams.clone(),
+            elastic: current.elastic,
+            tls: current.tls.clone(),
+            services: current.services.clone(),
+        };
+        self.engine.rebind(|| self.clock.now(), next)
+    }
 }
 
 fn generation(

@@ -162,6 +162,14 @@ impl Limiter {
         }
     }
 
+    /// A question that was to be asked is not: the next request that wants it asks anew.
+    pub fn forget_question(&self, counter: SharedCounter) {
+        let mut shard = self.store.lock(self.store.shard_of(counter.key));
+        if let Some(book) = shard.books_mut().get_mut(&counter.key) {
+            book.is_not_asking();
+        }
+    }
+
     /// Whether a counter holds units that are about to lapse, or should be forgotten; then it is to be asked about.
     pub fn review(&self, counter: SharedCounter, now: Timestamp) -> Review {
         let SharedCounter { meter, key } = counter;

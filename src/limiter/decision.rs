@@ -132,6 +132,14 @@ impl Decision {
         }
     }
 
+    /// The check at `position` rejects for so long after all. What others had been charged has not been: this one rejected
+    /// before.
+    pub fn reject(&mut self, position: usize, wait: Duration) {
+        if let Some(verdict) = self.verdicts_mut().get_mut(position) {
+            verdict.outcome = Outcome::Exceed { retry_after: Some(wait.max(Duration::from_nanos(1))) };
+        }
+    }
+
     /// Adds what was decided later about the same request.
     pub fn extend(&mut self, later: &Self) {
         let all = self.verdicts().iter().chain(later.verdicts()).copied().collect();

@@ -20,7 +20,8 @@ impl KeyHasher {
         Self { secret }
     }
 
-    pub(super) const fn secret(&self) -> [u64; 2] {
+    /// The secret.
+    pub const fn secret(&self) -> [u64; 2] {
         self.secret
     }
 

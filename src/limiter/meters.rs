@@ -77,15 +77,27 @@ impl Meters {
     /// A limit of a rule continues the one with the same period, so that a limit added before it or taken away
     /// does not hand its counters to another; one whose period is new continues what the installation before had
     /// and this one has not, in order. Rates, permits and bans never continue each other.
-    pub(super) fn install(&mut self, specs: &[MeterSpec], hasher: KeyHasher, now: Timestamp) -> Vec<Meter> {
+    ///
+    /// Of the hashers the first is for what is counted here, the other for what instances count together.
+    pub(super) fn install(
+        &mut self,
+        specs: &[MeterSpec],
+        hashers: (KeyHasher, KeyHasher),
+        now: Timestamp,
+    ) -> Vec<Meter> {
         let of_one_rule = |a: &MeterSpec, b: &MeterSpec| {
             (&a.lineage.rule, &a.lineage.key) == (&b.lineage.rule, &b.lineage.key)
         };
         self.generation += 1;
-        specs.chunk_by(of_one_rule).flat_map(|group| self.install_rule(group, hasher, now)).collect()
+        specs.chunk_by(of_one_rule).flat_map(|group| self.install_rule(group, hashers, now)).collect()
     }
 
-    fn install_rule(&mut self, group: &[MeterSpec], hasher: KeyHasher, now: Timestamp) -> Vec<Meter> {
+    fn install_rule(
+        &mut self,
+        group: &[MeterSpec],
+        (hasher, fleet): (KeyHasher, KeyHasher),
+        now: Timestamp,
+    ) -> Vec<Meter> {
         let Some(first) = group.first() else { return Vec::new() };
         let name = (first.lineage.rule.clone(), first.lineage.key.clone());
         let mut kept = self.known.remove(&name).unwrap_or_default();
@@ -98,16 +110,20 @@ impl Meters {
             }
         }
         let mut meters = Vec::with_capacity(group.len());
-        for (spec, continued) in group.iter().zip(continued) {
-            let known = continued.unwrap_or_else(|| {
+        for (position, (spec, continued)) in group.iter().zip(continued).enumerate() {
+            let mut known = continued.unwrap_or_else(|| {
                 let serial = (0..).find(|serial| kept.iter().all(|other| other.serial != *serial));
                 let known = self.add(&name, serial.unwrap_or(u16::MAX), hasher);
                 kept.push(known);
                 known
             });
-            kept.iter_mut()
-                .filter(|other| other.meter == known.meter)
-                .for_each(|known| known.generation = self.generation);
+            let id = known.meter.id;
+            if spec.sharing.is_some() {
+                known.meter.salt = shared_salt(&group[..=position], fleet);
+            }
+            for kept in kept.iter_mut().filter(|kept| kept.meter.id == id) {
+                *kept = Known { generation: self.generation, ..known };
+            }
             let index = known.meter.id.0 as usize;
             self.successions[index] = self.succession(index, spec, now);
             self.quotas[index] = Some(spec.quota);
@@ -220,6 +236,17 @@ fn salt(name: [&str; 2], serial: u16, hasher: KeyHasher) -> KeyHash {
     hasher.hash(&encoded)
 }
 
+/// The salt of the last of a rule's limits, which is shared. All instances have to come to the same, whatever limits the rule
+/// had before: it goes by what the limit is, and by how many like it come before.
+fn shared_salt(limits: &[MeterSpec], fleet: KeyHasher) -> KeyHash {
+    let kind = |spec: &MeterSpec| (spec.quota.algorithm(), spec.quota.window());
+    let Some(spec) = limits.last() else { return fleet.hash(b"") };
+    let before = limits.iter().filter(|other| other.sharing.is_some() && kind(other) == kind(spec)).count();
+    let kind = format!("{}/{}", spec.quota.algorithm(), spec.quota.window().nanos());
+    let name = format!("{} {} {kind}", spec.lineage.rule.len(), spec.lineage.rule);
+    salt([&name, &spec.lineage.key], u16::try_from(before).unwrap_or(u16::MAX), fleet)
+}
+
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
@@ -247,13 +274,19 @@ mod tests {
     fn a_limit_that_stays_keeps_its_meter_when_others_come_and_go() {
         let mut meters = Meters::default();
         let hasher = KeyHasher::new([1, 2]);
-        let both =
-            meters.install(&specs(&[(10, Unit::Second), (1000, Unit::Day)]), hasher, Timestamp::default());
-        let day = meters.install(&specs(&[(1000, Unit::Day)]), hasher, Timestamp::default());
+        let both = meters.install(
+            &specs(&[(10, Unit::Second), (1000, Unit::Day)]),
+            (hasher, hasher),
+            Timestamp::default(),
+        );
+        let day = meters.install(&specs(&[(1000, Unit::Day)]), (hasher, hasher), Timestamp::default());
         assert_eq!(day, both[1..]);
         assert!(meters.retire_others(&day));
-        let again =
-            meters.install(&specs(&[(5, Unit::Minute), (2000, Unit::Day)]), hasher, Timestamp::default());
+        let again = meters.install(
+            &specs(&[(5, Unit::Minute), (2000, Unit::Day)]),
+            (hasher, hasher),
+            Timestamp::default(),
+        );
         assert_eq!(again[1], both[1]);
         assert_ne!(again[0].salt, again[1].salt);
     }
@@ -262,8 +295,11 @@ mod tests {
     fn a_limit_whose_period_changes_keeps_its_meter() {
         let mut meters = Meters::default();
         let hasher = KeyHasher::new([1, 2]);
-        let before = meters.install(&specs(&[(10, Unit::Hour)]), hasher, Timestamp::default());
-        assert_eq!(meters.install(&specs(&[(10, Unit::Day)]), hasher, Timestamp::default()), before);
+        let before = meters.install(&specs(&[(10, Unit::Hour)]), (hasher, hasher), Timestamp::default());
+        assert_eq!(
+            meters.install(&specs(&[(10, Unit::Day)]), (hasher, hasher), Timestamp::default()),
+            before
+        );
         assert!(!meters.retire_others(&before));
     }
 
@@ -271,15 +307,28 @@ mod tests {
     fn a_limit_that_went_does_not_hand_its_counters_to_another_period() {
         let mut meters = Meters::default();
         let hasher = KeyHasher::new([1, 2]);
-        let before =
-            meters.install(&specs(&[(10, Unit::Hour), (99, Unit::Day)]), hasher, Timestamp::default());
-        assert_eq!(meters.install(&specs(&[(10, Unit::Hour)]), hasher, Timestamp::default()), before[..1]);
-        let after =
-            meters.install(&specs(&[(10, Unit::Hour), (5, Unit::Week)]), hasher, Timestamp::default());
+        let before = meters.install(
+            &specs(&[(10, Unit::Hour), (99, Unit::Day)]),
+            (hasher, hasher),
+            Timestamp::default(),
+        );
+        assert_eq!(
+            meters.install(&specs(&[(10, Unit::Hour)]), (hasher, hasher), Timestamp::default()),
+            before[..1]
+        );
+        let after = meters.install(
+            &specs(&[(10, Unit::Hour), (5, Unit::Week)]),
+            (hasher, hasher),
+            Timestamp::default(),
+        );
         assert!(after[0] == before[0] && after[1] != before[1]);
         // The same limit again is the same limit.
         assert_eq!(
-            meters.install(&specs(&[(10, Unit::Hour), (9, Unit::Day)]), hasher, Timestamp::default()),
+            meters.install(
+                &specs(&[(10, Unit::Hour), (9, Unit::Day)]),
+                (hasher, hasher),
+                Timestamp::default()
+            ),
             before
         );
     }
@@ -288,10 +337,11 @@ mod tests {
     fn rates_permits_and_bans_never_continue_each_other() {
         let mut meters = Meters::default();
         let hasher = KeyHasher::new([1, 2]);
-        let rate = meters.install(&specs(&[(10, Unit::Second)]), hasher, Timestamp::default())[0];
+        let rate = meters.install(&specs(&[(10, Unit::Second)]), (hasher, hasher), Timestamp::default())[0];
         let spec = |quota| [MeterSpec { quota, ..specs(&[(10, Unit::Second)]).remove(0) }];
         let permits =
-            meters.install(&spec(Quota::in_flight(NonZeroU32::MIN)), hasher, Timestamp::default())[0];
+            meters.install(&spec(Quota::in_flight(NonZeroU32::MIN)), (hasher, hasher), Timestamp::default())
+                [0];
         let (first, most) = (std::time::Duration::from_secs(1), std::time::Duration::from_secs(1));
         let ban = meters.install(
             &spec(Quota::ban(crate::limiter::quota::Ban { first, most })),
@@ -300,7 +350,8 @@ mod tests {
         )[0];
         assert!(rate != permits && permits != ban && ban != rate);
         assert_eq!(
-            meters.install(&spec(Quota::in_flight(NonZeroU32::MAX)), hasher, Timestamp::default())[0],
+            meters.install(&spec(Quota::in_flight(NonZeroU32::MAX)), (hasher, hasher), Timestamp::default())
+                [0],
             permits
         );
     }

@@ -267,6 +267,30 @@ impl Quota {
         }
     }
 
+    /// The part of one of so many instances: together they allow no more than this, as long as there are not more of them
+    /// than units at once.
+    pub fn divided(self, instances: NonZeroU32) -> Self {
+        let part = |units: NonZeroU32| NonZeroU32::new(units.get() / instances).unwrap_or(NonZeroU32::MIN);
+        let Limit { count, period } = self.limit();
+        let whole = |count, period, burst| Self::new(self.algorithm, Limit::new(count, period), burst).ok();
+        let divided = match self.algorithm {
+            _ if instances == NonZeroU32::MIN => None,
+            Algorithm::InFlight => Some(Self::in_flight(part(self.burst()))),
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let longer = period.count().checked_mul(instances);
+                longer.and_then(|longer| {
+                    whole(count, Period::new(longer, period.unit()), Some(part(self.burst())))
+                })
+            }
+            Algorithm::RefillBucket => whole(part(count), period, Some(part(self.burst()))),
+            Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => {
+                whole(part(count), period, None).map(|quota| quota.with(self.params()))
+            }
+            Algorithm::Ban | Algorithm::Claim(_) => None,
+        };
+        divided.unwrap_or(self)
+    }
+
     /// Whether it is counted in the store.
     pub const fn is_claimed(&self) -> bool {
         matches!(self.algorithm, Algorithm::Claim(_))

@@ -17,6 +17,7 @@ use crate::rules::outcome::DecisionOutcome;
 use crate::rules::remote_limit::RemoteLimit;
 use crate::rules::rule::{Action, LimitSource, Rule, RuleLimit};
 use crate::rules::selection::Selected;
+use crate::store::handle::Handle;
 use crate::telemetry::metrics::{Metrics, RuleMetrics};
 
 /// One generation of limits as a worker sees it.
@@ -25,6 +26,8 @@ pub struct View {
     pub(super) policy: Arc<Policy>,
     pub(super) limiter: Arc<Limiter>,
     pub(super) clock: Arc<Clock>,
+    /// Where shared limits are counted.
+    pub(super) store: Option<Handle>,
     metrics: Box<[RuleMetrics]>,
     /// How each rule's limits are written.
     notations: Box<[Box<[Notation]>]>,
@@ -36,13 +39,26 @@ pub struct View {
     default_rejection: Refusal,
 }
 
+/// What every generation of limits has.
+#[derive(Clone, Copy, Debug)]
+pub struct Resources<'a> {
+    /// The counters of this process.
+    pub limiter: &'a Arc<Limiter>,
+    /// The time.
+    pub clock: &'a Arc<Clock>,
+    /// Where decisions are counted.
+    pub metrics: &'a Metrics,
+    /// Where shared limits are counted, if there is a store.
+    pub store: Option<&'a Handle>,
+}
+
 impl View {
     /// A view of `policy`, whose rules name `services`. The connections to services that stay are those of `before`.
     pub fn new(
         policy: &Arc<Policy>,
         services: &[service::Settings],
         before: Option<&Self>,
-        (limiter, clock, metrics): (&Arc<Limiter>, &Arc<Clock>, &Metrics),
+        Resources { limiter, clock, metrics, store }: Resources<'_>,
     ) -> Self {
         let rules = policy.rules.rules();
         let notations: Box<[_]> = rules.iter().map(notations).collect();
@@ -68,6 +84,7 @@ impl View {
             policy: Arc::clone(policy),
             limiter: Arc::clone(limiter),
             clock: Arc::clone(clock),
+            store: store.cloned(),
         }
     }
 

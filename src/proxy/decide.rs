@@ -13,8 +13,9 @@ use super::headers::append;
 use super::request_context::RequestContext;
 use super::timeouts::RequestTimer;
 use crate::limiter::timestamp::Timestamp;
-use crate::limits::{self, Limits, Pending, Query, Rejected, Sources};
+use crate::limits::{self, Limits, Pending, Query, Rejected, Sources, Waiting};
 use crate::response::fallback::Kept;
+use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::rules::RuleIndex;
 use crate::rules::tariff::Ending;
 
@@ -32,7 +33,7 @@ impl CachedFallbacks {
         now: Timestamp,
     ) -> Self {
         let cached = |rule| Some((rule, fallbacks.look_up(rule, request, now)?));
-        Self(pending.remote_rules().filter_map(cached).collect())
+        Self(pending.undecided_rules().filter_map(cached).collect())
     }
 
     /// What is stored in place of a rejection by `rule`.
@@ -53,6 +54,17 @@ pub(super) async fn resolve<'a>(
     delay: Option<Duration>,
     headers: &mut HeaderMap,
 ) -> Result<&'a mut Limits, Rejected<'a>> {
+    let delay = match pending.is_short() {
+        false => delay,
+        true => match claim(view, context, pending, headers).await {
+            Ok(delay) => delay,
+            Err((rule, retry_after)) => {
+                let rejected = pending.rejected(rule, retry_after);
+                log_rule(view, context, rule);
+                return Err(rejected);
+            }
+        },
+    };
     let undecided = match pending.sources(view) {
         Sources::Remote(undecided) => undecided,
         Sources::Local(limits) => {
@@ -81,14 +93,43 @@ pub(super) async fn resolve<'a>(
             }
             Err(rejected) => {
                 finish::settle(context, &Ending::Refused, rejected.limits);
-                if let Some(log) = &mut context.log {
-                    log.rule = Some(view.rule_name(rejected.rule).into());
-                }
+                log_rule(view, context, rejected.rule);
                 Err(rejected)
             }
         }
     })
     .await
+}
+
+/// Holds the request until the store has responded about the units that its limits are out of.
+///
+/// # Errors
+/// The rule that rejects it, and how long the client should wait.
+async fn claim(
+    view: &Rc<limits::View>,
+    context: &mut RequestContext,
+    pending: &mut Pending,
+    headers: &mut HeaderMap,
+) -> Result<Option<Duration>, (RuleIndex, Duration)> {
+    let Some(short) = pending.short(view) else { return Ok(None) };
+    // In memory of its own, as below.
+    let hold_until = async |waiting: Waiting| {
+        hold(context, waiting.done()).await;
+        context.forwarded
+    };
+    let delay = Box::pin(short.resolve(hold_until)).await?;
+    context.settlement = pending.settlement(view);
+    for mark in pending.so_far().marks(view) {
+        context.recorder = None;
+        headers.append(X_WEIR_OVER_LIMIT, mark);
+    }
+    Ok(delay)
+}
+
+fn log_rule(view: &limits::View, context: &mut RequestContext, rule: RuleIndex) {
+    if let Some(log) = &mut context.log {
+        log.rule = Some(view.rule_name(rule).into());
+    }
 }
 
 /// Delays the request; it is counted as delayed meanwhile.

@@ -90,6 +90,7 @@ pub(super) fn handle(
     let incoming = incoming(&view, &head, &body, &hop, &attributes);
     let delay = match pending.admission() {
         Admission::Pass(delay) => delay,
+        Admission::Short => None,
         Admission::Reject(rejected) => {
             // Looked up before the log has the head made into what the upstream would have seen.
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
@@ -251,7 +252,7 @@ fn prepare(
 /// Whether the fields that we add to a request may be written at once as it goes out: nothing else reads them.
 fn can_serialize_directly(context: &RequestContext, pending: &Pending, upstream: Option<&Upstream>) -> bool {
     let by_http1 = upstream.is_some_and(|upstream| !upstream.settings().http2 && !context.is_grpc);
-    by_http1 && context.log.is_none() && !pending.is_remote()
+    by_http1 && context.log.is_none() && !pending.is_undecided()
 }
 
 /// A gRPC call waits for its response no longer than its client does. Of other requests the deadline only matters for what

@@ -8,7 +8,7 @@ use super::fallback::Fallbacks;
 use super::{Generation, Shared};
 use crate::engine::Policy;
 use crate::identify::Attributes;
-use crate::limits;
+use crate::limits::{self, Resources};
 use crate::tls::server::Server;
 use crate::upstream::Upstream;
 
@@ -41,7 +41,12 @@ impl View {
                 policy,
                 &generation.services,
                 before.map(|before| &*before.limits),
-                (&shared.limiter, &shared.clock, &shared.metrics),
+                Resources {
+                    limiter: &shared.limiter,
+                    clock: &shared.clock,
+                    metrics: &shared.metrics,
+                    store: shared.store.as_ref(),
+                },
             )),
             stream_idle_timeout: idle_timeouts.max().unwrap_or_default(),
             upstreams: generation.upstreams.iter().map(upstream).collect(),

@@ -4,9 +4,12 @@
 //! marks, so that exactly what the written limit would refuse is marked. Permits and bans are checks like others.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
-use super::rule::{Action, Limiting, Rule, RuleLimit, Throttle};
+use super::rule::{Action, LimitSource, Limiting, Rule, RuleLimit, Throttle};
 use super::selection::Part;
+use super::shared_limit::{Fairness, Instances, Mode, OnStoreLoss};
+use crate::limiter::claims::Sharing;
 use crate::limiter::quota::Quota;
 use crate::limiter::reservation::Charging;
 use crate::limiter::terms::{OnDenied, Role, Slack, Terms};
@@ -18,26 +21,49 @@ pub(super) struct Planned {
     pub(super) part: Part,
     pub(super) meter: Meter,
     pub(super) terms: Option<Terms>,
+    /// What counts in its place while the store is away.
+    pub(super) away: Option<Away>,
+}
+
+/// What becomes of a shared limit while the store is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Away {
+    /// This is counted here.
+    Counted(Meter),
+    /// This is counted here, and what is over passes, marked.
+    Marked(Meter),
+    /// Nothing passes.
+    Denied,
 }
 
 /// The meters that `rules` need, in the order that rules are bound in. Rules with one counter share its meters.
 pub fn meter_specs(rules: &[Rule]) -> Vec<MeterSpec> {
-    Needs::of(rules).specs
+    meter_specs_among(rules, NonZeroU32::MIN)
+}
+
+/// The same for one of so many instances, which divide some limits among them.
+pub fn meter_specs_among(rules: &[Rule], instances: NonZeroU32) -> Vec<MeterSpec> {
+    Needs::of(rules, instances).specs
 }
 
 /// The checks of each of `rules`, bound to `meters` as the limiter returned them for [`meter_specs`].
 pub(super) fn plans(rules: &[Rule], meters: &[Meter]) -> Box<[Box<[Planned]>]> {
-    let needs = Needs::of(rules);
+    let needs = Needs::of(rules, NonZeroU32::MIN);
     let of_rule = |(index, rule): (usize, &Rule)| {
         let Action::Limit(limiting) = &rule.action else { return Box::default() };
-        let bind = |&(part, spec): &(Part, usize)| {
+        let bind = |&(part, spec, away): &(Part, usize, Option<usize>)| {
             let meter = *meters.get(spec)?;
             // Requests of another rule hold units of the counter that have not been charged yet.
             let is_beside_holds = needs.is_held[spec]
                 && limiting.tariff.charging() == Charging::OnArrival
                 && part != Part::Permit;
             let terms = terms(index, limiting, part).or_else(|| is_beside_holds.then(|| plain(index)));
-            Some(Planned { part, meter, terms })
+            Some(Planned {
+                part,
+                meter,
+                terms,
+                away: away_of(limiting, away.and_then(|away| meters.get(away))),
+            })
         };
         needs.of_rules[index].iter().filter_map(bind).collect()
     };
@@ -50,12 +76,12 @@ struct Needs {
     specs: Vec<MeterSpec>,
     /// Beside `specs`: whether some rule only holds units of it until the response decides.
     is_held: Vec<bool>,
-    /// The checks of each rule, each with its place in `specs`.
-    of_rules: Vec<Vec<(Part, usize)>>,
+    /// The checks of each rule, each with its place in `specs`, and that of what counts while the store is away.
+    of_rules: Vec<Vec<(Part, usize, Option<usize>)>>,
 }
 
 impl Needs {
-    fn of(rules: &[Rule]) -> Self {
+    fn of(rules: &[Rule], instances: NonZeroU32) -> Self {
         let (mut needs, mut places) = (Self::default(), HashMap::new());
         for rule in rules {
             let mut checks = Vec::new();
@@ -63,24 +89,76 @@ impl Needs {
                 for part in parts(limiting) {
                     let Some(quota) = quota(limiting, part) else { continue };
                     let lineage = lineage(rule, limiting, part);
-                    let place = *places.entry((lineage.clone(), part)).or_insert(needs.specs.len());
-                    if place == needs.specs.len() {
-                        needs.specs.push(MeterSpec {
-                            lineage,
-                            quota,
-                            on_change: limiting.on_change,
-                            sharing: None,
-                        });
-                        needs.is_held.push(false);
-                    }
-                    needs.is_held[place] |= limiting.tariff.charging() == Charging::OnAnswer;
-                    checks.push((part, place));
+                    let is_held = limiting.tariff.charging() == Charging::OnAnswer;
+                    let mut need = |lineage: Lineage, quota, sharing| {
+                        let place = *places.entry((lineage.clone(), part)).or_insert(needs.specs.len());
+                        if place == needs.specs.len() {
+                            let on_change = limiting.on_change;
+                            needs.specs.push(MeterSpec { lineage, quota, on_change, sharing });
+                            needs.is_held.push(false);
+                        }
+                        needs.is_held[place] |= is_held;
+                        place
+                    };
+                    let check = match shared(limiting, quota, instances) {
+                        Shared::No(quota) => (part, need(lineage, quota, None), None),
+                        Shared::Claimed(claimed, sharing, away) => {
+                            let name = format!("{}{AWAY}", lineage.rule).into();
+                            let here = Lineage { rule: name, key: lineage.key.clone() };
+                            let away = away.map(|quota| need(here, quota, None));
+                            (part, need(lineage, claimed, Some(sharing)), away)
+                        }
+                    };
+                    checks.push(check);
                 }
             }
             needs.of_rules.push(checks);
         }
         needs
     }
+}
+
+/// Behind the name of a rule whose limit is shared: what counts while the store is away. No name ends so.
+const AWAY: &str = "\0away";
+
+/// Where a check is counted.
+enum Shared {
+    /// Here.
+    No(Quota),
+    /// In the store, and by the other quota here while that is away.
+    Claimed(Quota, Sharing, Option<Quota>),
+}
+
+fn shared(limiting: &Limiting, quota: Quota, instances: NonZeroU32) -> Shared {
+    let LimitSource::Shared(shared) = &limiting.source else { return Shared::No(quota) };
+    if shared.mode == Mode::Split {
+        let instances = match shared.instances {
+            Some(Instances::Count(count)) => count,
+            Some(Instances::Dns(_) | Instances::Members) | None => instances,
+        };
+        return Shared::No(quota.divided(instances));
+    }
+    let Some(claimed) = quota.claimed() else { return Shared::No(quota) };
+    let sharing = Sharing {
+        is_exact: shared.mode == Mode::Exact,
+        priority: shared.priority,
+        is_max_min: shared.fairness == Fairness::MaxMin,
+    };
+    let away = match shared.on_store_loss {
+        OnStoreLoss::Split => Some(quota.divided(instances)),
+        OnStoreLoss::Local | OnStoreLoss::Allow => Some(quota),
+        OnStoreLoss::Deny => None,
+    };
+    Shared::Claimed(claimed, sharing, away)
+}
+
+fn away_of(limiting: &Limiting, meter: Option<&Meter>) -> Option<Away> {
+    let LimitSource::Shared(shared) = &limiting.source else { return None };
+    Some(match (shared.on_store_loss, meter) {
+        (OnStoreLoss::Allow, Some(meter)) => Away::Marked(*meter),
+        (OnStoreLoss::Split | OnStoreLoss::Local | OnStoreLoss::Deny, Some(meter)) => Away::Counted(*meter),
+        (_, None) => Away::Denied,
+    })
 }
 
 /// Whose counters a check of `rule` continues. A ban is for what the rule itself applies to.

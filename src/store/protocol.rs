@@ -30,6 +30,11 @@ pub fn counter_key(prefix: &str, counter: SharedCounter) -> String {
     format!("{prefix}:{VERSION}:{{{prefix}.{}}}:{:032x}", group(counter), counter.name())
 }
 
+/// The keys of the fleet's secret and of its instances.
+pub fn fleet_keys(prefix: &str) -> [String; 2] {
+    ["secret", "instances"].map(|name| format!("{prefix}:{VERSION}:{{{prefix}.fleet}}:{name}"))
+}
+
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {

@@ -203,6 +203,10 @@ impl Book {
         Held::Units(claim.units - reserve, claim.until)
     }
 
+    pub(super) fn is_not_asking(&mut self) {
+        self.is_asking = false;
+    }
+
     pub(super) fn abandon(&mut self, question: &Question) {
         self.is_asking = false;
         self.owed = self.owed.saturating_add(question.owed);

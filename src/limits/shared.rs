@@ -1,0 +1,195 @@
+//! Limits that instances share: what becomes of a request whose counters are out of units.
+//!
+//! Nearly all requests spend units that this instance has claimed, and never come here. One that finds none takes what is
+//! held back, else waits for the store as long as its rule allows, else is rejected; and while the store is away, what
+//! the rule says for that counts in its place.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use super::{Limits, View};
+use crate::limiter::claims::Claimed;
+use crate::limiter::decision::Enforcement;
+use crate::limiter::timestamp::Timestamp;
+use crate::rules::rule::{Action, LimitSource};
+use crate::rules::shared_limit::SharedLimit;
+use crate::rules::{Away, RuleIndex};
+use crate::store::handle::Handle;
+use crate::throttle;
+
+/// A request takes units out of a reserve at most so often before it counts as rejected: others may be quicker.
+const MAX_ATTEMPTS: usize = 4;
+/// How long clients wait for a store that is away, at least.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// A check that waits for units of the store.
+#[derive(Debug)]
+pub(super) struct Lacking {
+    waiter: oneshot::Receiver<()>,
+    wait: Duration,
+}
+
+/// The limits of a request that the store has to be asked for.
+#[derive(Debug)]
+pub struct Short<'a> {
+    view: &'a Rc<View>,
+    limits: &'a mut Limits,
+}
+
+/// The responses of the store that a request waits for.
+#[derive(Debug)]
+pub struct Waiting(SmallVec<[Lacking; 1]>);
+
+/// What becomes of one check that is short.
+enum Supply {
+    /// There are units: check again.
+    There,
+    /// The store is asked.
+    Asked(Lacking),
+    /// There are none for so long.
+    Rejected(Duration),
+    /// What counts while the store is away counts.
+    Away,
+}
+
+impl<'a> Short<'a> {
+    pub(super) const fn new(view: &'a Rc<View>, limits: &'a mut Limits) -> Self {
+        Self { view, limits }
+    }
+
+    /// Waits for the store, which `hold` does while it holds the request, and decides.
+    ///
+    /// # Errors
+    /// The rule that rejects the request, and how long the client should wait.
+    pub async fn resolve(
+        self,
+        hold: impl AsyncFnOnce(Waiting) -> Timestamp,
+    ) -> Result<Option<Duration>, (RuleIndex, Duration)> {
+        let Self { view, limits } = self;
+        let waiting = Waiting(std::mem::take(&mut limits.short));
+        let now = hold(waiting).await;
+        limits.check_again(view, now);
+        if limits.decision.is_refused() {
+            supply(view, limits, now);
+            // Once is enough: who is short again has been waited for.
+            limits.short.clear();
+        }
+        limits.record_if_decided(view);
+        match throttle::resolve(&limits.decision) {
+            throttle::Action::Forward => Ok(None),
+            throttle::Action::Delay(delay) => Ok(Some(delay)),
+            throttle::Action::Refuse { by, retry_after } => Err((limits.rule(by), retry_after)),
+        }
+    }
+}
+
+impl Waiting {
+    /// Returns when the store has responded to all, or the shortest wait is over.
+    pub async fn done(self) {
+        let Some(wait) = self.0.iter().map(|lacking| lacking.wait).min() else { return };
+        let all = async {
+            for lacking in self.0 {
+                // A question that is not asked after all is one that has no response.
+                drop(lacking.waiter.await);
+            }
+        };
+        drop(tokio::time::timeout(wait, all).await);
+    }
+}
+
+impl Limits {
+    fn check_again(&mut self, view: &View, now: Timestamp) {
+        self.decision = super::check(&view.limiter, &self.selected, now);
+        self.at = now;
+    }
+
+    fn short(&self) -> SmallVec<[usize; 2]> {
+        let verdicts = self.decision.verdicts().iter().enumerate();
+        verdicts.filter(|(_, verdict)| verdict.is_short()).map(|(position, _)| position).collect()
+    }
+
+    fn is_rejected_otherwise(&self) -> bool {
+        self.decision.verdicts().iter().any(|verdict| verdict.refuses() && !verdict.is_short())
+    }
+
+    /// What counts in place of the check at `position` while the store is away.
+    fn go_without_store(&mut self, view: &View, position: usize) {
+        let selected = &mut self.selected[position];
+        match view.policy.rules.away(selected.check.meter) {
+            Some(Away::Counted(meter)) => selected.check.meter = meter,
+            Some(Away::Marked(meter)) => {
+                selected.check.meter = meter;
+                selected.check.enforcement = Enforcement::Marking;
+            }
+            Some(Away::Denied) | None => self.decision.reject(position, RETRY_AFTER),
+        }
+    }
+}
+
+/// Brings units for the checks that are short, as far as that can be done at once; what has to wait for the store is in
+/// `limits.short`.
+// Out of line: nearly no request comes here.
+#[inline(never)]
+pub(super) fn supply(view: &View, limits: &mut Limits, now: Timestamp) {
+    for _ in 0..MAX_ATTEMPTS {
+        let short = limits.short();
+        if short.is_empty() || limits.is_rejected_otherwise() {
+            return;
+        }
+        for position in short {
+            match supply_one(view, limits, position, now) {
+                Supply::There => {}
+                Supply::Asked(lacking) => limits.short.push(lacking),
+                Supply::Rejected(wait) => limits.decision.reject(position, wait),
+                Supply::Away => limits.go_without_store(view, position),
+            }
+        }
+        if limits.is_rejected_otherwise() {
+            limits.short.clear();
+            return;
+        }
+        if !limits.short.is_empty() {
+            return;
+        }
+        limits.check_again(view, now);
+    }
+}
+
+fn supply_one(view: &View, limits: &Limits, position: usize, now: Timestamp) -> Supply {
+    let selected = &limits.selected[position];
+    let store = view.store.as_ref().filter(|store| !store.is_away());
+    let (Some(store), Some(shared)) = (store, shared_limit(view, selected.rule)) else {
+        return Supply::Away;
+    };
+    let counter = view.limiter.shared_counter(&selected.check);
+    match view.limiter.claim(&selected.check, now) {
+        Claimed::Ready(asks) => {
+            if asks {
+                store.want(counter);
+            }
+            Supply::There
+        }
+        Claimed::Asked(asks) if shared.wait.is_zero() => {
+            if asks {
+                store.want(counter);
+            }
+            Supply::Rejected(Duration::ZERO)
+        }
+        Claimed::Asked(asks) => {
+            Supply::Asked(Lacking { waiter: Handle::wait(store, counter, asks), wait: shared.wait })
+        }
+        Claimed::Rejected(wait) => Supply::Rejected(wait),
+        Claimed::Gone => Supply::Away,
+    }
+}
+
+fn shared_limit(view: &View, rule: RuleIndex) -> Option<&SharedLimit> {
+    let Action::Limit(limiting) = &view.policy.rules.get(rule)?.action else { return None };
+    match &limiting.source {
+        LimitSource::Shared(shared) => Some(shared),
+        LimitSource::Local | LimitSource::Remote(_) => None,
+    }
+}

@@ -1,0 +1,289 @@
+//! The task that speaks with the store: beside all requests, on a thread of its own.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::desk::{Batch, Desk, Reply};
+use super::handle::{Handle, Want};
+use super::protocol::{self, Asker};
+use super::redis::{Call, CallError, Client, Script};
+use super::settings::Settings;
+use crate::clock::Clock;
+use crate::limiter::claims::SharedCounter;
+use crate::limiter::key::KeyHasher;
+use crate::limiter::{Fleet, Limiter};
+
+/// How often an instance tells the store that it is there.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Without a word for so long, it is gone.
+const MEMBER_FOR: Duration = Duration::from_secs(4);
+/// While the store is away, the first attempt to reach it comes after so long, and later ones up to a heartbeat apart.
+const FIRST_PROBE: Duration = Duration::from_millis(20);
+
+static COUNTING: Script = Script { text: protocol::SCRIPT };
+static REGISTERING: Script = Script { text: include_str!("members.lua") };
+
+/// What the task works with.
+#[derive(Debug)]
+pub struct Resources {
+    /// The counters.
+    pub limiter: Arc<Limiter>,
+    /// The time.
+    pub clock: Arc<Clock>,
+    /// What workers have of the store.
+    pub handle: Handle,
+    /// The other end of its queue.
+    pub queue: mpsc::Receiver<Want>,
+    /// Drawn at random: the secret of the fleet, should it have none, and the number of this instance.
+    pub random: ([u64; 2], u32),
+}
+
+/// The task.
+struct Task<F> {
+    client: Arc<Client>,
+    prefix: Box<str>,
+    limiter: Arc<Limiter>,
+    clock: Arc<Clock>,
+    handle: Handle,
+    desk: Desk,
+    waiters: BTreeMap<SharedCounter, Vec<oneshot::Sender<()>>>,
+    calls: JoinSet<Done>,
+    instance: String,
+    random: ([u64; 2], u32),
+    probe: Duration,
+    next_heartbeat: Instant,
+    is_registering: bool,
+    /// The size that the store has told last: it counts when it is told twice.
+    told: u32,
+    joined: F,
+}
+
+/// What a call has come to.
+enum Done {
+    Asked(Batch, Result<Reply, CallError>),
+    Registered(Result<([u64; 2], u32), CallError>),
+}
+
+/// Speaks with the store for as long as it is polled. `joined` is called when this instance has learned what it has in common
+/// with its fleet, and whenever that changes.
+pub async fn run(settings: &Settings, resources: Resources, joined: impl FnMut(Fleet)) {
+    let client = match Client::new(settings) {
+        Ok(client) => Arc::new(client),
+        Err(error) => {
+            tracing::error!(%error, "cannot use the store");
+            return;
+        }
+    };
+    let Resources { limiter, clock, handle, queue, random } = resources;
+    let weight = f64::from(settings.weight.get());
+    let task = Task {
+        client,
+        prefix: settings.prefix.clone(),
+        limiter,
+        clock,
+        handle,
+        desk: Desk::new(Asker { instance: random.1, weight, ahead: 0 }),
+        waiters: BTreeMap::new(),
+        calls: JoinSet::new(),
+        instance: settings.instance.as_deref().map_or_else(|| random.1.to_string(), str::to_owned),
+        random,
+        probe: FIRST_PROBE,
+        next_heartbeat: Instant::now(),
+        is_registering: false,
+        told: 0,
+        joined,
+    };
+    task.run(queue).await;
+}
+
+impl<F: FnMut(Fleet)> Task<F> {
+    async fn run(mut self, mut queue: mpsc::Receiver<Want>) {
+        loop {
+            let now = self.clock.now();
+            let due = self.desk.review(&self.limiter, now);
+            self.send();
+            let after = due.map_or(HEARTBEAT, |due| due.since(self.clock.now()));
+            let wake = self.next_heartbeat.min(Instant::now() + after);
+            tokio::select! {
+                want = queue.recv() => {
+                    let Some(want) = want else { return };
+                    self.want(want);
+                    while let Ok(want) = queue.try_recv() {
+                        self.want(want);
+                    }
+                }
+                Some(done) = self.calls.join_next() => {
+                    if let Ok(done) = done {
+                        self.done(done);
+                    }
+                }
+                () = sleep_until(wake) => self.heartbeat(),
+            }
+        }
+    }
+
+    fn want(&mut self, want: Want) {
+        let Want { counter, asks, waiter } = want;
+        if self.handle.is_away() {
+            if asks {
+                self.limiter.forget_question(counter);
+            }
+            return;
+        }
+        if asks {
+            self.desk.want(counter);
+        }
+        if let Some(waiter) = waiter {
+            self.waiters.entry(counter).or_default().push(waiter);
+        }
+    }
+
+    /// Makes the calls that are to be made.
+    fn send(&mut self) {
+        while let Some(batch) = self.desk.next(&self.limiter, self.clock.now()) {
+            let (client, prefix) = (Arc::clone(&self.client), self.prefix.clone());
+            let generation = format!("{:016x}", self.random.0[0] ^ self.clock.now().as_nanos());
+            self.calls.spawn_local(async move {
+                let replied = ask(&client, &prefix, &batch, generation).await;
+                Done::Asked(batch, replied)
+            });
+        }
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Asked(batch, Ok(reply)) => {
+                self.desk.reply(&batch, &reply, &self.limiter, self.clock.now());
+                self.resume(&batch);
+            }
+            Done::Asked(batch, Err(error)) => {
+                self.desk.fail(&batch, &self.limiter, self.clock.now());
+                self.lost(&error);
+                self.resume(&batch);
+            }
+            Done::Registered(Ok((secret, instances))) => {
+                self.is_registering = false;
+                self.next_heartbeat = Instant::now() + HEARTBEAT;
+                self.registered(secret, instances);
+            }
+            Done::Registered(Err(error)) => {
+                self.is_registering = false;
+                self.lost(&error);
+                let jitter = self.probe.mul_f64(fastrand::f64());
+                self.next_heartbeat = Instant::now() + self.probe + jitter;
+                self.probe = (self.probe * 2).min(HEARTBEAT);
+            }
+        }
+    }
+
+    /// Requests that wait for these counters decide again.
+    fn resume(&mut self, batch: &Batch) {
+        for question in &batch.questions {
+            for waiter in self.waiters.remove(&question.counter).into_iter().flatten() {
+                // A request that has gone does not mind.
+                let _ = waiter.send(());
+            }
+        }
+    }
+
+    fn lost(&mut self, error: &CallError) {
+        if !self.handle.is_away() {
+            tracing::warn!(%error, "the store is away: shared limits go by `on_store_loss`");
+            self.handle.set_away(true);
+            self.next_heartbeat = Instant::now();
+        }
+        self.waiters.clear();
+    }
+
+    fn heartbeat(&mut self) {
+        if self.is_registering || Instant::now() < self.next_heartbeat {
+            return;
+        }
+        self.is_registering = true;
+        self.next_heartbeat = Instant::now() + HEARTBEAT;
+        let (client, prefix) = (Arc::clone(&self.client), self.prefix.clone());
+        let (instance, fleet) = (self.instance.clone(), self.limiter.fleet());
+        let secret = if self.told > 0 { fleet.hasher.secret() } else { self.random.0 };
+        self.calls.spawn_local(async move {
+            Done::Registered(register(&client, &prefix, &instance, secret).await)
+        });
+    }
+
+    fn registered(&mut self, secret: [u64; 2], instances: u32) {
+        self.probe = FIRST_PROBE;
+        let fleet = self.limiter.fleet();
+        let instances = NonZeroU32::new(instances).unwrap_or(NonZeroU32::MIN);
+        let is_new = fleet.hasher.secret() != secret;
+        let has_changed = fleet.instances != instances && (self.told == instances.get() || self.told == 0);
+        self.told = instances.get();
+        if is_new || has_changed {
+            (self.joined)(Fleet { hasher: KeyHasher::new(secret), instances });
+        }
+        if self.handle.is_away() {
+            tracing::info!(%instances, "the store responds: limits are shared");
+            self.handle.set_away(false);
+        }
+    }
+}
+
+async fn ask(client: &Client, prefix: &str, batch: &Batch, new: String) -> Result<Reply, CallError> {
+    let mut keys = vec![protocol::generation_key(prefix, batch.group)];
+    keys.extend(batch.questions.iter().map(|question| protocol::counter_key(prefix, question.counter)));
+    let run = client.run_id(&keys[0]).await?;
+    let known = batch.generation.as_deref().unwrap_or("-");
+    let mut args: Vec<Vec<u8>> = vec![known.into(), run.to_string().into_bytes(), new.into_bytes()];
+    args.extend(batch.encoded.iter().map(|encoded| encoded.clone().into_bytes()));
+    let call = Call { script: &COUNTING, keys: &keys, args: &args };
+    let (value, _) = client.call(call).await?;
+    reply_of(value).ok_or_else(|| CallError::Other("the script's reply cannot be read".to_owned()))
+}
+
+fn reply_of(value: Value) -> Option<Reply> {
+    let Value::Array(values) = value else { return None };
+    let mut values = values.into_iter();
+    let generation = text_of(values.next()?)?.into();
+    let at = text_of(values.next()?)?.parse().ok()?;
+    let numbers = |value| {
+        let Value::Array(list) = value else { return None };
+        let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
+        list.into_iter().map(number).collect::<Option<Vec<_>>>()
+    };
+    let grants = values.map(numbers).collect::<Option<Vec<_>>>()?;
+    Some(Reply { generation, at, grants })
+}
+
+fn text_of(value: Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+async fn register(
+    client: &Client,
+    prefix: &str,
+    instance: &str,
+    [first, second]: [u64; 2],
+) -> Result<([u64; 2], u32), CallError> {
+    let keys = protocol::fleet_keys(prefix);
+    let secret = format!("{first:016x}{second:016x}");
+    let lapse = MEMBER_FOR.as_millis().to_string();
+    let args = [secret.into_bytes(), instance.as_bytes().to_vec(), lapse.into_bytes()];
+    let (value, _) = client.call(Call { script: &REGISTERING, keys: &keys, args: &args }).await?;
+    let unreadable = || CallError::Other("the fleet's secret cannot be read".to_owned());
+    let Value::Array(values) = value else { return Err(unreadable()) };
+    let [secret, instances] = <[Value; 2]>::try_from(values).map_err(|_| unreadable())?;
+    let secret = text_of(secret).ok_or_else(unreadable)?;
+    let word = |range| u64::from_str_radix(secret.get(range)?, 16).ok();
+    let words = word(0..16).zip(word(16..32)).ok_or_else(unreadable)?;
+    let Value::Int(instances) = instances else { return Err(unreadable()) };
+    Ok(([words.0, words.1], u32::try_from(instances).unwrap_or(u32::MAX)))
+}
