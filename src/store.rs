@@ -7,7 +7,6 @@
 pub mod desk;
 pub mod handle;
 pub mod protocol;
+pub mod redis;
 pub mod settings;
 pub mod task;
-
-mod redis;

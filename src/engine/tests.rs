@@ -8,6 +8,7 @@ use crate::config;
 use crate::identify::identify;
 use crate::limiter;
 use crate::limiter::elastic::Headroom;
+use crate::rules::meter_specs;
 use crate::rules::selection::Selection;
 use crate::throttle::{self, Action};
 

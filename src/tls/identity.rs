@@ -108,7 +108,7 @@ mod tests {
         let one = identity(&["spiffe://a/b"], Some("Weirs"));
         assert_eq!(one.forwarded(), format!("Hash={};Subject=\"O=Weirs,C=DE\";URI=spiffe://a/b", one.hash));
         assert_eq!(one.hash.len(), 64);
-        assert_eq!(*one.hosts, ["app.example".into()]);
+        assert_eq!(*one.hosts, [Box::<str>::from("app.example")]);
         let none = identity(&[], None);
         assert_eq!(
             (none.subject.as_deref(), none.forwarded()),
