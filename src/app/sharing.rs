@@ -22,8 +22,14 @@ pub(super) fn start(
     let Some(handle) = shared.store.clone() else { return Ok(()) };
     let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
     let instance = (secret[0] >> 32) as u32;
-    let resources =
-        Resources { limiter: Arc::clone(&limiter), clock, handle, queue, random: (secret, instance) };
+    let resources = Resources {
+        limiter: Arc::clone(&limiter),
+        clock,
+        handle,
+        metrics: shared.metrics.store(),
+        queue,
+        random: (secret, instance),
+    };
     let (settings, generations) = (settings.clone(), Arc::clone(generations));
     let joined = move |fleet| {
         limiter.join(fleet);

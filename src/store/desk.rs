@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::protocol::{self, Asker, GROUPS};
 use crate::limiter::Limiter;
-use crate::limiter::claims::{Question, Review, SharedCounter};
+use crate::limiter::claims::{Grant, Question, Review, SharedCounter};
 use crate::limiter::timestamp::Timestamp;
 
 /// Counters in one call: bounds how long the store is busy with it.
@@ -121,7 +121,13 @@ impl Desk {
 
     /// Puts what the store has granted where requests spend it. Counters about which the store could not say anything, since
     /// its clock is elsewhere, are asked about again.
-    pub fn reply(&mut self, batch: &Batch, reply: &Reply, limiter: &Limiter, now: Timestamp) {
+    pub fn reply(
+        &mut self,
+        batch: &Batch,
+        reply: &Reply,
+        (limiter, now): (&Limiter, Timestamp),
+        mut granted: impl FnMut(&Question, Grant),
+    ) {
         let group = &mut self.groups[usize::from(batch.group)];
         group.is_asking = false;
         group.generation = Some(reply.generation.clone());
@@ -133,6 +139,7 @@ impl Desk {
                 self.want(question.counter);
                 continue;
             };
+            granted(question, grant);
             if let Some(at) = limiter.grant(question, grant, (batch.sent, now)) {
                 self.review_at(question.counter, at);
             }

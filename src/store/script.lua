@@ -11,7 +11,7 @@
 --   { granted, valid for, wait, spread, pause, remaining }, with times in microseconds.
 --
 -- Times are microseconds: a double holds them exactly until the year 2255. docs/design/023-shared-limits.md has the
--- protocol and its proof; tests/store/model.rs does the same in Rust, and a test compares the two.
+-- protocol and its proof; tests/fleet/model.rs does the same in Rust, and a test compares the two.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]

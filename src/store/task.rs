@@ -5,7 +5,6 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -13,12 +12,13 @@ use tokio::time::{Instant, sleep_until};
 use super::desk::{Batch, Desk, Reply};
 use super::handle::{Handle, Want};
 use super::protocol::{self, Asker};
-use super::redis::{Call, CallError, Client, Script};
+use super::redis::{Call, CallError, Client, Script, Value};
 use super::settings::Settings;
 use crate::clock::Clock;
 use crate::limiter::claims::SharedCounter;
 use crate::limiter::key::KeyHasher;
 use crate::limiter::{Fleet, Limiter};
+use crate::telemetry::metrics::{StoreMetrics, StoreOutcome};
 
 /// How often an instance tells the store that it is there.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -26,9 +26,6 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const MEMBER_FOR: Duration = Duration::from_secs(4);
 /// While the store is away, the first attempt to reach it comes after so long, and later ones up to a heartbeat apart.
 const FIRST_PROBE: Duration = Duration::from_millis(20);
-
-static COUNTING: Script = Script { text: protocol::SCRIPT };
-static REGISTERING: Script = Script { text: include_str!("members.lua") };
 
 /// What the task works with.
 #[derive(Debug)]
@@ -39,19 +36,29 @@ pub struct Resources {
     pub clock: Arc<Clock>,
     /// What workers have of the store.
     pub handle: Handle,
+    /// Where calls are counted.
+    pub metrics: StoreMetrics,
     /// The other end of its queue.
     pub queue: mpsc::Receiver<Want>,
     /// Drawn at random: the secret of the fleet, should it have none, and the number of this instance.
     pub random: ([u64; 2], u32),
 }
 
+/// The store, and what it runs.
+struct Calls {
+    client: Client,
+    prefix: Box<str>,
+    counting: Script,
+    registering: Script,
+}
+
 /// The task.
 struct Task<F> {
-    client: Arc<Client>,
-    prefix: Box<str>,
+    store: Arc<Calls>,
     limiter: Arc<Limiter>,
     clock: Arc<Clock>,
     handle: Handle,
+    metrics: StoreMetrics,
     desk: Desk,
     waiters: BTreeMap<SharedCounter, Vec<oneshot::Sender<()>>>,
     calls: JoinSet<Done>,
@@ -74,25 +81,32 @@ enum Done {
 /// Speaks with the store for as long as it is polled. `joined` is called when this instance has learned what it has in common
 /// with its fleet, and whenever that changes.
 pub async fn run(settings: &Settings, resources: Resources, joined: impl FnMut(Fleet)) {
-    let client = match Client::new(settings) {
-        Ok(client) => Arc::new(client),
+    let Resources { limiter, clock, handle, metrics, queue, random } = resources;
+    let instance = settings.instance.as_deref().map_or_else(|| format!("{:08x}", random.1), str::to_owned);
+    let client = match Client::new(settings, &instance) {
+        Ok(client) => client,
         Err(error) => {
-            tracing::error!(%error, "cannot use the store");
+            tracing::error!(%error, "cannot set up TLS towards the store: limits are not shared");
             return;
         }
     };
-    let Resources { limiter, clock, handle, queue, random } = resources;
-    let weight = f64::from(settings.weight.get());
-    let task = Task {
+    let store = Arc::new(Calls {
         client,
         prefix: settings.prefix.clone(),
+        counting: Script::new(protocol::SCRIPT),
+        registering: Script::new(include_str!("members.lua")),
+    });
+    let weight = f64::from(settings.weight.get());
+    let task = Task {
+        store,
         limiter,
         clock,
         handle,
+        metrics,
         desk: Desk::new(Asker { instance: random.1, weight, ahead: 0 }),
         waiters: BTreeMap::new(),
         calls: JoinSet::new(),
-        instance: settings.instance.as_deref().map_or_else(|| random.1.to_string(), str::to_owned),
+        instance,
         random,
         probe: FIRST_PROBE,
         next_heartbeat: Instant::now(),
@@ -148,10 +162,10 @@ impl<F: FnMut(Fleet)> Task<F> {
     /// Makes the calls that are to be made.
     fn send(&mut self) {
         while let Some(batch) = self.desk.next(&self.limiter, self.clock.now()) {
-            let (client, prefix) = (Arc::clone(&self.client), self.prefix.clone());
+            let store = Arc::clone(&self.store);
             let generation = format!("{:016x}", self.random.0[0] ^ self.clock.now().as_nanos());
             self.calls.spawn_local(async move {
-                let replied = ask(&client, &prefix, &batch, generation).await;
+                let replied = store.ask(&batch, generation).await;
                 Done::Asked(batch, replied)
             });
         }
@@ -160,10 +174,16 @@ impl<F: FnMut(Fleet)> Task<F> {
     fn done(&mut self, done: Done) {
         match done {
             Done::Asked(batch, Ok(reply)) => {
-                self.desk.reply(&batch, &reply, &self.limiter, self.clock.now());
+                let now = self.clock.now();
+                self.metrics.called(StoreOutcome::Ok, now.since(batch.sent));
+                let metrics = &self.metrics;
+                self.desk.reply(&batch, &reply, (&self.limiter, now), |question, grant| {
+                    metrics.asked(grant.granted, question.returned.0);
+                });
                 self.resume(&batch);
             }
             Done::Asked(batch, Err(error)) => {
+                self.metrics.called(outcome_of(&error), Duration::ZERO);
                 self.desk.fail(&batch, &self.limiter, self.clock.now());
                 self.lost(&error);
                 self.resume(&batch);
@@ -197,6 +217,7 @@ impl<F: FnMut(Fleet)> Task<F> {
         if !self.handle.is_away() {
             tracing::warn!(%error, "the store is away: shared limits go by `on_store_loss`");
             self.handle.set_away(true);
+            self.metrics.up(false);
             self.next_heartbeat = Instant::now();
         }
         self.waiters.clear();
@@ -208,12 +229,10 @@ impl<F: FnMut(Fleet)> Task<F> {
         }
         self.is_registering = true;
         self.next_heartbeat = Instant::now() + HEARTBEAT;
-        let (client, prefix) = (Arc::clone(&self.client), self.prefix.clone());
+        let store = Arc::clone(&self.store);
         let (instance, fleet) = (self.instance.clone(), self.limiter.fleet());
         let secret = if self.told > 0 { fleet.hasher.secret() } else { self.random.0 };
-        self.calls.spawn_local(async move {
-            Done::Registered(register(&client, &prefix, &instance, secret).await)
-        });
+        self.calls.spawn_local(async move { Done::Registered(store.register(&instance, secret).await) });
     }
 
     fn registered(&mut self, secret: [u64; 2], instances: u32) {
@@ -229,20 +248,53 @@ impl<F: FnMut(Fleet)> Task<F> {
         if self.handle.is_away() {
             tracing::info!(%instances, "the store responds: limits are shared");
             self.handle.set_away(false);
+            self.metrics.up(true);
         }
+        self.metrics.size(instances.get(), self.limiter.shared_counters());
     }
 }
 
-async fn ask(client: &Client, prefix: &str, batch: &Batch, new: String) -> Result<Reply, CallError> {
-    let mut keys = vec![protocol::generation_key(prefix, batch.group)];
-    keys.extend(batch.questions.iter().map(|question| protocol::counter_key(prefix, question.counter)));
-    let run = client.run_id(&keys[0]).await?;
-    let known = batch.generation.as_deref().unwrap_or("-");
-    let mut args: Vec<Vec<u8>> = vec![known.into(), run.to_string().into_bytes(), new.into_bytes()];
-    args.extend(batch.encoded.iter().map(|encoded| encoded.clone().into_bytes()));
-    let call = Call { script: &COUNTING, keys: &keys, args: &args };
-    let (value, _) = client.call(call).await?;
-    reply_of(value).ok_or_else(|| CallError::Other("the script's reply cannot be read".to_owned()))
+const fn outcome_of(error: &CallError) -> StoreOutcome {
+    match error {
+        CallError::Unreachable(_) => StoreOutcome::Unreachable,
+        CallError::Timeout => StoreOutcome::Late,
+        CallError::ReadOnly
+        | CallError::Loading
+        | CallError::OutOfMemory
+        | CallError::NotPermitted(_)
+        | CallError::Moved
+        | CallError::Busy => StoreOutcome::Rejected,
+        CallError::Other(_) => StoreOutcome::Failed,
+    }
+}
+
+impl Calls {
+    async fn ask(&self, batch: &Batch, new: String) -> Result<Reply, CallError> {
+        let prefix = &self.prefix;
+        let mut keys = vec![protocol::generation_key(prefix, batch.group)];
+        keys.extend(batch.questions.iter().map(|question| protocol::counter_key(prefix, question.counter)));
+        let run = self.client.run_id(&keys[0]).await?;
+        let known = batch.generation.as_deref().unwrap_or("-");
+        let mut args: Vec<Vec<u8>> = vec![known.into(), run.to_string().into_bytes(), new.into_bytes()];
+        args.extend(batch.encoded.iter().map(|encoded| encoded.clone().into_bytes()));
+        let call = Call { script: &self.counting, keys: &keys, args: &args };
+        let (value, _) = self.client.call(call).await?;
+        reply_of(value).ok_or_else(|| CallError::Other("the script's reply cannot be read".to_owned()))
+    }
+
+    async fn register(
+        &self,
+        instance: &str,
+        [first, second]: [u64; 2],
+    ) -> Result<([u64; 2], u32), CallError> {
+        let keys = protocol::fleet_keys(&self.prefix);
+        let secret = format!("{first:016x}{second:016x}");
+        let lapse = MEMBER_FOR.as_millis().to_string();
+        let args = [secret.into_bytes(), instance.as_bytes().to_vec(), lapse.into_bytes()];
+        let (value, _) =
+            self.client.call(Call { script: &self.registering, keys: &keys, args: &args }).await?;
+        fleet_of(value).ok_or_else(|| CallError::Other("the fleet's secret cannot be read".to_owned()))
+    }
 }
 
 fn reply_of(value: Value) -> Option<Reply> {
@@ -267,23 +319,10 @@ fn text_of(value: Value) -> Option<String> {
     }
 }
 
-async fn register(
-    client: &Client,
-    prefix: &str,
-    instance: &str,
-    [first, second]: [u64; 2],
-) -> Result<([u64; 2], u32), CallError> {
-    let keys = protocol::fleet_keys(prefix);
-    let secret = format!("{first:016x}{second:016x}");
-    let lapse = MEMBER_FOR.as_millis().to_string();
-    let args = [secret.into_bytes(), instance.as_bytes().to_vec(), lapse.into_bytes()];
-    let (value, _) = client.call(Call { script: &REGISTERING, keys: &keys, args: &args }).await?;
-    let unreadable = || CallError::Other("the fleet's secret cannot be read".to_owned());
-    let Value::Array(values) = value else { return Err(unreadable()) };
-    let [secret, instances] = <[Value; 2]>::try_from(values).map_err(|_| unreadable())?;
-    let secret = text_of(secret).ok_or_else(unreadable)?;
+fn fleet_of(value: Value) -> Option<([u64; 2], u32)> {
+    let Value::Array(values) = value else { return None };
+    let [secret, Value::Int(instances)] = <[Value; 2]>::try_from(values).ok()? else { return None };
+    let secret = text_of(secret)?;
     let word = |range| u64::from_str_radix(secret.get(range)?, 16).ok();
-    let words = word(0..16).zip(word(16..32)).ok_or_else(unreadable)?;
-    let Value::Int(instances) = instances else { return Err(unreadable()) };
-    Ok(([words.0, words.1], u32::try_from(instances).unwrap_or(u32::MAX)))
+    Some(([word(0..16)?, word(16..32)?], u32::try_from(instances).unwrap_or(u32::MAX)))
 }

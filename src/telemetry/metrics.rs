@@ -13,6 +13,7 @@ mod process;
 mod rate_limits;
 mod remote;
 mod rule;
+mod store;
 mod totals;
 mod upstream;
 mod worker;
@@ -33,6 +34,7 @@ use self::remote::Remotes;
 pub use self::remote::{RemoteMetrics, RemoteOutcome};
 use self::rule::Rules;
 pub use self::rule::{DecisionOutcome, Decisions, RuleMetrics};
+pub use self::store::{StoreMetrics, StoreOutcome};
 use self::totals::Totals;
 pub use self::totals::UpstreamTotals;
 use self::upstream::Upstreams;
@@ -219,6 +221,11 @@ impl Metrics {
     /// The counters of spans.
     pub fn spans(&self) -> SpanMetrics {
         self.exporter.spans.clone()
+    }
+
+    /// The numbers of the store of shared limits, which are shown from now on.
+    pub fn store(&self) -> StoreMetrics {
+        self.exporter.store()
     }
 
     /// The statistics of Envoy's rate limit service, which are shown from now on.

@@ -31,6 +31,9 @@ mod recipes;
 mod reload;
 mod remote;
 mod rls;
+#[path = "../store/servers.rs"]
+mod servers;
+mod sharing;
 mod slow_clients;
 mod state;
 mod support;

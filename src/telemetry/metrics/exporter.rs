@@ -18,6 +18,7 @@ use super::elastic::Elastic;
 use super::families::{self, Family, Kind};
 use super::process::Process;
 use super::remote::{self, Remotes};
+use super::store::StoreMetrics;
 use super::totals::{ListenerTotals, Totals, UpstreamTotals};
 use super::upstream::UpstreamOutcome;
 use super::worker::CLASSES;
@@ -65,6 +66,11 @@ impl Exporter {
             },
             registry,
         }
+    }
+
+    /// The numbers of the store, which are shown from now on.
+    pub(super) fn store(&self) -> StoreMetrics {
+        StoreMetrics::new(&self.registry)
     }
 
     pub(super) fn config_started(&self, generation: u64, now: Timestamp) {
@@ -122,11 +128,11 @@ impl Registry {
         Self(recorder)
     }
 
-    fn counter(&self, family: &Family, labels: Labels<'_>) -> Counter {
+    pub(super) fn counter(&self, family: &Family, labels: Labels<'_>) -> Counter {
         self.0.register_counter(&key(family, labels), &METADATA)
     }
 
-    fn gauge(&self, family: &Family, labels: Labels<'_>) -> Gauge {
+    pub(super) fn gauge(&self, family: &Family, labels: Labels<'_>) -> Gauge {
         self.0.register_gauge(&key(family, labels), &METADATA)
     }
 

@@ -219,6 +219,25 @@ pub(super) static PROCESS_FDS: Family = gauge("process_open_fds", "Open file des
 pub(super) static PROCESS_MAX_FDS: Family =
     gauge("process_max_fds", "File descriptors the process may open.");
 
+pub(super) static STORE_UP: Family =
+    gauge("weir_store_up", "1 while the store of shared limits responds; else they go by `on_store_loss`.");
+pub(super) static STORE_INSTANCES: Family =
+    gauge("weir_store_instances", "Instances that share limits through the store, as far as is known.");
+pub(super) static STORE_COUNTERS: Family =
+    gauge("weir_store_counters", "Counters of shared limits that have claims or pauses in this instance.");
+pub(super) static STORE_CALLS: Family =
+    counter("weir_store_calls_total", "Calls of the store, by how they ended; one asks about many counters.");
+pub(super) static STORE_CALL_SECONDS: Family =
+    gauge("weir_store_call_seconds", "Time that the last call of the store took.");
+pub(super) static STORE_QUESTIONS: Family = counter(
+    "weir_store_questions_total",
+    "Questions about one counter each that the store has responded to.",
+);
+pub(super) static STORE_GRANTED: Family =
+    counter("weir_store_granted_units_total", "Units that the store has granted to this instance.");
+pub(super) static STORE_RETURNED: Family =
+    counter("weir_store_returned_units_total", "Units that this instance has given back unspent.");
+
 pub(super) static REMOTE_REQUESTS: Family = counter(
     "weir_remote_requests_total",
     "Questions to other rate limit services, by how they ended; those that were skipped have not been asked.",
@@ -229,7 +248,7 @@ pub(super) static REMOTE_DURATION: Family = histogram(
 );
 
 /// Every metric.
-pub(super) static ALL: [&Family; 60] = [
+pub(super) static ALL: [&Family; 68] = [
     &REQUESTS,
     &REQUESTS_RESET,
     &REQUESTS_MALFORMED,
@@ -260,6 +279,14 @@ pub(super) static ALL: [&Family; 60] = [
     &UPSTREAM_EJECTIONS,
     &UPSTREAM_FAILED_CHECKS,
     &UPSTREAM_OVERFLOWS,
+    &STORE_UP,
+    &STORE_INSTANCES,
+    &STORE_COUNTERS,
+    &STORE_CALLS,
+    &STORE_CALL_SECONDS,
+    &STORE_QUESTIONS,
+    &STORE_GRANTED,
+    &STORE_RETURNED,
     &REMOTE_REQUESTS,
     &REMOTE_DURATION,
     &UPSTREAM_HANDSHAKES,

@@ -7,7 +7,7 @@ const PRIORITIES: usize = 4;
 
 /// What the server holds.
 #[derive(Clone, Debug, Default)]
-pub struct Model {
+pub(crate) struct Model {
     /// Texts with the millisecond at which they expire.
     values: HashMap<String, (Vec<f64>, f64)>,
     generations: HashMap<String, (String, String, f64)>,
@@ -56,7 +56,7 @@ struct Call<'a> {
 
 impl Model {
     /// Runs the script at `now`, in microseconds; returns the generation and a reply for each question.
-    pub fn call(&mut self, keys: &[String], args: &[String], now: u64) -> (String, Vec<[i64; 6]>) {
+    pub(crate) fn call(&mut self, keys: &[String], args: &[String], now: u64) -> (String, Vec<[i64; 6]>) {
         let now = now as f64;
         let [known, run, new] = [&args[0], &args[1], &args[2]];
         let lost = |id: &str| known != "-" && known != id;
@@ -82,12 +82,12 @@ impl Model {
     }
 
     /// The server loses all it holds.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         *self = Self::default();
     }
 
     /// The texts of the counters, as the server holds them at `now`.
-    pub fn text(&self, key: &str, now: u64) -> Option<String> {
+    pub(crate) fn text(&self, key: &str, now: u64) -> Option<String> {
         let (list, until) = self.values.get(key)?;
         let words: Vec<_> = list.iter().map(f64::to_string).collect();
         (now as f64 / 1000.0 < *until).then(|| words.join(" "))

@@ -1,6 +1,6 @@
 //! Shared limits: the store's script beside its model, and fleets of instances in virtual time.
 
-#[path = "store/fleet.rs"]
-mod fleet;
-#[path = "store/model.rs"]
+#[path = "fleet/model.rs"]
 mod model;
+#[path = "fleet/world.rs"]
+mod world;

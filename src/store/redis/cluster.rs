@@ -1,0 +1,281 @@
+//! The servers of a Cluster, and which of them has a slot.
+//!
+//! What a server says of a slot (`MOVED`) holds at once, and all slots are asked for again soon. They are also asked for when a
+//! server cannot be reached: a replica may have taken its place.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use redis::Value;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+use super::connection::{Connector, Deadline, Failure, Lookup, Redirect, Target};
+use super::error::CallError;
+use super::node::{Node, pause};
+use super::sentinel::text;
+use super::slot::{SLOTS, slot};
+use super::{Call, RunId, bounded, finished};
+use crate::remote::channel::Place;
+
+/// Servers that one call may be sent on to.
+const MAX_REDIRECTS: usize = 3;
+/// Masters of one Cluster; Redis itself is made for no more.
+const MAX_NODES: usize = 1000;
+
+/// A Cluster.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    shared: Arc<Shared>,
+    task: OnceLock<AbortHandle>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    seeds: Vec<Place>,
+    connector: Arc<Connector>,
+    table: Mutex<Table>,
+    /// Whether the slots are known; why not, if asking for them has failed.
+    known: watch::Sender<Option<Result<(), CallError>>>,
+    /// All slots are to be asked for again.
+    is_stale: Notify,
+}
+
+/// Which server has which slot.
+#[derive(Debug, Default)]
+struct Table {
+    /// By their slots; empty until they are known.
+    owners: Vec<Option<Place>>,
+    nodes: HashMap<Place, Arc<Node>>,
+}
+
+impl Cluster {
+    pub(super) fn new(seeds: Vec<Place>, connector: Arc<Connector>) -> Self {
+        let shared = Shared {
+            seeds,
+            connector,
+            table: Mutex::default(),
+            known: watch::Sender::new(None),
+            is_stale: Notify::new(),
+        };
+        Self { shared: Arc::new(shared), task: OnceLock::new() }
+    }
+
+    /// The server that has `slot`; waits until the slots have been asked for once.
+    pub(super) async fn node(&self, slot: u16) -> Result<Arc<Node>, CallError> {
+        self.task.get_or_init(|| tokio::spawn(keep(Arc::clone(&self.shared))).abort_handle());
+        let mut known = self.shared.known.subscribe();
+        match known.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(Err(error))) => return Err(error.clone()),
+            Ok(Some(Ok(()))) => {}
+            Ok(None) | Err(_) => return Err(CallError::Unreachable("the client has ended".to_owned())),
+        }
+        let owner = self.shared.table.lock().owners.get(usize::from(slot)).cloned().flatten();
+        let Some(owner) = owner else {
+            self.shared.is_stale.notify_one();
+            return Err(CallError::Unreachable(format!("no server has slot {slot}")));
+        };
+        self.shared.node(&owner)
+    }
+
+    pub(super) async fn call(
+        &self,
+        call: Call<'_>,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<(Value, RunId), CallError> {
+        let slot = slot(call.keys.first().map_or(&[], String::as_bytes));
+        let mut node = bounded(self.node(slot), deadline).await??;
+        let mut is_asking = false;
+        for _ in 0..=MAX_REDIRECTS {
+            let connection = match bounded(node.connection(), deadline).await? {
+                Ok(connection) => connection,
+                Err(error) => {
+                    self.shared.is_stale.notify_one();
+                    return Err(error);
+                }
+            };
+            match connection.call(call, is_asking, deadline).await {
+                Err(Failure::Elsewhere(redirect)) => {
+                    is_asking = !redirect.is_lasting;
+                    node = self.shared.follow(slot, redirect)?;
+                }
+                Err(Failure::Error(error)) => {
+                    self.shared.is_stale.notify_one();
+                    return finished(Err(error), &connection);
+                }
+                Ok(value) => return finished(Ok(value), &connection),
+            }
+        }
+        Err(CallError::Moved)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.get() {
+            task.abort();
+        }
+    }
+}
+
+impl Shared {
+    /// The server at `place`; another one of the Cluster from now on if it was none.
+    fn node(&self, place: &Place) -> Result<Arc<Node>, CallError> {
+        let mut table = self.table.lock();
+        if let Some(node) = table.nodes.get(place) {
+            return Ok(Arc::clone(node));
+        }
+        if table.nodes.len() >= MAX_NODES {
+            return Err(CallError::Other(format!("a Cluster of more than {MAX_NODES} servers")));
+        }
+        let node = Arc::new(Node::new(Target::Server(place.clone()), Arc::clone(&self.connector)));
+        table.nodes.insert(place.clone(), Arc::clone(&node));
+        Ok(node)
+    }
+
+    fn follow(&self, slot: u16, redirect: Redirect) -> Result<Arc<Node>, CallError> {
+        if redirect.is_lasting {
+            self.is_stale.notify_one();
+        }
+        let place = redirect.place.ok_or(CallError::Moved)?;
+        if redirect.is_lasting
+            && let Some(owner) = self.table.lock().owners.get_mut(usize::from(slot))
+        {
+            *owner = Some(place.clone());
+        }
+        self.node(&place)
+    }
+
+    /// Asks for all slots: servers to which there are connections, then those of the configuration.
+    async fn refresh(&self, lookup: &mut Lookup) -> Result<(), CallError> {
+        let mut places: Vec<Place> = {
+            let table = self.table.lock();
+            table
+                .nodes
+                .iter()
+                .filter(|(_, node)| node.open().is_some())
+                .map(|(place, _)| place.clone())
+                .collect()
+        };
+        fastrand::shuffle(&mut places);
+        places.extend(self.seeds.iter().cloned());
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        let mut failure = CallError::Unreachable("no server is configured".to_owned());
+        for place in places {
+            match self.connector.ask_server(&place, &command, lookup).await {
+                Ok(slots) => match owners(&slots, &place) {
+                    Some(owners) => {
+                        self.learn(owners);
+                        return Ok(());
+                    }
+                    None => failure = CallError::Unreachable(format!("{place} knows no slots of a Cluster")),
+                },
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    fn learn(&self, owners: Vec<Option<Place>>) {
+        let mut table = self.table.lock();
+        table.nodes.retain(|place, _| owners.iter().flatten().any(|owner| owner == place));
+        table.owners = owners;
+    }
+}
+
+/// Keeps the table of slots true.
+async fn keep(shared: Arc<Shared>) {
+    let mut lookup = Lookup::default();
+    let mut failures = 0;
+    loop {
+        match shared.refresh(&mut lookup).await {
+            Ok(()) => {
+                failures = 0;
+                shared.known.send_replace(Some(Ok(())));
+                // However often servers say that it is stale.
+                sleep(pause(1)).await;
+                shared.is_stale.notified().await;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the slots of the store are not known");
+                // What was known before is better than nothing.
+                shared.known.send_if_modified(|known| {
+                    let is_unknown = !matches!(known, Some(Ok(())));
+                    if is_unknown {
+                        *known = Some(Err(error));
+                    }
+                    is_unknown
+                });
+                sleep(pause(failures)).await;
+                failures = failures.saturating_add(1);
+            }
+        }
+    }
+}
+
+/// The owner of each slot, as `CLUSTER SLOTS` of the server at `asked` prints them; `None` where that has none at all.
+fn owners(slots: &Value, asked: &Place) -> Option<Vec<Option<Place>>> {
+    let Value::Array(ranges) = slots else { return None };
+    let mut owners = vec![None; usize::from(SLOTS)];
+    for range in ranges {
+        let Value::Array(parts) = range else { continue };
+        let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &**parts else { continue };
+        let (Ok(first), Ok(last)) = (usize::try_from(*first), usize::try_from(*last)) else { continue };
+        let Some(owned) = owners.get_mut(first..=last) else { continue };
+        owned.fill(owner(master, asked));
+    }
+    owners.iter().any(Option::is_some).then_some(owners)
+}
+
+/// A server without a host is where the one is that was asked.
+fn owner(master: &[Value], asked: &Place) -> Option<Place> {
+    let [host, Value::Int(port), ..] = master else { return None };
+    let own = match asked {
+        Place::Tcp(host, _) => &**host,
+        Place::Unix(_) => return None,
+    };
+    let host = match text(host) {
+        None | Some("") => own,
+        Some("?") => return None,
+        Some(host) => host,
+    };
+    Some(Place::Tcp(host.into(), u16::try_from(*port).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(host: Value, port: i64) -> Value {
+        Value::Array(vec![host, Value::Int(port), Value::BulkString(b"id".to_vec())])
+    }
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn slots_belong_to_the_masters_of_their_ranges() {
+        let range = |first, last, master| Value::Array(vec![Value::Int(first), Value::Int(last), master]);
+        let slots = Value::Array(vec![
+            range(0, 99, server(bulk("10.0.0.1"), 7000)),
+            range(100, 100, server(Value::Nil, 7001)),
+            range(101, 200, server(bulk("?"), 7002)),
+            range(16_384, 20_000, server(bulk("10.0.0.1"), 7000)),
+            Value::Nil,
+        ]);
+        let owners = owners(&slots, &Place::Tcp("seed".into(), 6379)).unwrap();
+        let shown = |slot: usize| owners[slot].as_ref().map(ToString::to_string);
+        assert_eq!(shown(99).as_deref(), Some("10.0.0.1:7000"));
+        assert_eq!(shown(100).as_deref(), Some("seed:7001"));
+        assert_eq!((shown(101), shown(16_383)), (None, None));
+    }
+
+    #[test]
+    fn a_server_that_is_in_no_cluster_knows_no_slots() {
+        assert_eq!(owners(&Value::Array(Vec::new()), &Place::Tcp("seed".into(), 6379)), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! Why a call of the store has no result.
+
+use redis::RedisError;
+
+/// Why a call of the store has no result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// There is no connection.
+    #[error("no connection to the store: {0}")]
+    Unreachable(String),
+    /// There was no response in time. The call may have been executed.
+    #[error("no response of the store in time")]
+    Timeout,
+    /// The server is a replica.
+    #[error("the store is a replica")]
+    ReadOnly,
+    /// The server reads its data from disk.
+    #[error("the store is loading its data")]
+    Loading,
+    /// The server has no memory for more.
+    #[error("the store is out of memory")]
+    OutOfMemory,
+    /// The server does not accept the user, or does not permit the user this.
+    #[error("the store does not permit it: {0}")]
+    NotPermitted(String),
+    /// No server has the keys: they move between servers of a Cluster, or a Cluster is configured as one server.
+    #[error("the keys are on another server")]
+    Moved,
+    /// The server executes a script that does not end, or too many calls wait here.
+    #[error("the store is busy")]
+    Busy,
+    /// Anything else.
+    #[error("the store failed: {0}")]
+    Other(String),
+}
+
+/// Codes with which a server, or a command inside of a script, rejects a call.
+const CODES: [&str; 11] = [
+    "READONLY",
+    "LOADING",
+    "OOM",
+    "NOAUTH",
+    "WRONGPASS",
+    "NOPERM",
+    "MOVED",
+    "ASK",
+    "BUSY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+];
+
+impl CallError {
+    /// What `error` of the library means.
+    pub(super) fn of(error: &RedisError) -> Self {
+        let detail = error.detail().unwrap_or_default();
+        match code(error).unwrap_or_default() {
+            "READONLY" => Self::ReadOnly,
+            "LOADING" => Self::Loading,
+            "OOM" => Self::OutOfMemory,
+            "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::NotPermitted(error.to_string()),
+            "MOVED" | "ASK" | "TRYAGAIN" | "CROSSSLOT" => Self::Moved,
+            "BUSY" => Self::Busy,
+            "CLUSTERDOWN" | "MASTERDOWN" => Self::Unreachable(detail.to_owned()),
+            _ if error.kind() == redis::ErrorKind::AuthenticationFailed => {
+                Self::NotPermitted(error.to_string())
+            }
+            _ if error.is_timeout() => Self::Timeout,
+            _ if error.is_io_error() || error.is_unrecoverable_error() => {
+                Self::Unreachable(error.to_string())
+            }
+            _ => Self::Other(error.to_string()),
+        }
+    }
+}
+
+/// The code of `error`. Before version 7 a script's errors are `ERR`, with the code of its command in the text.
+fn code(error: &RedisError) -> Option<&str> {
+    let known = error.code().filter(|code| *code != "ERR");
+    known.or_else(|| {
+        let words = error.detail()?.split(|letter: char| !letter.is_ascii_uppercase());
+        words.into_iter().find(|word| CODES.contains(word)).or_else(|| error.code())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> CallError {
+        let value = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        CallError::of(&value.extract_error().unwrap_err())
+    }
+
+    #[test]
+    fn a_rejection_is_known_by_its_code() {
+        assert_eq!(of("READONLY You can't write against a read only replica."), CallError::ReadOnly);
+        assert_eq!(of("LOADING Redis is loading the dataset in memory"), CallError::Loading);
+        assert_eq!(of("OOM command not allowed when used memory > 'maxmemory'."), CallError::OutOfMemory);
+        assert_eq!(of("MOVED 1 127.0.0.1:7000"), CallError::Moved);
+        assert_eq!(of("BUSY Redis is busy running a script."), CallError::Busy);
+        for line in ["NOAUTH Authentication required.", "WRONGPASS invalid pair", "NOPERM no permissions"] {
+            assert!(matches!(of(line), CallError::NotPermitted(_)), "{line}");
+        }
+        assert!(matches!(of("CLUSTERDOWN The cluster is down"), CallError::Unreachable(_)));
+        assert!(matches!(of("ERR unknown command"), CallError::Other(_)));
+    }
+
+    #[test]
+    fn a_script_of_redis_6_hands_on_the_code_of_its_command() {
+        let line = "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -READONLY You can't write";
+        assert_eq!(of(line), CallError::ReadOnly);
+        let line = "ERR Error running script (call to f_1): @user_script:1: OOM command not allowed";
+        assert_eq!(of(line), CallError::OutOfMemory);
+    }
+}

@@ -1,0 +1,42 @@
+//! Which slot of a Cluster a key is in.
+
+/// Slots of a Cluster.
+pub const SLOTS: u16 = 16_384;
+
+/// The slot of `key`: that of the part in its first braces, if there is one.
+///
+/// See the [specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model).
+pub fn slot(key: &[u8]) -> u16 {
+    crc16(tag(key)) % SLOTS
+}
+
+fn tag(key: &[u8]) -> &[u8] {
+    let inside = key.iter().position(|byte| *byte == b'{').map(|open| &key[open + 1..]);
+    let tag = inside.and_then(|rest| rest.get(..rest.iter().position(|byte| *byte == b'}')?));
+    tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_that_of_the_part_in_braces() {
+        // The specification's own examples.
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot(b"{user1000}.following"), slot(b"{user1000}.followers"));
+        assert_eq!(slot(b"foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS);
+        assert_eq!(slot(b"foo{{bar}}zap"), crc16(b"{bar") % SLOTS);
+        assert_eq!(slot(b"foo{bar}{zap}"), crc16(b"bar") % SLOTS);
+        assert_eq!(slot(b"foo{bar"), crc16(b"foo{bar") % SLOTS);
+    }
+}

@@ -1,0 +1,135 @@
+//! Limits that instances share: several proxies and a real Redis.
+
+use std::time::Duration;
+
+use crate::servers::{Cluster, Server};
+use crate::support::{Request, Weir, ask, config, wait};
+
+/// A proxy that shares limits through this store; `rules` is a list in YAML.
+fn sharing(store: &str, rules: &str) -> Weir {
+    let weir =
+        Weir::start(&config("echo", &format!("store: {{ redis: {store}, timeout: 2s }}\nrules:\n{rules}")));
+    wait::until_true("the store", || weir.metric("weir_store_up", &[]) == 1.0);
+    weir
+}
+
+fn get(weir: &Weir, key: &str) -> u16 {
+    ask(weir.address(), &Request::get("/").header("x-key", key)).status
+}
+
+/// How many of so many requests pass, one after the other by turns of the proxies.
+fn passing(fleet: &[Weir], key: &str, requests: usize) -> usize {
+    (0..requests).filter(|turn| get(&fleet[turn % fleet.len()], key) == 200).count()
+}
+
+/// Slow enough that no unit comes back while a test runs.
+const TEN_A_DAY: &str =
+    "  - { name: keyed, key: [{ header: x-key }], limit: 10/d, scope: { shared: lease, wait: 1s } }\n";
+
+#[test]
+fn instances_count_one_limit_together_by_key() {
+    let store = Server::start();
+    let fleet: Vec<_> = (0..3).map(|_| sharing(&store.url(), TEN_A_DAY)).collect();
+    let [one, other] = ["a", "b"].map(|key| passing(&fleet, key, 40));
+    // Of the burst a part is held back for claims that are out.
+    assert!((5..=10).contains(&one) && (5..=10).contains(&other), "{one}, {other}");
+}
+
+#[test]
+fn an_exact_limit_is_counted_request_by_request() {
+    let store = Server::start();
+    for algorithm in ["gcra", "token_bucket", "fixed_window", "sliding_window", "sliding_log"] {
+        let rule = format!(
+            "  - {{ name: '{algorithm}', key: [{{ header: x-key }}], limit: 10/d, algorithm: {algorithm}, \
+             scope: {{ shared: exact, wait: 1s }} }}\n"
+        );
+        let fleet: Vec<_> = (0..2).map(|_| sharing(&store.url(), &rule)).collect();
+        assert_eq!(passing(&fleet, "a", 30), 10, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_newcomer_and_a_restarted_instance_find_what_the_others_have_used() {
+    let store = Server::start();
+    let rule = TEN_A_DAY.replace("lease", "exact");
+    let first = [sharing(&store.url(), &rule)];
+    assert_eq!(passing(&first, "a", 10), 10);
+    drop(first);
+    assert_eq!(passing(&[sharing(&store.url(), &rule)], "a", 5), 0);
+}
+
+#[test]
+fn a_cluster_of_servers_counts_as_one() {
+    let store = Cluster::start();
+    let urls = format!("[{}]", store.servers.each_ref().map(Server::url).join(", "));
+    let fleet: Vec<_> = (0..2).map(|_| sharing(&urls, &TEN_A_DAY.replace("lease", "exact"))).collect();
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        assert_eq!(passing(&fleet, key, 20), 10, "{key}");
+    }
+}
+
+#[test]
+fn without_the_store_each_rule_does_what_it_says() {
+    let mut store = Server::start();
+    let rules: String = ["split", "local", "deny", "allow"]
+        .map(|loss| {
+            format!(
+                "  - {{ name: {loss}, match: {{ path: /{loss} }}, key: [], limit: 10/d, \
+                 scope: {{ shared: lease, on_store_loss: {loss} }} }}\n"
+            )
+        })
+        .concat();
+    let fleet = [sharing(&store.url(), &rules), sharing(&store.url(), &rules)];
+    wait::until_true("two instances", || {
+        fleet.iter().all(|weir| weir.metric("weir_store_instances", &[]) == 2.0)
+    });
+    store.kill();
+    wait::until_true("the loss", || {
+        // Only a call finds out, such as the next heartbeat.
+        fleet.iter().all(|weir| weir.metric("weir_store_up", &[]) == 0.0)
+    });
+    let passed = |loss: &str| {
+        let path = format!("/{loss}");
+        let passes = |turn: &usize| ask(fleet[turn % 2].address(), &Request::get(&path)).status == 200;
+        (0..60).filter(passes).count()
+    };
+    assert_eq!(passed("split"), 10, "half of it each");
+    assert_eq!(passed("local"), 20, "all of it each");
+    assert_eq!(passed("deny"), 0);
+    assert_eq!(passed("allow"), 60);
+    let marked = ask(fleet[0].address(), &Request::get("/allow"));
+    assert_eq!(marked.header("x-weir-over-limit"), "allow");
+}
+
+#[test]
+fn a_store_that_comes_back_without_its_data_begins_empty() {
+    let mut store = Server::start();
+    let fleet = [sharing(&store.url(), &TEN_A_DAY.replace("lease", "exact"))];
+    assert_eq!(passing(&fleet, "a", 5), 5);
+    store.restart();
+    wait::until_true("the store", || {
+        fleet[0].metric("weir_store_up", &[]) == 1.0 && get(&fleet[0], "b") == 429
+    });
+    assert_eq!(passing(&fleet, "a", 10), 0, "what was used before is not known any more");
+}
+
+#[test]
+fn a_frozen_store_delays_no_request_for_longer_than_its_rule_waits() {
+    let store = Server::start();
+    let rule = "  - { name: all, key: [], limit: 10/d, scope: { shared: lease, wait: 10ms } }\n";
+    let weir = sharing(&store.url(), rule);
+    store.freeze();
+    for _ in 0..50 {
+        let (status, took) = timed(|| ask(weir.address(), &Request::get("/")).status);
+        assert!([200, 429].contains(&status), "{status}");
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    }
+    store.thaw();
+    wait::until_true("the store", || weir.metric("weir_store_up", &[]) == 1.0);
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let began = std::time::Instant::now();
+    let done = work();
+    (done, began.elapsed())
+}

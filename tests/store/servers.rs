@@ -1,0 +1,197 @@
+//! Real servers of Redis for tests: one, three in a Cluster, a master with a replica and a sentinel.
+//!
+//! Each listens on a free port of loopback, keeps its files in a directory of its own and is killed when dropped. Where the module
+//! is included, `crate::support::wait` has to be there.
+//!
+//! ```ignore
+//! let server = Server::start();                       // redis://127.0.0.1:PORT
+//! let server = Server::with(&["--requirepass", "x"]); // options as of redis-server
+//! server.cli(&["set", "a", "1"]);                     // as redis-cli prints it
+//! server.freeze(); server.thaw();                     // SIGSTOP, SIGCONT
+//! server.kill(); server.restart();                    // on the same port, with another run_id
+//! let cluster = Cluster::start();                     // three masters
+//! let group = Group::start();                         // a master, a replica and a sentinel
+//! ```
+
+#[path = "servers/cluster.rs"]
+mod cluster;
+#[path = "servers/group.rs"]
+mod group;
+
+use std::fs::{self, File};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+pub(crate) use cluster::Cluster;
+pub(crate) use group::Group;
+
+use crate::support::wait;
+
+/// A server that another process may take the port of before it listens is started on another port.
+const ATTEMPTS: usize = 10;
+
+/// A running server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    port: u16,
+    program: &'static str,
+    arguments: Vec<String>,
+    /// What `redis-cli` has to be told.
+    login: Vec<String>,
+    directory: TempDir,
+}
+
+impl Server {
+    /// A server without a password that keeps nothing on disk.
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// The same with further options.
+    pub(crate) fn with(options: &[&str]) -> Self {
+        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        Self::with_login(|_, port| [port_option("--port", port), options.clone()].concat(), &[])
+    }
+
+    /// A server whose options depend on its directory and its port, and what `redis-cli` has to be told to talk to it.
+    pub(crate) fn with_login(options: impl Fn(&Path, u16) -> Vec<String>, login: &[&str]) -> Self {
+        let login = login.iter().map(|&word| word.to_owned()).collect();
+        Self::spawn("redis-server", &login, |directory, port| {
+            let dir = directory.display().to_string();
+            let usual = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", &dir];
+            [usual.map(str::to_owned).to_vec(), options(directory, port)].concat()
+        })
+    }
+
+    fn spawn(
+        program: &'static str,
+        login: &Vec<String>,
+        arguments: impl Fn(&Path, u16) -> Vec<String>,
+    ) -> Self {
+        for _ in 0..ATTEMPTS {
+            let directory = tempfile::tempdir().unwrap();
+            let port = free_port();
+            let arguments = arguments(directory.path(), port);
+            let child = run(program, &arguments, directory.path());
+            let mut server = Self { child, port, program, arguments, login: login.clone(), directory };
+            if server.is_up() {
+                return server;
+            }
+        }
+        panic!("{program} does not start");
+    }
+
+    /// Waits until it accepts connections; it does not if it has ended.
+    fn is_up(&mut self) -> bool {
+        wait::until("a server", || {
+            if self.child.try_wait().unwrap().is_some() {
+                return Some(false);
+            }
+            TcpStream::connect(("127.0.0.1", self.port)).is_ok().then_some(true)
+        })
+    }
+
+    /// Its port.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its directory.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Its address, as `store.redis` has it.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// What `redis-cli` prints for a command, without the line break at its end.
+    pub(crate) fn cli(&self, command: &[&str]) -> String {
+        let port = self.port.to_string();
+        let mut cli = Command::new("redis-cli");
+        let output =
+            cli.args(["-h", "127.0.0.1", "-p", &port]).args(&self.login).args(command).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
+    /// Waits until what `redis-cli` prints for a command contains `expected`.
+    pub(crate) fn await_reply(&self, command: &[&str], expected: &str) {
+        wait::until_true(&format!("{expected} of {command:?}"), || self.cli(command).contains(expected));
+    }
+
+    /// Its process does nothing until [`Self::thaw`].
+    pub(crate) fn freeze(&self) {
+        kill_process(self.pid(), Signal::STOP).unwrap();
+    }
+
+    /// Its process goes on.
+    pub(crate) fn thaw(&self) {
+        kill_process(self.pid(), Signal::CONT).unwrap();
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Ends it and starts it again, at the same port and in the same directory.
+    pub(crate) fn restart(&mut self) {
+        self.restart_with(&[]);
+    }
+
+    /// The same with further options.
+    pub(crate) fn restart_with(&mut self, options: &[&str]) {
+        self.kill();
+        let mut arguments = self.arguments.clone();
+        arguments.extend(options.iter().map(|&option| option.to_owned()));
+        self.child = run(self.program, &arguments, self.directory.path());
+        assert!(self.is_up(), "does not start again");
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn run(program: &str, arguments: &[String], directory: &Path) -> Child {
+    let log = File::create(directory.join("log")).unwrap();
+    let mut server = Command::new(program);
+    server.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).stdout(log);
+    server.spawn().unwrap_or_else(|error| panic!("{program}: {error}; the Debian package has it"))
+}
+
+/// A port that was free a moment ago.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// An option with a port as its value.
+pub(crate) fn port_option(name: &str, port: u16) -> Vec<String> {
+    vec![name.to_owned(), port.to_string()]
+}
+
+/// A sentinel of the master at `port`, which it calls `limits`.
+fn sentinel(port: u16) -> Server {
+    Server::spawn("redis-sentinel", &Vec::new(), |directory, own| {
+        let file = directory.join("sentinel.conf");
+        let text = format!(
+            "port {own}\nbind 127.0.0.1\nsentinel monitor limits 127.0.0.1 {port} 1\n\
+             sentinel down-after-milliseconds limits 300\nsentinel failover-timeout limits 2000\n"
+        );
+        fs::write(&file, text).unwrap();
+        vec![file.display().to_string()]
+    })
+}

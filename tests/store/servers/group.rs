@@ -1,0 +1,53 @@
+//! A master with a replica, and a sentinel that makes the replica the master when that is gone.
+
+use super::{Server, sentinel};
+use crate::support::wait;
+
+/// A master, its replica and a sentinel, which calls the master `limits`.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) master: Server,
+    pub(crate) replica: Server,
+    pub(crate) sentinel: Server,
+}
+
+impl Group {
+    pub(crate) fn start() -> Self {
+        let master = Server::with(&["--repl-diskless-sync-delay", "0"]);
+        let port = master.port().to_string();
+        let replica = Server::with(&["--replicaof", "127.0.0.1", &port]);
+        replica.await_reply(&["info", "replication"], "master_link_status:up");
+        let sentinel = sentinel(master.port());
+        let group = Self { master, replica, sentinel };
+        // It asks the master for its replicas every ten seconds, and without one there is no failover.
+        wait::within(wait::DEADLINE * 2, || group.knows_the_replica().then_some(()));
+        assert!(group.knows_the_replica());
+        group
+    }
+
+    fn knows_the_replica(&self) -> bool {
+        let replicas = self.sentinel.cli(&["sentinel", "replicas", "limits"]);
+        replicas.contains(&self.replica.port().to_string()) && replicas.contains("master-link-status\nok")
+    }
+
+    /// Has the sentinel make the replica the master, and waits until it says so.
+    pub(crate) fn fail_over(&self) {
+        assert_eq!(self.sentinel.cli(&["sentinel", "failover", "limits"]), "OK");
+        self.await_master(&self.replica);
+    }
+
+    /// Waits until the sentinel names `server`.
+    pub(crate) fn await_master(&self, server: &Server) {
+        let port = server.port().to_string();
+        let named = wait::within(wait::DEADLINE * 2, || {
+            let named = self.sentinel.cli(&["sentinel", "get-master-addr-by-name", "limits"]);
+            named.contains(&port).then_some(())
+        });
+        assert!(named.is_some(), "{port} does not become the master");
+    }
+
+    /// For `store.redis`.
+    pub(crate) fn yaml(&self) -> String {
+        format!("{{ sentinel: [\"127.0.0.1:{}\"], master: limits }}", self.sentinel.port())
+    }
+}
