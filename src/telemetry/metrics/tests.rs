@@ -71,6 +71,7 @@ fn busy() -> Arc<Metrics> {
     metrics.rule("per-ip").record(DecisionOutcome::Allowed);
     metrics.rule("per-ip").record(DecisionOutcome::Limited);
     metrics.rule("per-ip").record(DecisionOutcome::Shadow);
+    metrics.store().asked(3, 1);
     metrics.remote("limits:8081").asked(RemoteOutcome::OverLimit, Some(Duration::from_millis(2)));
     metrics.remote("limits:8081").asked(RemoteOutcome::Skipped, None);
     metrics.spans().exported.increment(5);
