@@ -21,7 +21,7 @@ use weir::limiter::{Check, Limiter, Lineage, MeterSpec, Settings};
 use weir::store::desk::{Batch, Desk, Reply};
 use weir::store::protocol::{self, Asker};
 
-use crate::model::Model;
+use crate::model::{Model, Tally};
 
 /// 2026-11-21T08:00:00Z, in microseconds.
 const START: u64 = 1_795_248_000_000_000;
@@ -81,6 +81,8 @@ pub struct Outcome {
     pub excess: f64,
     /// The instance that got least of what it demanded, beside the mean.
     pub least: f64,
+    /// Where the units went.
+    pub tally: Tally,
 }
 
 enum Event {
@@ -244,6 +246,7 @@ impl World {
             self.crash(milli);
         }
         let least = self.got.iter().filter(|(wanted, _)| *wanted > 0);
+        self.outcome.tally = self.store.tally;
         self.outcome.least = least.map(|(wanted, got)| *got as f64 / *wanted as f64).fold(1.0, f64::min);
         self.outcome
     }
@@ -375,6 +378,9 @@ impl World {
             let mut args = vec![known, self.run.to_string(), format!("{number}.{}", self.serial)];
             args.extend(batch.encoded.iter().cloned());
             self.outcome.calls += u64::from(is_warm);
+            if std::env::var("WEIR_TRACE").is_ok() && number == 40 && self.now > START + 1_900_000 {
+                println!("{} asks {:?}", self.now - START, batch.questions.iter().map(|q| (q.needed, q.wanted, q.demanded, q.elapsed, q.returned.0, self.now.saturating_sub(q.returned.1))).collect::<Vec<_>>());
+            }
             let id = instance.epoch + self.serial;
             instance.calls.insert(id, batch);
             let (there, lost) = (self.delay(), self.plan.faults.lost);
@@ -406,6 +412,9 @@ impl World {
         match event {
             Event::Asked(number, id, keys, args) => {
                 let (generation, grants) = self.store.call(&keys, &args, self.now);
+                if std::env::var("WEIR_TRACE").is_ok() && number == 40 && self.now > START + 1_900_000 {
+                    println!("{} granted {grants:?}", self.now - START);
+                }
                 let grants = grants.into_iter().map(|grant| grant.to_vec()).collect();
                 let reply = Reply { generation: generation.into(), at: self.now, grants };
                 let lost = self.plan.faults.lost;
@@ -471,9 +480,27 @@ fn calm() -> Faults {
 #[test]
 #[ignore = "prints a table"]
 fn table() {
-    for (limit, keys) in [(10, 1), (100, 1), (1000, 1), (10_000, 1), (300_000, 1), (10, 100)] {
+    let only = std::env::var("WEIR_LIMIT").ok();
+    let wait = std::env::var("WEIR_WAIT").ok().map_or(5000, |text| text.parse().unwrap());
+    let limits =
+        [(10, 1), (100, 1), (1000, 1), (10_000, 1), (300_000, 1), (2_000_000, 1), (10, 100), (100, 1000)];
+    for (limit, keys) in limits {
+        if only.as_ref().is_some_and(|only| *only != format!("{limit}x{keys}")) {
+            continue;
+        }
         for demand in [0.9, 1.5] {
+            if std::env::var("WEIR_DEMAND").is_ok_and(|only| only != demand.to_string()) {
+                continue;
+            }
             for pattern in [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts] {
+                if std::env::var("WEIR_PATTERN").is_ok_and(|only| only != format!("{pattern:?}")) {
+                    continue;
+                }
+                let millis = match (limit, keys) {
+                    (..100, 1) => 60_000,
+                    (2_000_000, _) | (_, 1000) => 4000,
+                    _ => 8000,
+                };
                 let plan = Plan {
                     instances: 96,
                     quota: gcra(limit, limit),
@@ -481,17 +508,22 @@ fn table() {
                     pattern,
                     keys,
                     sharing: LEASE,
-                    wait: 5000,
-                    millis: 8000,
+                    wait,
+                    millis,
                     warm_up: 2_000_000,
                     faults: calm(),
                     seed: 1,
                 };
-                let Outcome { admitted, possible, calls, excess, least } = run(plan);
+                let Outcome { admitted, possible, calls, excess, least, tally } = run(plan);
+                let all = f64::from(limit) * keys as f64 * millis as f64 / 1e5;
                 println!(
-                    "{limit:>7} x{keys:<4} {demand} {pattern:?}: used {:.2} %, {:.5} calls/admitted, excess {excess:.2}, least {least:.2}",
+                    "{limit:>7} x{keys:<4} {demand} {pattern:>8}: used {:6.2} %, {:.5} calls/admitted, excess {excess:.2}, least {least:.2}; given back {:.1} %, too late {:.1} %, idle {:.1} %",
                     100.0 * admitted as f64 / possible as f64,
                     calls as f64 / admitted as f64,
+                    tally.returned / all,
+                    tally.late / all,
+                    tally.idle / all,
+                    pattern = format!("{pattern:?}"),
                 );
             }
         }

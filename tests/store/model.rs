@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 const SECOND: f64 = 1_000_000.0;
 const PRIORITIES: usize = 4;
+const SLICES: usize = 6;
 
 /// What the server holds.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +12,21 @@ pub struct Model {
     /// Texts with the millisecond at which they expire.
     values: HashMap<String, (Vec<f64>, f64)>,
     generations: HashMap<String, (String, String, f64)>,
+    /// What the buckets have seen.
+    pub tally: Tally,
+}
+
+/// Where units of buckets went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Granted, beside those that were given back in time.
+    pub granted: f64,
+    /// Given back in time.
+    pub returned: f64,
+    /// Given back when time had given them back already.
+    pub late: f64,
+    /// Drained from empty buckets.
+    pub idle: f64,
 }
 
 /// The demand by priority, and how many instances ask.
@@ -105,7 +121,11 @@ fn share(demand: &Demand, rate: f64, slack: f64, q: &Asked) -> f64 {
     let higher: f64 = demand[..q.priority].iter().fold(rate, |left, of| left - of);
     let left = higher.max(rate / 100.0);
     let competing = demand[q.priority];
-    if competing <= left { 1.0 } else { (2.0 * slack * left * q.weight / competing).min(1.0) }
+    if competing <= left { 1.0 } else { ((0.5 + slack) * left * q.weight / competing).min(1.0) }
+}
+
+fn ahead(slack: f64) -> f64 {
+    (4.0 * slack).min(1.0)
 }
 
 fn reply(numbers: [f64; 6]) -> [i64; 6] {
@@ -136,41 +156,51 @@ impl Call<'_> {
         let over = (60.0 * SECOND).min(SECOND.max(100.0 * interval));
         let text = self.load(key);
         let is_known = text.is_some();
-        let mut s = text
-            .unwrap_or_else(|| vec![now, 0.0, now, now, 0.0, 0.0, 0.0, 0.0, rate, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        let s = text.unwrap_or_else(|| {
+            let mut list = vec![now, 0.0, 0.0, rate, 0.0, 0.0, 0.0, 0.0, 0.0];
+            list.extend([now, 0.0].repeat(SLICES));
+            list
+        });
         let elapsed = (now - s[0]).max(0.0);
+        self.model.tally.idle += (elapsed - s[1]).max(0.0) / interval;
         let mut backlog = (s[1] - elapsed).max(0.0);
+        let mut longest = if elapsed < s[1] + s[2] { s[2] } else { 0.0 };
         if self.born > 0.0 && (!is_known || s[0] < self.born) {
             backlog = backlog.max(full - (now - self.born));
         }
-        let (mut epoch, mut before, mut low, mut low_before) = (s[2], s[3], s[4].min(backlog), s[5]);
+        let mut slices = s[9..].to_vec();
+        slices[1] = slices[1].min(backlog);
         let is_new = backlog == 0.0;
         if is_new {
-            (epoch, before, low, low_before) = (now, now, 0.0, 0.0);
-        } else if now - epoch >= (2.0 * claim_valid).max(SECOND) {
-            (epoch, before, low, low_before) = (now, epoch, backlog, low);
+            slices = [now, 0.0].repeat(SLICES);
+        } else if now - slices[0] >= (SECOND / 20.0).max(claim_valid.max(longest) / 4.0) {
+            slices.rotate_right(2);
+            (slices[0], slices[1]) = (now, backlog);
         }
         if q.returned > 0.0 {
-            let most = if q.granted_at >= epoch {
-                low
-            } else if q.granted_at >= before {
-                low.min(low_before)
-            } else {
-                0.0
-            };
-            let back = (q.returned * interval).min(most);
-            (backlog, low, low_before) = (backlog - back, low - back, (low_before - back).max(0.0));
+            let (mut most, mut since) = (f64::INFINITY, None);
+            for (index, slice) in slices.chunks(2).enumerate() {
+                most = most.min(slice[1]);
+                if q.granted_at >= slice[0] {
+                    since = Some(index);
+                    break;
+                }
+            }
+            if let Some(index) = since {
+                let back = (q.returned * interval).min(most);
+                self.model.tally.returned += back / interval;
+                backlog -= back;
+                slices.iter_mut().take(2 * index + 2).skip(1).step_by(2).for_each(|low| *low -= back);
+                self.model.tally.late -= back / interval;
+            }
+            self.model.tally.late += q.returned;
         }
-        let mut demand = demand_of(&s[9..]);
+        let mut demand = demand_of(&s[4..]);
         note_demand(&mut demand, elapsed, over, &q);
         backlog = (backlog + q.owed * interval).min(2.0 * full);
-        let (mut valid, mut valid_until) = (claim_valid, s[7]);
-        if now < valid_until {
-            valid = valid.max(s[6]);
-        }
-        let tolerance = full - valid;
+        let tolerance = full - claim_valid.max(longest);
         let slack = (1.0 - backlog / tolerance.max(interval)).max(0.0);
-        let mut cap = s[8];
+        let mut cap = s[3];
         let mut part = 1.0;
         if fair == 1.0 {
             let change = (elapsed.min(over) / over * (2.0 * slack - 1.0)).exp();
@@ -191,22 +221,23 @@ impl Call<'_> {
             wait = (backlog + q.needed * interval - (tolerance - reserved)).ceil();
             spread = SECOND.min(demand[PRIORITIES] * interval);
         } else {
-            granted = room.min(q.needed.max((q.wanted * part).floor()));
+            granted = room.min(q.needed.max((q.wanted * part * ahead(slack)).floor()));
             if part < 1.0 && granted > q.needed {
-                pause = 0.9 * q.period;
+                pause = q.period * ahead(slack);
             }
         }
         backlog += granted * interval;
+        self.model.tally.granted += granted;
         if is_new {
-            low = backlog;
+            slices[1] = backlog;
         }
         if granted > 0.0 {
-            let out = if now < valid_until { s[6] } else { 0.0 };
-            (s[6], valid_until) = (out.max(claim_valid), valid_until.max(now + claim_valid));
+            longest = longest.max(claim_valid);
         }
-        let mut saved = vec![now, backlog, epoch, before, low, low_before, s[6], valid_until, cap];
+        let mut saved = vec![now, backlog, longest, cap];
         saved.extend(demand);
-        self.save(key, saved, backlog + over);
+        saved.extend(slices);
+        self.save(key, saved, backlog + longest.max(over));
         let remaining = ((full - backlog) / interval + 0.000001).floor().max(0.0);
         reply([granted, claim_valid, wait, spread, pause, remaining])
     }

@@ -12,7 +12,7 @@ const MAX_VALID: Duration = Duration::from_secs(1);
 /// Claims that would be valid for less are for requests that wait, one by one.
 const MIN_VALID: Duration = Duration::from_millis(4);
 /// A claim for a waiting request is decided when it is granted; it has so long to get there.
-const TO_ARRIVE: Duration = Duration::from_millis(20);
+pub(super) const TO_ARRIVE: Duration = Duration::from_millis(20);
 /// Sub-windows in which the store looks at a sliding window.
 const PARTS: u32 = 100;
 /// How long permits are out without a word from their instance.
