@@ -64,18 +64,18 @@ local function note_demand(demand, elapsed, over, q)
 end
 
 -- The part of what is wanted that an instance gets, where `rate` units a second are there for all. `slack` is how much of
--- the burst is left, from 0 to 1: at one half the parts add up to the rate, so what the estimate gets wrong evens out.
+-- the burst is left, from 0 to 1: at one quarter the parts add up to the rate, so what the estimate gets wrong evens out.
 local function share(demand, rate, slack, q)
   local left = rate
   for priority = 1, q.priority do left = left - demand[priority] end
   left = math.max(left, rate / 100)
   local competing = demand[q.priority + 1]
   if competing <= left then return 1 end
-  return math.min(1, (0.5 + slack) * left * q.weight / competing)
+  return math.min(1, (0.85 + 0.6 * slack) * left * q.weight / competing)
 end
 
 -- The part of the period that a claim is for: little is claimed ahead where little is left.
-local function ahead(slack) return math.min(1, 4 * slack) end
+local function ahead(slack) return math.min(1, 8 * slack) end
 
 -- A bucket that drains at a constant rate: generic cell rate algorithm, token and leaky bucket.
 -- State: time, backlog, the longest validity of claims that count, cap of max-min fairness, demand, then slices of the time

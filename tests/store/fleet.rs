@@ -378,7 +378,7 @@ impl World {
             let mut args = vec![known, self.run.to_string(), format!("{number}.{}", self.serial)];
             args.extend(batch.encoded.iter().cloned());
             self.outcome.calls += u64::from(is_warm);
-            if std::env::var("WEIR_TRACE").is_ok() && number == 40 && self.now > START + 1_900_000 {
+            if std::env::var("WEIR_TRACE").is_ok() && number == 40 && self.now > START + 5_900_000 {
                 println!("{} asks {:?}", self.now - START, batch.questions.iter().map(|q| (q.needed, q.wanted, q.demanded, q.elapsed, q.returned.0, self.now.saturating_sub(q.returned.1))).collect::<Vec<_>>());
             }
             let id = instance.epoch + self.serial;
@@ -412,7 +412,7 @@ impl World {
         match event {
             Event::Asked(number, id, keys, args) => {
                 let (generation, grants) = self.store.call(&keys, &args, self.now);
-                if std::env::var("WEIR_TRACE").is_ok() && number == 40 && self.now > START + 1_900_000 {
+                if std::env::var("WEIR_TRACE").is_ok() && number == 40 && self.now > START + 5_900_000 {
                     println!("{} granted {grants:?}", self.now - START);
                 }
                 let grants = grants.into_iter().map(|grant| grant.to_vec()).collect();
@@ -498,8 +498,8 @@ fn table() {
                 }
                 let millis = match (limit, keys) {
                     (..100, 1) => 60_000,
-                    (2_000_000, _) | (_, 1000) => 4000,
-                    _ => 8000,
+                    (2_000_000, _) | (_, 1000) => 8000,
+                    _ => 12_000,
                 };
                 let plan = Plan {
                     instances: 96,
@@ -510,7 +510,7 @@ fn table() {
                     sharing: LEASE,
                     wait,
                     millis,
-                    warm_up: 2_000_000,
+                    warm_up: 4_000_000,
                     faults: calm(),
                     seed: 1,
                 };

@@ -121,11 +121,11 @@ fn share(demand: &Demand, rate: f64, slack: f64, q: &Asked) -> f64 {
     let higher: f64 = demand[..q.priority].iter().fold(rate, |left, of| left - of);
     let left = higher.max(rate / 100.0);
     let competing = demand[q.priority];
-    if competing <= left { 1.0 } else { ((0.5 + slack) * left * q.weight / competing).min(1.0) }
+    if competing <= left { 1.0 } else { ((0.85 + 0.6 * slack) * left * q.weight / competing).min(1.0) }
 }
 
 fn ahead(slack: f64) -> f64 {
-    (4.0 * slack).min(1.0)
+    (8.0 * slack).min(1.0)
 }
 
 fn reply(numbers: [f64; 6]) -> [i64; 6] {

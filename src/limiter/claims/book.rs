@@ -13,10 +13,13 @@ const MAX_LEAD: Duration = Duration::from_millis(20);
 /// Demand is measured for so long at least, or as long as it takes for this many units.
 const MIN_MEASURED: Duration = Duration::from_millis(20);
 const FADING: f64 = 4.0;
-const PART_OF_PAUSE: f64 = 0.9;
+/// Pauses are spread from this part of them on.
+const MIN_OF_PAUSE: f64 = 0.8;
 const MEASURED_UNITS: f64 = 16.0;
 /// Claims ahead of demand are for as many units at least. For fewer a request asks by itself: most would lapse unspent.
 const MIN_AHEAD: f64 = 6.0;
+/// Units that are demanded within so many seconds are not worth a question of their own.
+const WORTH_A_CALL: f64 = 0.01;
 /// How often to look whether the units held are spent, in parts of a claim's validity.
 const LOOKS: u32 = 8;
 /// How long the demand of a counter without requests is remembered.
@@ -53,6 +56,8 @@ pub(in crate::limiter) struct Book {
     is_quiet: bool,
     /// More is held than is going to be spent.
     has_too_much: bool,
+    /// It seemed so at the last look.
+    seemed_too_much: bool,
     /// Units wanted by requests that wait, since the last question.
     pub(super) needed: u32,
     /// Units rejected, since the last question.
@@ -86,6 +91,7 @@ impl Book {
             looked: (0, now),
             is_quiet: false,
             has_too_much: false,
+            seemed_too_much: false,
             cut: None,
             needed: 0,
             rejected: 0,
@@ -160,7 +166,7 @@ impl Book {
     /// spends its share sooner, and asks sooner.
     pub(super) fn pause(&mut self, now: Timestamp) {
         if let Some((part, asked, latest)) = self.cut.take() {
-            let due = asked.saturating_add(now.since(asked).mul_f64(PART_OF_PAUSE / part.min(PART_OF_PAUSE)));
+            let due = asked.saturating_add(now.since(asked).mul_f64(1.0 / part.min(1.0)));
             self.pauses_until = self.pauses_until.max(due.min(latest));
         }
     }
@@ -185,7 +191,7 @@ impl Book {
         let kind = Kind::of(&quota, in_use);
         let elapsed = now.since(self.asked_at);
         let most = if sharing.is_exact { Duration::ZERO } else { kind.max_valid() };
-        let period = most * 3 / 4;
+        let period = most * 13 / 16;
         let left = self.expire(held, now);
         let demanded = self.count_demand(left, now, period);
         let needed = std::mem::take(&mut self.needed).min(kind.capacity());
@@ -197,6 +203,7 @@ impl Book {
             valid = Duration::ZERO;
         }
         self.lead = if kind.is_permits() { valid / 2 } else { MAX_LEAD.min(valid / 4) };
+        self.seemed_too_much = false;
         let (returned, left) =
             if kind.is_permits() { (Claim::default(), left) } else { self.take_back(left, now) };
         let there = left.saturating_add(self.current.units).saturating_add(self.next.units);
@@ -208,7 +215,7 @@ impl Book {
             (ahead as u32).saturating_sub(there).saturating_add(needed)
         };
         self.looked = (there.into(), now);
-        self.look = (valid / LOOKS).max(MAX_LEAD).max(Duration::from_secs_f64(MIN_AHEAD / self.rate.max(1.0)));
+        self.look = (most / LOOKS).max(MAX_LEAD).max(Duration::from_secs_f64(MIN_AHEAD / self.rate.max(1.0)));
         self.asked_at = now;
         self.is_asking = true;
         let question = Question {
@@ -243,7 +250,10 @@ impl Book {
         } else if !grant.pause.is_zero() && grant.granted < question.wanted {
             let of_period = grant.pause.as_secs_f64() / question.period.as_secs_f64();
             let part = f64::from(grant.granted) / (f64::from(question.wanted) * of_period);
-            self.cut = Some((part, sent, sent.saturating_add(grant.pause)));
+            // Not all at one moment.
+            let spread = MIN_OF_PAUSE + (1.0 - MIN_OF_PAUSE) * part_of(question);
+            let latest = sent.saturating_add(grant.pause.mul_f64(spread));
+            self.cut = Some((part / spread, sent, latest));
         }
         let claim = Claim {
             units: grant.granted,
@@ -296,12 +306,28 @@ impl Book {
             let review = if self.is_idle(now) { Review::Done } else { Review::Later(now.saturating_add(MEMORY)) };
             return (review, slot);
         }
-        self.is_quiet = self.spent_since_look(there) == 0;
-        self.has_too_much = f64::from(there) > self.spendable(there, now);
+        let is_look = now.since(self.looked.1) >= self.look;
+        let spent = self.spent_since_look(there);
+        self.is_quiet = spent == 0;
+        let all = there.saturating_add(self.next.units);
+        let is_little = f64::from(all.saturating_add(self.lapsed.units)) <= self.rate * WORTH_A_CALL;
+        // One look may have seen the end of what was going on.
+        let seems_too_much = !is_little && f64::from(there) > 1.25 * self.spendable(there, now);
+        self.has_too_much = seems_too_much && (self.is_quiet || self.seemed_too_much);
+        if is_look {
+            self.seemed_too_much = seems_too_much;
+        }
+        if self.is_quiet && is_little {
+            let at = self.next.until.max(self.current.until);
+            return (Review::Later(if at > now { at } else { now.saturating_add(MEMORY) }), slot);
+        }
         let at = self.review_at(now).filter(|at| holds && *at > now && !self.has_too_much);
         self.is_asking = at.is_none();
-        if now.since(self.looked.1) >= self.look && !self.is_asking {
-            self.looked = (u64::from(there) + u64::from(self.next.units), now);
+        if self.has_too_much && spent > 0 {
+            self.rate = self.rate.min(2.0 * spent as f64 / now.since(self.looked.1).as_secs_f64());
+        }
+        if is_look && !self.is_asking {
+            self.looked = (all.into(), now);
         }
         (at.map_or(Review::Ask, Review::Later), slot)
     }
@@ -366,7 +392,7 @@ impl Book {
 
     /// What is given back: what has lapsed, and what would before it is spent. Returns what is left beside it.
     fn take_back(&mut self, left: u32, now: Timestamp) -> (Claim, u32) {
-        let mut returned = std::mem::take(&mut self.lapsed);
+        let mut returned = Claim::default();
         let mut kept = left;
         let there = left.saturating_add(self.current.units);
         let ends = self.current.until.since(now);
@@ -379,7 +405,14 @@ impl Book {
         } else if self.next.until.since(now) <= self.lead || there == 0 && self.is_quiet {
             returned.add(std::mem::take(&mut self.next));
         }
-        self.accounted = self.accounted.saturating_sub(returned.units.into());
+        let lapsed = std::mem::take(&mut self.lapsed);
+        self.accounted = self.accounted.saturating_sub(u64::from(returned.units) + u64::from(lapsed.units));
+        // Units of an older claim might make those of a later one count as old.
+        let (few, many) = if lapsed.units < returned.units { (lapsed, returned) } else { (returned, lapsed) };
+        returned = many;
+        if few.units >= many.units / 8 {
+            returned.add(few);
+        }
         (returned, kept)
     }
 
