@@ -71,7 +71,7 @@ local function share(demand, rate, slack, q)
   left = math.max(left, rate / 100)
   local competing = demand[q.priority + 1]
   if competing <= left then return 1 end
-  return math.min(1, (0.85 + 0.6 * slack) * left * q.weight / competing)
+  return math.min(1, (0.7 + 1.2 * slack) * left * q.weight / competing)
 end
 
 -- The part of the period that a claim is for: little is claimed ahead where little is left.

@@ -379,7 +379,22 @@ impl World {
             args.extend(batch.encoded.iter().cloned());
             self.outcome.calls += u64::from(is_warm);
             if std::env::var("WEIR_TRACE").is_ok() && number == 40 && self.now > START + 5_900_000 {
-                println!("{} asks {:?}", self.now - START, batch.questions.iter().map(|q| (q.needed, q.wanted, q.demanded, q.elapsed, q.returned.0, self.now.saturating_sub(q.returned.1))).collect::<Vec<_>>());
+                println!(
+                    "{} asks {:?}",
+                    self.now - START,
+                    batch
+                        .questions
+                        .iter()
+                        .map(|q| (
+                            q.needed,
+                            q.wanted,
+                            q.demanded,
+                            q.elapsed,
+                            q.returned.0,
+                            self.now.saturating_sub(q.returned.1)
+                        ))
+                        .collect::<Vec<_>>()
+                );
             }
             let id = instance.epoch + self.serial;
             instance.calls.insert(id, batch);

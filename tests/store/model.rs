@@ -121,7 +121,7 @@ fn share(demand: &Demand, rate: f64, slack: f64, q: &Asked) -> f64 {
     let higher: f64 = demand[..q.priority].iter().fold(rate, |left, of| left - of);
     let left = higher.max(rate / 100.0);
     let competing = demand[q.priority];
-    if competing <= left { 1.0 } else { ((0.85 + 0.6 * slack) * left * q.weight / competing).min(1.0) }
+    if competing <= left { 1.0 } else { ((0.7 + 1.2 * slack) * left * q.weight / competing).min(1.0) }
 }
 
 fn ahead(slack: f64) -> f64 {

@@ -15,9 +15,13 @@ const MIN_MEASURED: Duration = Duration::from_millis(20);
 const FADING: f64 = 4.0;
 /// Pauses are spread from this part of them on.
 const MIN_OF_PAUSE: f64 = 0.8;
-const MEASURED_UNITS: f64 = 16.0;
+const MEASURED_UNITS: f64 = 30.0;
 /// Claims ahead of demand are for as many units at least. For fewer a request asks by itself: most would lapse unspent.
 const MIN_AHEAD: f64 = 6.0;
+/// Of fewer units a rate is told over so long.
+const MIN_PERIOD: Duration = Duration::from_millis(100);
+/// A look is worth it when so many units should have been spent.
+const MIN_SPENT: f64 = 6.0;
 /// Units that are demanded within so many seconds are not worth a question of their own.
 const WORTH_A_CALL: f64 = 0.01;
 /// How often to look whether the units held are spent, in parts of a claim's validity.
@@ -215,7 +219,7 @@ impl Book {
             (ahead as u32).saturating_sub(there).saturating_add(needed)
         };
         self.looked = (there.into(), now);
-        self.look = (most / LOOKS).max(MAX_LEAD).max(Duration::from_secs_f64(MIN_AHEAD / self.rate.max(1.0)));
+        self.look = (most / LOOKS).max(MAX_LEAD).max(Duration::from_secs_f64(MIN_SPENT / self.rate.max(1.0)));
         self.asked_at = now;
         self.is_asking = true;
         let question = Question {
@@ -303,7 +307,8 @@ impl Book {
         }
         let holds = there > 0 || self.next.units > 0;
         if !holds && self.lapsed.units == 0 {
-            let review = if self.is_idle(now) { Review::Done } else { Review::Later(now.saturating_add(MEMORY)) };
+            let review =
+                if self.is_idle(now) { Review::Done } else { Review::Later(now.saturating_add(MEMORY)) };
             return (review, slot);
         }
         let is_look = now.since(self.looked.1) >= self.look;
@@ -312,7 +317,7 @@ impl Book {
         let all = there.saturating_add(self.next.units);
         let is_little = f64::from(all.saturating_add(self.lapsed.units)) <= self.rate * WORTH_A_CALL;
         // One look may have seen the end of what was going on.
-        let seems_too_much = !is_little && f64::from(there) > 1.25 * self.spendable(there, now);
+        let seems_too_much = !is_little && f64::from(there) > 2.0 * self.spendable(there, now);
         self.has_too_much = seems_too_much && (self.is_quiet || self.seemed_too_much);
         if is_look {
             self.seemed_too_much = seems_too_much;
@@ -324,7 +329,7 @@ impl Book {
         let at = self.review_at(now).filter(|at| holds && *at > now && !self.has_too_much);
         self.is_asking = at.is_none();
         if self.has_too_much && spent > 0 {
-            self.rate = self.rate.min(2.0 * spent as f64 / now.since(self.looked.1).as_secs_f64());
+            self.rate = self.rate.min(1.25 * spent as f64 / now.since(self.looked.1).as_secs_f64());
         }
         if is_look && !self.is_asking {
             self.looked = (all.into(), now);
@@ -364,7 +369,7 @@ impl Book {
         }
         let spent = self.spent_since_look(there) as f64;
         let ends = self.current.until.since(now).as_secs_f64();
-        2.0 * spent / elapsed.as_secs_f64() * ends
+        1.25 * spent / elapsed.as_secs_f64() * ends
     }
 
     fn measure(&mut self, demanded: u64, now: Timestamp, period: Duration) {
@@ -372,13 +377,10 @@ impl Book {
         self.measured.0 = units;
         let elapsed = now.since(since);
         let is_much = units as f64 >= MEASURED_UNITS;
-        let seen = if is_much {
-            units as f64 / elapsed.max(MIN_MEASURED).as_secs_f64()
-        } else {
-            // Of few requests no rate can be told: as much as is nearly certain.
-            let certain = (units as f64 - (units as f64).sqrt()).max(0.0);
-            certain / elapsed.max(period).as_secs_f64().max(0.1)
-        };
+        // Of few requests no rate can be told: as much as is nearly certain.
+        let certain = (units as f64 - (units as f64).sqrt()).max(0.0);
+        let least = if is_much { MIN_MEASURED } else { period.max(MIN_PERIOD) };
+        let seen = certain / elapsed.max(least).as_secs_f64();
         let is_complete = elapsed >= period || is_much && elapsed >= MIN_MEASURED;
         if seen > self.rate {
             self.rate = seen;
@@ -396,7 +398,8 @@ impl Book {
         let mut kept = left;
         let there = left.saturating_add(self.current.units);
         let ends = self.current.until.since(now);
-        let spendable = if ends <= self.lead { self.rate * self.lead.as_secs_f64() } else { self.spendable(there, now) };
+        let spendable =
+            if ends <= self.lead { self.rate * self.lead.as_secs_f64() } else { self.spendable(there, now) };
         if f64::from(there) > spendable && there > 0 {
             kept = (spendable as u32).min(left);
             self.current.units = 0;
