@@ -33,8 +33,9 @@ local function load_generation()
     -- Where the instance knew a generation, there were data, and they are gone.
     id, of_run, since = new, run, known == '-' and 0 or now
     redis.call('SET', KEYS[1], id .. ' ' .. of_run .. ' ' .. string.format('%.0f', since))
-  elseif of_run ~= run or (known ~= '-' and known ~= id) then
-    -- Another server process, which may have missed the last writes of the one before; or data that are gone.
+  elseif of_run ~= run or (known ~= '-' and known ~= id and since == '0') then
+    -- Another server process, which may have missed the last writes of the one before; or data that are gone, which an
+    -- instance did not know that had just started.
     of_run, since = run, now
     redis.call('SET', KEYS[1], id .. ' ' .. of_run .. ' ' .. string.format('%.0f', since))
   end

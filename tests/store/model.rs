@@ -12,6 +12,8 @@ pub struct Model {
     /// Texts with the millisecond at which they expire.
     values: HashMap<String, (Vec<f64>, f64)>,
     generations: HashMap<String, (String, String, f64)>,
+    /// How often a group began whole.
+    pub begun: HashMap<String, u32>,
     /// What the buckets have seen.
     pub tally: Tally,
 }
@@ -78,9 +80,13 @@ impl Model {
         let lost = |id: &str| known != "-" && known != id;
         let generation = match self.generations.get(&keys[0]) {
             None => (new.clone(), run.clone(), if known == "-" { 0.0 } else { now }),
-            Some((id, of_run, _)) if of_run != run || lost(id) => (id.clone(), run.clone(), now),
+            Some((id, of_run, since)) if of_run != run || lost(id) && *since == 0.0 => (id.clone(), run.clone(), now),
             Some(same) => same.clone(),
         };
+        if !self.generations.contains_key(&keys[0]) {
+            let begun = self.begun.entry(keys[0].clone()).or_default();
+            *begun += u32::from(known == "-");
+        }
         let (id, born) = (generation.0.clone(), generation.2);
         self.generations.insert(keys[0].clone(), generation);
         let mut call = Call { model: self, now, born };
@@ -99,7 +105,7 @@ impl Model {
 
     /// The server loses all it holds.
     pub fn flush(&mut self) {
-        *self = Self::default();
+        (self.values, self.generations) = Default::default();
     }
 
     /// The texts of the counters, as the server holds them at `now`.

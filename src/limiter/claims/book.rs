@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::question::{Grant, Kind, Question, TO_ARRIVE};
+use super::question::{Grant, Kind, MAX_VALID, Question, TO_ARRIVE};
 use super::{Review, SharedCounter, Sharing};
 use crate::limiter::algorithm::claim::{Held, MAX_UNITS};
 use crate::limiter::quota::Quota;
@@ -78,6 +78,10 @@ pub(in crate::limiter) struct Book {
     pub(super) pauses_until: Timestamp,
     /// Demand, in units a second: fast up, slow down.
     rate: f64,
+    /// What the last question was about.
+    quota: Option<Quota>,
+    /// Nothing is given back before this.
+    forfeits_until: Timestamp,
     /// How long before a claim lapses it is time to ask.
     lead: Duration,
     /// How often to look whether the units held are spent.
@@ -104,6 +108,8 @@ impl Book {
             is_asking: false,
             pauses_until: Timestamp::EPOCH,
             rate: 0.0,
+            quota: None,
+            forfeits_until: Timestamp::EPOCH,
             lead: MAX_LEAD,
             look: MAX_LEAD,
         }
@@ -193,6 +199,10 @@ impl Book {
         now: Timestamp,
     ) -> (Question, Held) {
         let kind = Kind::of(&quota, in_use);
+        if self.quota.replace(quota).is_some_and(|before| before != quota) {
+            // A unit of the limit before is not worth one of this.
+            self.forfeits_until = now.saturating_add(2 * MAX_VALID);
+        }
         let elapsed = now.since(self.asked_at);
         let most = if sharing.is_exact { Duration::ZERO } else { kind.max_valid() };
         let period = most * 13 / 16;
@@ -261,7 +271,7 @@ impl Book {
         }
         let claim = Claim {
             units: grant.granted,
-            until: sent.saturating_add(grant.spendable()),
+            until: sent.saturating_add(grant.spendable(question)),
             granted_at: grant.at,
         };
         if question.kind.is_permits() {
@@ -408,8 +418,11 @@ impl Book {
         } else if self.next.until.since(now) <= self.lead || there == 0 && self.is_quiet {
             returned.add(std::mem::take(&mut self.next));
         }
-        let lapsed = std::mem::take(&mut self.lapsed);
+        let mut lapsed = std::mem::take(&mut self.lapsed);
         self.accounted = self.accounted.saturating_sub(u64::from(returned.units) + u64::from(lapsed.units));
+        if now < self.forfeits_until {
+            (returned.units, lapsed.units) = (0, 0);
+        }
         // Units of an older claim might make those of a later one count as old.
         let (few, many) = if lapsed.units < returned.units { (lapsed, returned) } else { (returned, lapsed) };
         returned = many;
