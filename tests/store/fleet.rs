@@ -36,6 +36,8 @@ pub enum Pattern {
     Shifting,
     /// Each instance has all of its demand in 200 ms of every second.
     Bursts,
+    /// Each instance has demand now and then, and it begins and ends at once.
+    OnAndOff,
 }
 
 /// What happens on the way.
@@ -67,6 +69,8 @@ pub struct Plan {
     /// What is counted begins after so many microseconds.
     pub warm_up: u64,
     pub faults: Faults,
+    /// Another limit, which instances have within 300 ms of this moment in milliseconds.
+    pub change: Option<(Quota, u64)>,
     pub seed: u64,
 }
 
@@ -105,6 +109,8 @@ struct Instance {
     /// Counts restarts: messages to the one before are nobody's.
     epoch: u64,
     review: Option<Timestamp>,
+    /// When it has the limit that the plan changes to.
+    changes_at: u64,
 }
 
 /// A bucket as the limit has it.
@@ -139,6 +145,11 @@ struct World {
     groups: Vec<String>,
 }
 
+fn rate(quota: &Quota) -> f64 {
+    let limit = quota.limit();
+    f64::from(limit.count.get()) / limit.period.duration().as_secs_f64()
+}
+
 pub fn gcra(count: u32, burst: u32) -> Quota {
     let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Second));
     Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(burst)).unwrap()
@@ -146,16 +157,19 @@ pub fn gcra(count: u32, burst: u32) -> Quota {
 
 pub const LEASE: Sharing = Sharing { is_exact: false, priority: 1, is_max_min: false };
 
+fn spec(quota: Quota, sharing: Sharing) -> MeterSpec {
+    MeterSpec {
+        lineage: Lineage { rule: "rule".into(), key: "key".into() },
+        quota: quota.claimed().unwrap(),
+        on_change: OnChange::Keep,
+        sharing: Some(sharing),
+    }
+}
+
 impl Instance {
     fn new(number: usize, plan: &Plan, drift: i64, epoch: u64) -> Self {
         let limiter = Limiter::new(Settings { max_keys: 10_000, secret: SECRET });
-        let spec = MeterSpec {
-            lineage: Lineage { rule: "rule".into(), key: "key".into() },
-            quota: plan.quota.claimed().unwrap(),
-            on_change: OnChange::Keep,
-            sharing: Some(plan.sharing),
-        };
-        let meter = limiter.install(&[spec], Timestamp::EPOCH)[0];
+        let meter = limiter.install(&[spec(plan.quota, plan.sharing)], Timestamp::EPOCH)[0];
         let key = limiter.hasher().hash(b"");
         let check = Check {
             meter,
@@ -175,7 +189,14 @@ impl Instance {
             drift,
             epoch,
             review: None,
+            changes_at: plan.change.map_or(u64::MAX, |(_, at)| at + number as u64 * 997 % 300),
         }
+    }
+
+    fn change(&mut self, plan: &Plan, now: Timestamp) {
+        let (quota, _) = plan.change.unwrap();
+        self.check.meter = self.limiter.install(&[spec(quota, plan.sharing)], now)[0];
+        self.changes_at = u64::MAX;
     }
 
     fn check(&self, key: u64) -> Check {
@@ -235,6 +256,10 @@ impl World {
         for milli in 0..self.plan.millis {
             let end = START + (milli + 1) * 1000;
             for number in 0..self.plan.instances {
+                if self.instances[number].changes_at <= milli {
+                    let now = self.instances[number].clock(self.now);
+                    self.instances[number].change(&self.plan, now);
+                }
                 let demand = self.demand(number, milli);
                 let arrivals = demand as u64 + u64::from(self.rng.f64() < demand.fract());
                 for _ in 0..arrivals {
@@ -278,9 +303,7 @@ impl World {
 
     /// Requests of an instance in one millisecond.
     fn demand(&self, number: usize, milli: u64) -> f64 {
-        let limit = self.plan.quota.limit();
-        let rate = f64::from(limit.count.get()) / limit.period.duration().as_secs_f64();
-        let all = rate * self.plan.demand * self.plan.keys as f64 / 1000.0;
+        let all = rate(&self.plan.quota) * self.plan.demand * self.plan.keys as f64 / 1000.0;
         let instances = self.plan.instances as f64;
         let part = match self.plan.pattern {
             Pattern::Even => 1.0 / instances,
@@ -296,6 +319,11 @@ impl World {
                 let phase = (milli + number as u64 * 1000 / self.plan.instances as u64) % 1000;
                 if phase < 200 { 5.0 / instances } else { 0.0 }
             }
+            Pattern::OnAndOff => {
+                let turn = (milli + number as u64 * 131) / (120 + number as u64 * 37);
+                let is_on = (turn + number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 62 == 0;
+                if is_on { 4.0 / instances } else { 0.0 }
+            }
         };
         all * part
     }
@@ -306,12 +334,18 @@ impl World {
     }
 
     fn rate(&self) -> f64 {
-        let limit = self.plan.quota.limit();
-        f64::from(limit.count.get()) / limit.period.duration().as_secs_f64()
+        let changed = self.plan.change.map(|(quota, _)| rate(&quota));
+        rate(&self.plan.quota).max(changed.unwrap_or_default())
+    }
+
+    /// Of the limits that are in force at one time or another, the higher.
+    fn burst(&self) -> f64 {
+        let changed = self.plan.change.map(|(quota, _)| quota.burst().get());
+        f64::from(self.plan.quota.burst().get().max(changed.unwrap_or_default()))
     }
 
     fn arrive(&mut self, number: usize, key: u64) {
-        let (rate, burst) = (self.rate(), f64::from(self.plan.quota.burst().get()));
+        let (rate, burst) = (self.rate(), self.burst());
         let is_warm = u64::from(self.is_warm());
         let alone = self.alone.entry(key).or_default();
         alone.drain(self.now, rate);
@@ -364,7 +398,7 @@ impl World {
     }
 
     fn admit(&mut self, number: usize, key: u64) {
-        let (rate, burst) = (self.rate(), f64::from(self.plan.quota.burst().get()));
+        let (rate, burst) = (self.rate(), self.burst());
         let bucket = self.truth.entry(key).or_default();
         bucket.drain(self.now, rate);
         bucket.level += 1.0;
@@ -517,6 +551,7 @@ fn table() {
                     millis,
                     warm_up: 4_000_000,
                     faults: calm(),
+                    change: None,
                     seed: 1,
                 };
                 let Outcome { admitted, possible, calls, excess, least, tally } = run(plan);
@@ -539,12 +574,17 @@ fn table() {
 fn random(seed: u64) -> Plan {
     let mut rng = Rng::with_seed(seed);
     let limit = [5, 20, 100, 1000, 20_000][rng.usize(0..5)];
-    let burst = (limit * [1, 1, 2, 5][rng.usize(0..4)] / [1, 1, 4][rng.usize(0..3)]).max(2);
+    let mut burst = |limit: u32| (limit * [1, 1, 2, 5][rng.usize(0..4)] / [1, 1, 4][rng.usize(0..3)]).max(2);
+    let quota = gcra(limit, burst(limit));
+    let other = [limit / 4, limit / 2, limit * 3][seed as usize % 3].max(2);
+    let other = gcra(other, burst(other));
+    let change = (seed % 4 == 3).then_some((other, 1000));
+    let patterns = [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts, Pattern::OnAndOff];
     Plan {
         instances: rng.usize(1..12),
-        quota: gcra(limit, burst),
+        quota,
         demand: [0.3, 0.9, 1.1, 3.0][rng.usize(0..4)],
-        pattern: [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts][rng.usize(0..4)],
+        pattern: patterns[rng.usize(0..5)],
         keys: [1, 1, 3][rng.usize(0..3)],
         sharing: Sharing { is_exact: false, priority: rng.u8(0..3), is_max_min: rng.bool() },
         wait: [0, 2000, 10_000][rng.usize(0..3)],
@@ -556,6 +596,7 @@ fn random(seed: u64) -> Plan {
             drift: [0, 10][rng.usize(0..2)],
             crash: [None, Some(100), Some(700)][rng.usize(0..3)],
         },
+        change,
         seed,
     }
 }
