@@ -79,7 +79,8 @@ end
 local function ahead(slack) return math.min(1, 8 * slack) end
 
 -- A bucket that drains at a constant rate: generic cell rate algorithm, token and leaky bucket.
--- State: time, backlog, the longest validity of claims that count, cap of max-min fairness, demand, then slices of the time
+-- State: time, backlog, the longest validity of claims that count, when the bucket is empty, the interval, cap of max-min
+-- fairness, demand, then slices of the time
 -- that went by, the latest first: when each began, and the lowest backlog in it.
 local function bucket(key, list)
   local q = { interval = list[1], burst = list[2], valid = list[3], priority = list[4], fair = list[5], weight = list[6],
@@ -89,15 +90,23 @@ local function bucket(key, list)
   local rate = SECOND / q.interval
   local over = math.min(60 * SECOND, math.max(SECOND, 100 * q.interval))
   local text = redis.call('GET', key)
-  local s = text and numbers(text) or { now, 0, 0, rate, 0, 0, 0, 0, 0 }
+  local s = text and numbers(text) or { now, 0, 0, now, q.interval, rate, 0, 0, 0, 0, 0 }
   local elapsed = math.max(0, now - s[1])
   local backlog = math.max(0, s[2] - elapsed)
   -- A claim that is spent late is as if the bucket had drained later. That is over when the bucket has been empty for as
   -- long as a claim is valid.
-  local longest = elapsed < s[2] + s[3] and s[3] or 0
-  if born > 0 and (not text or s[1] < born) then backlog = math.max(backlog, full - (now - born)) end
+  local busy_until = s[4]
+  local longest = now < busy_until + s[3] and s[3] or 0
   local begins, lows = {}, {}
-  for index = 1, SLICES do begins[index], lows[index] = s[8 + 2 * index] or now, s[9 + 2 * index] or 0 end
+  for index = 1, SLICES do begins[index], lows[index] = s[10 + 2 * index] or now, s[11 + 2 * index] or 0 end
+  if s[5] ~= q.interval then
+    -- The limit has changed, or instances differ on it: what counts is units, and nothing is given back.
+    local ratio = q.interval / s[5]
+    backlog = backlog * ratio
+    longest = math.min(longest * math.max(1, ratio), math.max(longest, full))
+    for index = 1, SLICES do begins[index], lows[index] = now, 0 end
+  end
+  if born > 0 and (not text or s[1] < born) then backlog = math.max(backlog, full - (now - born)) end
   lows[1] = math.min(lows[1], backlog)
   local is_new = backlog == 0
   if is_new then
@@ -123,12 +132,12 @@ local function bucket(key, list)
       for index = 1, since do lows[index] = lows[index] - back end
     end
   end
-  local demand = { s[5], s[6], s[7], s[8], s[9] }
+  local demand = { s[7], s[8], s[9], s[10], s[11] }
   note_demand(demand, elapsed, over, q)
-  backlog = math.min(backlog + q.owed * q.interval, 2 * full)
+  backlog = backlog + math.min(q.owed * q.interval, math.max(0, 2 * full - backlog))
   local tolerance = full - math.max(q.valid, longest)
   local slack = math.max(0, 1 - backlog / math.max(tolerance, q.interval))
-  local cap = s[4]
+  local cap = s[6]
   local part = 1
   if q.fair == 1 then
     cap = math.min(rate, math.max(rate / 10000, cap * math.exp(math.min(elapsed, over) / over * (2 * slack - 1))))
@@ -150,12 +159,13 @@ local function bucket(key, list)
   backlog = backlog + granted * q.interval
   if is_new then lows[1] = backlog end
   if granted > 0 then longest = math.max(longest, q.valid) end
-  local list_of = { now, backlog, longest, cap, demand[1], demand[2], demand[3], demand[4], demand[5] }
+  if backlog > 0 then busy_until = now + backlog end
+  local list_of = { now, backlog, longest, busy_until, q.interval, cap, demand[1], demand[2], demand[3], demand[4], demand[5] }
   for index = 1, SLICES do
     list_of[#list_of + 1] = begins[index]
     list_of[#list_of + 1] = lows[index]
   end
-  save(key, list_of, backlog + math.max(longest, over))
+  save(key, list_of, backlog + longest + over)
   local remaining = math.max(0, math.floor((full - backlog) / q.interval + 0.000001))
   return { granted, q.valid, wait, math.floor(spread), math.floor(pause), remaining }
 end
@@ -178,7 +188,7 @@ local function window(key, list)
   local demand = { s[4], s[5], s[6], s[7], s[8] }
   note_demand(demand, math.max(0, now - s[3]), over, q)
   if q.granted_at >= start then used = math.max(0, used - q.returned) end
-  used = math.min(used + q.owed, 2 * q.count)
+  used = used + math.min(q.owed, math.max(0, 2 * q.count - used))
   local room = math.max(0, q.count - used)
   local granted, wait, spread, pause = 0, 0, 0, 0
   if q.needed > room then
@@ -233,10 +243,12 @@ local function sliding(key, list)
   local over = math.min(60 * SECOND, math.max(SECOND, q.length / 4))
   note_demand(demand, math.max(0, now - s[1]), over, q)
   local of_claim = math.floor(q.granted_at / part_length)
-  for _, count in ipairs(counts) do
+  local returned = q.returned
+  for index = #counts, 1, -1 do
+    local count = counts[index]
     if count[1] == of_claim then
-      local back = math.min(count[2], q.returned)
-      count[2], used = count[2] - back, used - back
+      local back = math.min(count[2], returned)
+      count[2], used, returned = count[2] - back, used - back, returned - back
     end
   end
   local owed = math.min(q.owed, math.max(0, 2 * q.count - used))
@@ -294,7 +306,7 @@ local function refill(key, list)
   local over = math.min(60 * SECOND, math.max(SECOND, q.every))
   note_demand(demand, math.max(0, now - s[3]), over, q)
   if q.granted_at >= since then missing = math.max(0, missing - q.returned) end
-  missing = math.min(missing + q.owed, 2 * q.burst)
+  missing = missing + math.min(q.owed, math.max(0, 2 * q.burst - missing))
   local room = math.max(0, q.burst - missing)
   local granted, wait, spread, pause = 0, 0, 0, 0
   if q.needed > room then

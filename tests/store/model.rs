@@ -163,18 +163,25 @@ impl Call<'_> {
         let text = self.load(key);
         let is_known = text.is_some();
         let s = text.unwrap_or_else(|| {
-            let mut list = vec![now, 0.0, 0.0, rate, 0.0, 0.0, 0.0, 0.0, 0.0];
+            let mut list = vec![now, 0.0, 0.0, now, interval, rate, 0.0, 0.0, 0.0, 0.0, 0.0];
             list.extend([now, 0.0].repeat(SLICES));
             list
         });
         let elapsed = (now - s[0]).max(0.0);
         self.model.tally.idle += (elapsed - s[1]).max(0.0) / interval;
         let mut backlog = (s[1] - elapsed).max(0.0);
-        let mut longest = if elapsed < s[1] + s[2] { s[2] } else { 0.0 };
+        let mut busy_until = s[3];
+        let mut longest = if now < busy_until + s[2] { s[2] } else { 0.0 };
+        let mut slices = s[11..].to_vec();
+        if s[4] != interval {
+            let ratio = interval / s[4];
+            backlog *= ratio;
+            longest = (longest * ratio.max(1.0)).min(longest.max(full));
+            slices = [now, 0.0].repeat(SLICES);
+        }
         if self.born > 0.0 && (!is_known || s[0] < self.born) {
             backlog = backlog.max(full - (now - self.born));
         }
-        let mut slices = s[9..].to_vec();
         slices[1] = slices[1].min(backlog);
         let is_new = backlog == 0.0;
         if is_new {
@@ -201,12 +208,12 @@ impl Call<'_> {
             }
             self.model.tally.late += q.returned;
         }
-        let mut demand = demand_of(&s[4..]);
+        let mut demand = demand_of(&s[6..]);
         note_demand(&mut demand, elapsed, over, &q);
-        backlog = (backlog + q.owed * interval).min(2.0 * full);
+        backlog += (q.owed * interval).min((2.0 * full - backlog).max(0.0));
         let tolerance = full - claim_valid.max(longest);
         let slack = (1.0 - backlog / tolerance.max(interval)).max(0.0);
-        let mut cap = s[3];
+        let mut cap = s[5];
         let mut part = 1.0;
         if fair == 1.0 {
             let change = (elapsed.min(over) / over * (2.0 * slack - 1.0)).exp();
@@ -240,10 +247,13 @@ impl Call<'_> {
         if granted > 0.0 {
             longest = longest.max(claim_valid);
         }
-        let mut saved = vec![now, backlog, longest, cap];
+        if backlog > 0.0 {
+            busy_until = now + backlog;
+        }
+        let mut saved = vec![now, backlog, longest, busy_until, interval, cap];
         saved.extend(demand);
         saved.extend(slices);
-        self.save(key, saved, backlog + longest.max(over));
+        self.save(key, saved, backlog + longest + over);
         let remaining = ((full - backlog) / interval + 0.000001).floor().max(0.0);
         reply([granted, claim_valid, wait, spread, pause, remaining])
     }
@@ -272,7 +282,7 @@ impl Call<'_> {
         if q.granted_at >= start {
             used = (used - q.returned).max(0.0);
         }
-        used = (used + q.owed).min(2.0 * count);
+        used += q.owed.min((2.0 * count - used).max(0.0));
         let room = (count - used).max(0.0);
         let (mut granted, mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0, 0.0);
         if q.needed > room {
@@ -320,10 +330,11 @@ impl Call<'_> {
         let over = (60.0 * SECOND).min(SECOND.max(length / 4.0));
         note_demand(&mut demand, (now - s[0]).max(0.0), over, &q);
         let of_claim = (q.granted_at / part_length).floor();
-        for (index, units) in &mut counts {
+        let mut returned = q.returned;
+        for (index, units) in counts.iter_mut().rev() {
             if *index == of_claim {
-                let back = units.min(q.returned);
-                (*units, used) = (*units - back, used - back);
+                let back = units.min(returned);
+                (*units, used, returned) = (*units - back, used - back, returned - back);
             }
         }
         let owed = q.owed.min((2.0 * count - used).max(0.0));
@@ -386,7 +397,7 @@ impl Call<'_> {
         if q.granted_at >= since {
             missing = (missing - q.returned).max(0.0);
         }
-        missing = (missing + q.owed).min(2.0 * burst);
+        missing += q.owed.min((2.0 * burst - missing).max(0.0));
         let room = (burst - missing).max(0.0);
         let (mut granted, mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0, 0.0);
         if q.needed > room {
