@@ -88,15 +88,18 @@ impl Limiter {
         let held = Held::of(shard.state(shard.find(key), meter, now));
         let Some(book) = shard.book(key, now) else { return Claimed::Gone };
         let left = book.expire(held, now);
-        let held = book.replenish(left);
+        let held = book.replenish(left, needed, now);
         let units = held.units(now);
+        if u64::from(units) < needed {
+            book.pause(now);
+        }
         let outcome = if u64::from(units) >= needed {
             Claimed::Ready(book.wants_more(now))
         } else if book.pauses_until > now && check.cost <= quota.capacity() {
             Claimed::Rejected(book.pauses_until.since(now))
         } else {
             book.needed = book.needed.saturating_add(check.cost);
-            Claimed::Asked(book.begins_to_ask())
+            Claimed::Asked(book.begins_to_ask(now))
         };
         let held = match outcome {
             Claimed::Rejected(_) if units == 0 => {
@@ -176,7 +179,8 @@ impl Limiter {
         let mut shard = self.store.lock(self.store.shard_of(key));
         let held = Held::of(shard.state(shard.find(key), meter, now));
         let Some(book) = shard.books_mut().get_mut(&key) else { return Review::Done };
-        let review = book.review(held, now);
+        let (review, held) = book.review(held, now);
+        write(&mut shard, (key, meter), held, now);
         if review == Review::Done {
             shard.books_mut().remove(&key);
         }

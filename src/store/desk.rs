@@ -4,7 +4,7 @@
 //! busy instance makes calls as often as the store responds, each for more counters.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use super::protocol::{self, Asker, GROUPS};
@@ -20,7 +20,8 @@ const MAX_BATCH: usize = 64;
 pub struct Desk {
     groups: Vec<Group>,
     reviews: BinaryHeap<Reverse<(Timestamp, SharedCounter)>>,
-    reviewed: BTreeSet<SharedCounter>,
+    /// When each is due: what the heap has of it for other moments is stale.
+    due: BTreeMap<SharedCounter, Timestamp>,
     /// Who asks.
     pub asker: Asker,
 }
@@ -64,7 +65,7 @@ impl Desk {
         Self {
             groups: (0..GROUPS).map(|_| Group::default()).collect(),
             reviews: BinaryHeap::new(),
-            reviewed: BTreeSet::new(),
+            due: BTreeMap::new(),
             asker,
         }
     }
@@ -81,7 +82,10 @@ impl Desk {
                 return Some(at);
             }
             self.reviews.pop();
-            self.reviewed.remove(&counter);
+            if self.due.get(&counter) != Some(&at) {
+                continue;
+            }
+            self.due.remove(&counter);
             match limiter.review(counter, now) {
                 Review::Ask => self.want(counter),
                 Review::Later(at) => self.review_at(counter, at),
@@ -156,7 +160,8 @@ impl Desk {
     }
 
     fn review_at(&mut self, counter: SharedCounter, at: Timestamp) {
-        if self.reviewed.insert(counter) {
+        if self.due.get(&counter).is_none_or(|due| at < *due) {
+            self.due.insert(counter, at);
             self.reviews.push(Reverse((at, counter)));
         }
     }

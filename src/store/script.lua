@@ -18,6 +18,7 @@ local now = clock[1] * 1000000 + clock[2]
 
 local SECOND = 1000000
 local PRIORITIES = 4
+local SLICES = 6
 
 -- Since when the data are whole: what was written before may have been lost.
 local born = 0
@@ -32,8 +33,9 @@ local function load_generation()
     -- Where the instance knew a generation, there were data, and they are gone.
     id, of_run, since = new, run, known == '-' and 0 or now
     redis.call('SET', KEYS[1], id .. ' ' .. of_run .. ' ' .. string.format('%.0f', since))
-  elseif of_run ~= run or (known ~= '-' and known ~= id) then
-    -- Another server process, which may have missed the last writes of the one before; or data that are gone.
+  elseif of_run ~= run or (known ~= '-' and known ~= id and since == '0') then
+    -- Another server process, which may have missed the last writes of the one before; or data that are gone, which an
+    -- instance did not know that had just started.
     of_run, since = run, now
     redis.call('SET', KEYS[1], id .. ' ' .. of_run .. ' ' .. string.format('%.0f', since))
   end
@@ -63,19 +65,23 @@ local function note_demand(demand, elapsed, over, q)
 end
 
 -- The part of what is wanted that an instance gets, where `rate` units a second are there for all. `slack` is how much of
--- the burst is left, from 0 to 1: at one half the parts add up to the rate, so what the estimate gets wrong evens out.
+-- the burst is left, from 0 to 1: at one quarter the parts add up to the rate, so what the estimate gets wrong evens out.
 local function share(demand, rate, slack, q)
   local left = rate
   for priority = 1, q.priority do left = left - demand[priority] end
   left = math.max(left, rate / 100)
   local competing = demand[q.priority + 1]
   if competing <= left then return 1 end
-  return math.min(1, 2 * slack * left * q.weight / competing)
+  return math.min(1, (0.7 + 1.2 * slack) * left * q.weight / competing)
 end
 
+-- The part of the period that a claim is for: little is claimed ahead where little is left.
+local function ahead(slack) return math.min(1, 8 * slack) end
+
 -- A bucket that drains at a constant rate: generic cell rate algorithm, token and leaky bucket.
--- State: time, backlog, start of the epoch and of the one before, lowest backlog in each, validity of claims that are out
--- and until when they are, cap of max-min fairness, demand.
+-- State: time, backlog, the longest validity of claims that count, when the bucket is empty, the interval, cap of max-min
+-- fairness, demand, then slices of the time
+-- that went by, the latest first: when each began, and the lowest backlog in it.
 local function bucket(key, list)
   local q = { interval = list[1], burst = list[2], valid = list[3], priority = list[4], fair = list[5], weight = list[6],
     needed = list[7], wanted = list[8], demanded = list[9], elapsed = list[10], returned = list[11], granted_at = list[12],
@@ -84,32 +90,54 @@ local function bucket(key, list)
   local rate = SECOND / q.interval
   local over = math.min(60 * SECOND, math.max(SECOND, 100 * q.interval))
   local text = redis.call('GET', key)
-  local s = text and numbers(text) or { now, 0, now, now, 0, 0, 0, 0, rate, 0, 0, 0, 0, 0 }
+  local s = text and numbers(text) or { now, 0, 0, now, q.interval, rate, 0, 0, 0, 0, 0 }
   local elapsed = math.max(0, now - s[1])
   local backlog = math.max(0, s[2] - elapsed)
+  -- A claim that is spent late is as if the bucket had drained later. That is over when the bucket has been empty for as
+  -- long as a claim is valid.
+  local busy_until = s[4]
+  local longest = now < busy_until + s[3] and s[3] or 0
+  local begins, lows = {}, {}
+  for index = 1, SLICES do begins[index], lows[index] = s[10 + 2 * index] or now, s[11 + 2 * index] or 0 end
+  if s[5] ~= q.interval then
+    -- The limit has changed, or instances differ on it: what counts is units, and nothing is given back.
+    local ratio = q.interval / s[5]
+    backlog = backlog * ratio
+    longest = math.min(longest * math.max(1, ratio), math.max(longest, full))
+    for index = 1, SLICES do begins[index], lows[index] = now, 0 end
+  end
   if born > 0 and (not text or s[1] < born) then backlog = math.max(backlog, full - (now - born)) end
-  local epoch, before, low, low_before = s[3], s[4], math.min(s[5], backlog), s[6]
+  lows[1] = math.min(lows[1], backlog)
   local is_new = backlog == 0
   if is_new then
     -- Time has given back whatever was granted so far.
-    epoch, before, low, low_before = now, now, 0, 0
-  elseif now - epoch >= math.max(2 * q.valid, SECOND) then
-    epoch, before, low, low_before = now, epoch, backlog, low
+    for index = 1, SLICES do begins[index], lows[index] = now, 0 end
+  elseif now - begins[1] >= math.max(SECOND / 20, math.max(q.valid, longest) / 4) then
+    table.insert(begins, 1, now)
+    table.insert(lows, 1, backlog)
   end
   if q.returned > 0 then
-    local most = 0
-    if q.granted_at >= epoch then most = low elseif q.granted_at >= before then most = math.min(low, low_before) end
-    local back = math.min(q.returned * q.interval, most)
-    backlog, low, low_before = backlog - back, low - back, math.max(0, low_before - back)
+    -- As if the units had never been granted: the backlog was lower since then, but never below zero.
+    local most, since = math.huge, nil
+    for index = 1, SLICES do
+      most = math.min(most, lows[index])
+      if q.granted_at >= begins[index] then
+        since = index
+        break
+      end
+    end
+    if since then
+      local back = math.min(q.returned * q.interval, most)
+      backlog = backlog - back
+      for index = 1, since do lows[index] = lows[index] - back end
+    end
   end
-  local demand = { s[10], s[11], s[12], s[13], s[14] }
+  local demand = { s[7], s[8], s[9], s[10], s[11] }
   note_demand(demand, elapsed, over, q)
-  backlog = math.min(backlog + q.owed * q.interval, 2 * full)
-  local valid, valid_until = q.valid, s[8]
-  if now < valid_until then valid = math.max(valid, s[7]) end
-  local tolerance = full - valid
+  backlog = backlog + math.min(q.owed * q.interval, math.max(0, 2 * full - backlog))
+  local tolerance = full - math.max(q.valid, longest)
   local slack = math.max(0, 1 - backlog / math.max(tolerance, q.interval))
-  local cap = s[9]
+  local cap = s[6]
   local part = 1
   if q.fair == 1 then
     cap = math.min(rate, math.max(rate / 10000, cap * math.exp(math.min(elapsed, over) / over * (2 * slack - 1))))
@@ -125,17 +153,19 @@ local function bucket(key, list)
     wait = math.ceil(backlog + q.needed * q.interval - (tolerance - reserved))
     spread = math.min(SECOND, demand[PRIORITIES + 1] * q.interval)
   else
-    granted = math.min(room, math.max(q.needed, math.floor(q.wanted * part)))
-    if part < 1 and granted > q.needed then pause = 0.9 * q.period end
+    granted = math.min(room, math.max(q.needed, math.floor(q.wanted * part * ahead(slack))))
+    if part < 1 and granted > q.needed then pause = q.period * ahead(slack) end
   end
   backlog = backlog + granted * q.interval
-  if is_new then low = backlog end
-  if granted > 0 then
-    local out = now < valid_until and s[7] or 0
-    s[7], valid_until = math.max(out, q.valid), math.max(valid_until, now + q.valid)
+  if is_new then lows[1] = backlog end
+  if granted > 0 then longest = math.max(longest, q.valid) end
+  if backlog > 0 then busy_until = now + backlog end
+  local list_of = { now, backlog, longest, busy_until, q.interval, cap, demand[1], demand[2], demand[3], demand[4], demand[5] }
+  for index = 1, SLICES do
+    list_of[#list_of + 1] = begins[index]
+    list_of[#list_of + 1] = lows[index]
   end
-  save(key, { now, backlog, epoch, before, low, low_before, s[7], valid_until, cap,
-    demand[1], demand[2], demand[3], demand[4], demand[5] }, backlog + over)
+  save(key, list_of, backlog + longest + over)
   local remaining = math.max(0, math.floor((full - backlog) / q.interval + 0.000001))
   return { granted, q.valid, wait, math.floor(spread), math.floor(pause), remaining }
 end
@@ -158,7 +188,7 @@ local function window(key, list)
   local demand = { s[4], s[5], s[6], s[7], s[8] }
   note_demand(demand, math.max(0, now - s[3]), over, q)
   if q.granted_at >= start then used = math.max(0, used - q.returned) end
-  used = math.min(used + q.owed, 2 * q.count)
+  used = used + math.min(q.owed, math.max(0, 2 * q.count - used))
   local room = math.max(0, q.count - used)
   local granted, wait, spread, pause = 0, 0, 0, 0
   if q.needed > room then
@@ -213,10 +243,12 @@ local function sliding(key, list)
   local over = math.min(60 * SECOND, math.max(SECOND, q.length / 4))
   note_demand(demand, math.max(0, now - s[1]), over, q)
   local of_claim = math.floor(q.granted_at / part_length)
-  for _, count in ipairs(counts) do
+  local returned = q.returned
+  for index = #counts, 1, -1 do
+    local count = counts[index]
     if count[1] == of_claim then
-      local back = math.min(count[2], q.returned)
-      count[2], used = count[2] - back, used - back
+      local back = math.min(count[2], returned)
+      count[2], used, returned = count[2] - back, used - back, returned - back
     end
   end
   local owed = math.min(q.owed, math.max(0, 2 * q.count - used))
@@ -274,7 +306,7 @@ local function refill(key, list)
   local over = math.min(60 * SECOND, math.max(SECOND, q.every))
   note_demand(demand, math.max(0, now - s[3]), over, q)
   if q.granted_at >= since then missing = math.max(0, missing - q.returned) end
-  missing = math.min(missing + q.owed, 2 * q.burst)
+  missing = missing + math.min(q.owed, math.max(0, 2 * q.burst - missing))
   local room = math.max(0, q.burst - missing)
   local granted, wait, spread, pause = 0, 0, 0, 0
   if q.needed > room then

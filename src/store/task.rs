@@ -250,7 +250,7 @@ impl<F: FnMut(Fleet)> Task<F> {
             self.handle.set_away(false);
             self.metrics.up(true);
         }
-        self.metrics.size(instances.get(), self.limiter.shared_counters());
+        self.metrics.size(self.limiter.fleet().instances.get(), self.limiter.shared_counters());
     }
 }
 

@@ -4,13 +4,31 @@ use std::collections::HashMap;
 
 const SECOND: f64 = 1_000_000.0;
 const PRIORITIES: usize = 4;
+const SLICES: usize = 6;
 
 /// What the server holds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Model {
+pub struct Model {
     /// Texts with the millisecond at which they expire.
     values: HashMap<String, (Vec<f64>, f64)>,
     generations: HashMap<String, (String, String, f64)>,
+    /// How often a group began whole.
+    pub begun: HashMap<String, u32>,
+    /// What the buckets have seen.
+    pub tally: Tally,
+}
+
+/// Where units of buckets went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Granted, beside those that were given back in time.
+    pub granted: f64,
+    /// Given back in time.
+    pub returned: f64,
+    /// Given back when time had given them back already.
+    pub late: f64,
+    /// Drained from empty buckets.
+    pub idle: f64,
 }
 
 /// The demand by priority, and how many instances ask.
@@ -56,15 +74,21 @@ struct Call<'a> {
 
 impl Model {
     /// Runs the script at `now`, in microseconds; returns the generation and a reply for each question.
-    pub(crate) fn call(&mut self, keys: &[String], args: &[String], now: u64) -> (String, Vec<[i64; 6]>) {
+    pub fn call(&mut self, keys: &[String], args: &[String], now: u64) -> (String, Vec<[i64; 6]>) {
         let now = now as f64;
         let [known, run, new] = [&args[0], &args[1], &args[2]];
         let lost = |id: &str| known != "-" && known != id;
         let generation = match self.generations.get(&keys[0]) {
             None => (new.clone(), run.clone(), if known == "-" { 0.0 } else { now }),
-            Some((id, of_run, _)) if of_run != run || lost(id) => (id.clone(), run.clone(), now),
+            Some((id, of_run, since)) if of_run != run || lost(id) && *since == 0.0 => {
+                (id.clone(), run.clone(), now)
+            }
             Some(same) => same.clone(),
         };
+        if !self.generations.contains_key(&keys[0]) {
+            let begun = self.begun.entry(keys[0].clone()).or_default();
+            *begun += u32::from(known == "-");
+        }
         let (id, born) = (generation.0.clone(), generation.2);
         self.generations.insert(keys[0].clone(), generation);
         let mut call = Call { model: self, now, born };
@@ -82,12 +106,12 @@ impl Model {
     }
 
     /// The server loses all it holds.
-    pub(crate) fn flush(&mut self) {
-        *self = Self::default();
+    pub fn flush(&mut self) {
+        (self.values, self.generations) = Default::default();
     }
 
     /// The texts of the counters, as the server holds them at `now`.
-    pub(crate) fn text(&self, key: &str, now: u64) -> Option<String> {
+    pub fn text(&self, key: &str, now: u64) -> Option<String> {
         let (list, until) = self.values.get(key)?;
         let words: Vec<_> = list.iter().map(f64::to_string).collect();
         (now as f64 / 1000.0 < *until).then(|| words.join(" "))
@@ -105,7 +129,11 @@ fn share(demand: &Demand, rate: f64, slack: f64, q: &Asked) -> f64 {
     let higher: f64 = demand[..q.priority].iter().fold(rate, |left, of| left - of);
     let left = higher.max(rate / 100.0);
     let competing = demand[q.priority];
-    if competing <= left { 1.0 } else { (2.0 * slack * left * q.weight / competing).min(1.0) }
+    if competing <= left { 1.0 } else { ((0.7 + 1.2 * slack) * left * q.weight / competing).min(1.0) }
+}
+
+fn ahead(slack: f64) -> f64 {
+    (8.0 * slack).min(1.0)
 }
 
 fn reply(numbers: [f64; 6]) -> [i64; 6] {
@@ -136,41 +164,58 @@ impl Call<'_> {
         let over = (60.0 * SECOND).min(SECOND.max(100.0 * interval));
         let text = self.load(key);
         let is_known = text.is_some();
-        let mut s = text
-            .unwrap_or_else(|| vec![now, 0.0, now, now, 0.0, 0.0, 0.0, 0.0, rate, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        let s = text.unwrap_or_else(|| {
+            let mut list = vec![now, 0.0, 0.0, now, interval, rate, 0.0, 0.0, 0.0, 0.0, 0.0];
+            list.extend([now, 0.0].repeat(SLICES));
+            list
+        });
         let elapsed = (now - s[0]).max(0.0);
+        self.model.tally.idle += (elapsed - s[1]).max(0.0) / interval;
         let mut backlog = (s[1] - elapsed).max(0.0);
+        let mut busy_until = s[3];
+        let mut longest = if now < busy_until + s[2] { s[2] } else { 0.0 };
+        let mut slices = s[11..].to_vec();
+        if s[4] != interval {
+            let ratio = interval / s[4];
+            backlog *= ratio;
+            longest = (longest * ratio.max(1.0)).min(longest.max(full));
+            slices = [now, 0.0].repeat(SLICES);
+        }
         if self.born > 0.0 && (!is_known || s[0] < self.born) {
             backlog = backlog.max(full - (now - self.born));
         }
-        let (mut epoch, mut before, mut low, mut low_before) = (s[2], s[3], s[4].min(backlog), s[5]);
+        slices[1] = slices[1].min(backlog);
         let is_new = backlog == 0.0;
         if is_new {
-            (epoch, before, low, low_before) = (now, now, 0.0, 0.0);
-        } else if now - epoch >= (2.0 * claim_valid).max(SECOND) {
-            (epoch, before, low, low_before) = (now, epoch, backlog, low);
+            slices = [now, 0.0].repeat(SLICES);
+        } else if now - slices[0] >= (SECOND / 20.0).max(claim_valid.max(longest) / 4.0) {
+            slices.rotate_right(2);
+            (slices[0], slices[1]) = (now, backlog);
         }
         if q.returned > 0.0 {
-            let most = if q.granted_at >= epoch {
-                low
-            } else if q.granted_at >= before {
-                low.min(low_before)
-            } else {
-                0.0
-            };
-            let back = (q.returned * interval).min(most);
-            (backlog, low, low_before) = (backlog - back, low - back, (low_before - back).max(0.0));
+            let (mut most, mut since) = (f64::INFINITY, None);
+            for (index, slice) in slices.chunks(2).enumerate() {
+                most = most.min(slice[1]);
+                if q.granted_at >= slice[0] {
+                    since = Some(index);
+                    break;
+                }
+            }
+            if let Some(index) = since {
+                let back = (q.returned * interval).min(most);
+                self.model.tally.returned += back / interval;
+                backlog -= back;
+                slices.iter_mut().take(2 * index + 2).skip(1).step_by(2).for_each(|low| *low -= back);
+                self.model.tally.late -= back / interval;
+            }
+            self.model.tally.late += q.returned;
         }
-        let mut demand = demand_of(&s[9..]);
+        let mut demand = demand_of(&s[6..]);
         note_demand(&mut demand, elapsed, over, &q);
-        backlog = (backlog + q.owed * interval).min(2.0 * full);
-        let (mut valid, mut valid_until) = (claim_valid, s[7]);
-        if now < valid_until {
-            valid = valid.max(s[6]);
-        }
-        let tolerance = full - valid;
+        backlog += (q.owed * interval).min((2.0 * full - backlog).max(0.0));
+        let tolerance = full - claim_valid.max(longest);
         let slack = (1.0 - backlog / tolerance.max(interval)).max(0.0);
-        let mut cap = s[8];
+        let mut cap = s[5];
         let mut part = 1.0;
         if fair == 1.0 {
             let change = (elapsed.min(over) / over * (2.0 * slack - 1.0)).exp();
@@ -191,22 +236,26 @@ impl Call<'_> {
             wait = (backlog + q.needed * interval - (tolerance - reserved)).ceil();
             spread = SECOND.min(demand[PRIORITIES] * interval);
         } else {
-            granted = room.min(q.needed.max((q.wanted * part).floor()));
+            granted = room.min(q.needed.max((q.wanted * part * ahead(slack)).floor()));
             if part < 1.0 && granted > q.needed {
-                pause = 0.9 * q.period;
+                pause = q.period * ahead(slack);
             }
         }
         backlog += granted * interval;
+        self.model.tally.granted += granted;
         if is_new {
-            low = backlog;
+            slices[1] = backlog;
         }
         if granted > 0.0 {
-            let out = if now < valid_until { s[6] } else { 0.0 };
-            (s[6], valid_until) = (out.max(claim_valid), valid_until.max(now + claim_valid));
+            longest = longest.max(claim_valid);
         }
-        let mut saved = vec![now, backlog, epoch, before, low, low_before, s[6], valid_until, cap];
+        if backlog > 0.0 {
+            busy_until = now + backlog;
+        }
+        let mut saved = vec![now, backlog, longest, busy_until, interval, cap];
         saved.extend(demand);
-        self.save(key, saved, backlog + over);
+        saved.extend(slices);
+        self.save(key, saved, backlog + longest + over);
         let remaining = ((full - backlog) / interval + 0.000001).floor().max(0.0);
         reply([granted, claim_valid, wait, spread, pause, remaining])
     }
@@ -235,7 +284,7 @@ impl Call<'_> {
         if q.granted_at >= start {
             used = (used - q.returned).max(0.0);
         }
-        used = (used + q.owed).min(2.0 * count);
+        used += q.owed.min((2.0 * count - used).max(0.0));
         let room = (count - used).max(0.0);
         let (mut granted, mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0, 0.0);
         if q.needed > room {
@@ -283,10 +332,11 @@ impl Call<'_> {
         let over = (60.0 * SECOND).min(SECOND.max(length / 4.0));
         note_demand(&mut demand, (now - s[0]).max(0.0), over, &q);
         let of_claim = (q.granted_at / part_length).floor();
-        for (index, units) in &mut counts {
+        let mut returned = q.returned;
+        for (index, units) in counts.iter_mut().rev() {
             if *index == of_claim {
-                let back = units.min(q.returned);
-                (*units, used) = (*units - back, used - back);
+                let back = units.min(returned);
+                (*units, used, returned) = (*units - back, used - back, returned - back);
             }
         }
         let owed = q.owed.min((2.0 * count - used).max(0.0));
@@ -349,7 +399,7 @@ impl Call<'_> {
         if q.granted_at >= since {
             missing = (missing - q.returned).max(0.0);
         }
-        missing = (missing + q.owed).min(2.0 * burst);
+        missing += q.owed.min((2.0 * burst - missing).max(0.0));
         let room = (burst - missing).max(0.0);
         let (mut granted, mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0, 0.0);
         if q.needed > room {

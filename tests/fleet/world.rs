@@ -21,7 +21,7 @@ use weir::limiter::{Check, Limiter, Lineage, MeterSpec, Settings};
 use weir::store::desk::{Batch, Desk, Reply};
 use weir::store::protocol::{self, Asker};
 
-use crate::model::Model;
+use crate::model::{Model, Tally};
 
 /// 2026-11-21T08:00:00Z, in microseconds.
 const START: u64 = 1_795_248_000_000_000;
@@ -29,58 +29,64 @@ const SECRET: [u64; 2] = [17, 42];
 
 /// How the demand is spread over instances.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Pattern {
+pub enum Pattern {
     Even,
     Zipf,
     /// Most of it is on a third of the instances, another one every second.
     Shifting,
     /// Each instance has all of its demand in 200 ms of every second.
     Bursts,
+    /// Each instance has demand now and then, and it begins and ends at once.
+    OnAndOff,
 }
 
 /// What happens on the way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Faults {
+pub struct Faults {
     /// Of so many messages one is lost, and one is duplicated.
-    pub(crate) lost: Option<u32>,
+    pub lost: Option<u32>,
     /// The longest a message takes, in microseconds.
-    pub(crate) delay: u64,
+    pub delay: u64,
     /// Clock rates differ by up to so many parts in a thousand.
-    pub(crate) drift: i64,
+    pub drift: i64,
     /// Kills an instance or flushes the store every so many milliseconds.
-    pub(crate) crash: Option<u64>,
+    pub crash: Option<u64>,
 }
 
 /// One experiment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    pub(crate) instances: usize,
-    pub(crate) quota: Quota,
+pub struct Plan {
+    pub instances: usize,
+    pub quota: Quota,
     /// Times the limit.
-    pub(crate) demand: f64,
-    pub(crate) pattern: Pattern,
-    pub(crate) keys: u64,
-    pub(crate) sharing: Sharing,
+    pub demand: f64,
+    pub pattern: Pattern,
+    pub keys: u64,
+    pub sharing: Sharing,
     /// How long a request waits for the store, in microseconds.
-    pub(crate) wait: u64,
-    pub(crate) millis: u64,
+    pub wait: u64,
+    pub millis: u64,
     /// What is counted begins after so many microseconds.
-    pub(crate) warm_up: u64,
-    pub(crate) faults: Faults,
-    pub(crate) seed: u64,
+    pub warm_up: u64,
+    pub faults: Faults,
+    /// Another limit, which instances have within 300 ms of this moment in milliseconds.
+    pub change: Option<(Quota, u64)>,
+    pub seed: u64,
 }
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) admitted: u64,
+pub struct Outcome {
+    pub admitted: u64,
     /// What one instance would have admitted of the same requests.
-    pub(crate) possible: u64,
-    pub(crate) calls: u64,
+    pub possible: u64,
+    pub calls: u64,
     /// By how many units the bound was exceeded at the worst.
-    pub(crate) excess: f64,
+    pub excess: f64,
     /// The instance that got least of what it demanded, beside the mean.
-    pub(crate) least: f64,
+    pub least: f64,
+    /// Where the units went.
+    pub tally: Tally,
 }
 
 enum Event {
@@ -103,6 +109,8 @@ struct Instance {
     /// Counts restarts: messages to the one before are nobody's.
     epoch: u64,
     review: Option<Timestamp>,
+    /// When it has the limit that the plan changes to.
+    changes_at: u64,
 }
 
 /// A bucket as the limit has it.
@@ -133,25 +141,35 @@ struct World {
     alone: HashMap<u64, Bucket>,
     outcome: Outcome,
     got: Vec<(u64, u64)>,
+    /// The generations of the keys.
+    groups: Vec<String>,
 }
 
-pub(crate) fn gcra(count: u32, burst: u32) -> Quota {
+fn rate(quota: &Quota) -> f64 {
+    let limit = quota.limit();
+    f64::from(limit.count.get()) / limit.period.duration().as_secs_f64()
+}
+
+pub fn gcra(count: u32, burst: u32) -> Quota {
     let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Second));
     Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(burst)).unwrap()
 }
 
-pub(crate) const LEASE: Sharing = Sharing { is_exact: false, priority: 1, is_max_min: false };
+pub const LEASE: Sharing = Sharing { is_exact: false, priority: 1, is_max_min: false };
+
+fn spec(quota: Quota, sharing: Sharing) -> MeterSpec {
+    MeterSpec {
+        lineage: Lineage { rule: "rule".into(), key: "key".into() },
+        quota: quota.claimed().unwrap(),
+        on_change: OnChange::Keep,
+        sharing: Some(sharing),
+    }
+}
 
 impl Instance {
     fn new(number: usize, plan: &Plan, drift: i64, epoch: u64) -> Self {
         let limiter = Limiter::new(Settings { max_keys: 10_000, secret: SECRET });
-        let spec = MeterSpec {
-            lineage: Lineage { rule: "rule".into(), key: "key".into() },
-            quota: plan.quota.claimed().unwrap(),
-            on_change: OnChange::Keep,
-            sharing: Some(plan.sharing),
-        };
-        let meter = limiter.install(&[spec], Timestamp::EPOCH)[0];
+        let meter = limiter.install(&[spec(plan.quota, plan.sharing)], Timestamp::EPOCH)[0];
         let key = limiter.hasher().hash(b"");
         let check = Check {
             meter,
@@ -171,7 +189,14 @@ impl Instance {
             drift,
             epoch,
             review: None,
+            changes_at: plan.change.map_or(u64::MAX, |(_, at)| at + number as u64 * 997 % 300),
         }
+    }
+
+    fn change(&mut self, plan: &Plan, now: Timestamp) {
+        let (quota, _) = plan.change.unwrap();
+        self.check.meter = self.limiter.install(&[spec(quota, plan.sharing)], now)[0];
+        self.changes_at = u64::MAX;
     }
 
     fn check(&self, key: u64) -> Check {
@@ -190,8 +215,14 @@ impl World {
     fn new(plan: Plan) -> Self {
         let mut rng = Rng::with_seed(plan.seed);
         let drift = plan.faults.drift;
-        let instances = (0..plan.instances)
+        let instances: Vec<_> = (0..plan.instances)
             .map(|number| Instance::new(number, &plan, rng.i64(-drift..=drift), 0))
+            .collect();
+        let groups = (0..plan.keys)
+            .map(|key| {
+                let counter = instances[0].limiter.shared_counter(&instances[0].check(key));
+                protocol::generation_key("weir", protocol::group(counter))
+            })
             .collect();
         Self {
             plan,
@@ -207,6 +238,7 @@ impl World {
             alone: HashMap::new(),
             outcome: Outcome::default(),
             got: vec![(0, 0); plan.instances],
+            groups,
         }
     }
 
@@ -224,6 +256,10 @@ impl World {
         for milli in 0..self.plan.millis {
             let end = START + (milli + 1) * 1000;
             for number in 0..self.plan.instances {
+                if self.instances[number].changes_at <= milli {
+                    let now = self.instances[number].clock(self.now);
+                    self.instances[number].change(&self.plan, now);
+                }
                 let demand = self.demand(number, milli);
                 let arrivals = demand as u64 + u64::from(self.rng.f64() < demand.fract());
                 for _ in 0..arrivals {
@@ -244,6 +280,7 @@ impl World {
             self.crash(milli);
         }
         let least = self.got.iter().filter(|(wanted, _)| *wanted > 0);
+        self.outcome.tally = self.store.tally;
         self.outcome.least = least.map(|(wanted, got)| *got as f64 / *wanted as f64).fold(1.0, f64::min);
         self.outcome
     }
@@ -266,9 +303,7 @@ impl World {
 
     /// Requests of an instance in one millisecond.
     fn demand(&self, number: usize, milli: u64) -> f64 {
-        let limit = self.plan.quota.limit();
-        let rate = f64::from(limit.count.get()) / limit.period.duration().as_secs_f64();
-        let all = rate * self.plan.demand * self.plan.keys as f64 / 1000.0;
+        let all = rate(&self.plan.quota) * self.plan.demand * self.plan.keys as f64 / 1000.0;
         let instances = self.plan.instances as f64;
         let part = match self.plan.pattern {
             Pattern::Even => 1.0 / instances,
@@ -284,6 +319,11 @@ impl World {
                 let phase = (milli + number as u64 * 1000 / self.plan.instances as u64) % 1000;
                 if phase < 200 { 5.0 / instances } else { 0.0 }
             }
+            Pattern::OnAndOff => {
+                let turn = (milli + number as u64 * 131) / (120 + number as u64 * 37);
+                let is_on = (turn + number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 62 == 0;
+                if is_on { 4.0 / instances } else { 0.0 }
+            }
         };
         all * part
     }
@@ -294,12 +334,18 @@ impl World {
     }
 
     fn rate(&self) -> f64 {
-        let limit = self.plan.quota.limit();
-        f64::from(limit.count.get()) / limit.period.duration().as_secs_f64()
+        let changed = self.plan.change.map(|(quota, _)| rate(&quota));
+        rate(&self.plan.quota).max(changed.unwrap_or_default())
+    }
+
+    /// Of the limits that are in force at one time or another, the higher.
+    fn burst(&self) -> f64 {
+        let changed = self.plan.change.map(|(quota, _)| quota.burst().get());
+        f64::from(self.plan.quota.burst().get().max(changed.unwrap_or_default()))
     }
 
     fn arrive(&mut self, number: usize, key: u64) {
-        let (rate, burst) = (self.rate(), f64::from(self.plan.quota.burst().get()));
+        let (rate, burst) = (self.rate(), self.burst());
         let is_warm = u64::from(self.is_warm());
         let alone = self.alone.entry(key).or_default();
         alone.drain(self.now, rate);
@@ -352,11 +398,13 @@ impl World {
     }
 
     fn admit(&mut self, number: usize, key: u64) {
-        let (rate, burst) = (self.rate(), f64::from(self.plan.quota.burst().get()));
+        let (rate, burst) = (self.rate(), self.burst());
         let bucket = self.truth.entry(key).or_default();
         bucket.drain(self.now, rate);
         bucket.level += 1.0;
-        self.outcome.excess = self.outcome.excess.max(bucket.level - burst);
+        // A store that has lost its data begins whole if nobody that knew them asks first.
+        let begun = self.store.begun.get(&self.groups[key as usize]).copied().unwrap_or(1);
+        self.outcome.excess = self.outcome.excess.max(bucket.level - burst * f64::from(begun.max(1)));
         let is_warm = u64::from(self.is_warm());
         self.outcome.admitted += is_warm;
         self.got[number].1 += is_warm;
@@ -460,7 +508,7 @@ impl World {
 }
 
 /// Runs an experiment.
-pub(crate) fn run(plan: Plan) -> Outcome {
+pub fn run(plan: Plan) -> Outcome {
     World::new(plan).run()
 }
 
@@ -471,9 +519,27 @@ fn calm() -> Faults {
 #[test]
 #[ignore = "prints a table"]
 fn table() {
-    for (limit, keys) in [(10, 1), (100, 1), (1000, 1), (10_000, 1), (300_000, 1), (10, 100)] {
+    let only = std::env::var("WEIR_LIMIT").ok();
+    let wait = std::env::var("WEIR_WAIT").ok().map_or(5000, |text| text.parse().unwrap());
+    let limits =
+        [(10, 1), (100, 1), (1000, 1), (10_000, 1), (300_000, 1), (2_000_000, 1), (10, 100), (100, 1000)];
+    for (limit, keys) in limits {
+        if only.as_ref().is_some_and(|only| *only != format!("{limit}x{keys}")) {
+            continue;
+        }
         for demand in [0.9, 1.5] {
+            if std::env::var("WEIR_DEMAND").is_ok_and(|only| only != demand.to_string()) {
+                continue;
+            }
             for pattern in [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts] {
+                if std::env::var("WEIR_PATTERN").is_ok_and(|only| only != format!("{pattern:?}")) {
+                    continue;
+                }
+                let millis = match (limit, keys) {
+                    (..100, 1) => 60_000,
+                    (2_000_000, _) | (_, 1000) => 8000,
+                    _ => 12_000,
+                };
                 let plan = Plan {
                     instances: 96,
                     quota: gcra(limit, limit),
@@ -481,17 +547,23 @@ fn table() {
                     pattern,
                     keys,
                     sharing: LEASE,
-                    wait: 5000,
-                    millis: 8000,
-                    warm_up: 2_000_000,
+                    wait,
+                    millis,
+                    warm_up: 4_000_000,
                     faults: calm(),
+                    change: None,
                     seed: 1,
                 };
-                let Outcome { admitted, possible, calls, excess, least } = run(plan);
+                let Outcome { admitted, possible, calls, excess, least, tally } = run(plan);
+                let all = f64::from(limit) * keys as f64 * millis as f64 / 1e5;
                 println!(
-                    "{limit:>7} x{keys:<4} {demand} {pattern:?}: used {:.2} %, {:.5} calls/admitted, excess {excess:.2}, least {least:.2}",
+                    "{limit:>7} x{keys:<4} {demand} {pattern:>8}: used {:6.2} %, {:.5} calls/admitted, excess {excess:.2}, least {least:.2}; given back {:.1} %, too late {:.1} %, idle {:.1} %",
                     100.0 * admitted as f64 / possible as f64,
                     calls as f64 / admitted as f64,
+                    tally.returned / all,
+                    tally.late / all,
+                    tally.idle / all,
+                    pattern = format!("{pattern:?}"),
                 );
             }
         }
@@ -502,12 +574,17 @@ fn table() {
 fn random(seed: u64) -> Plan {
     let mut rng = Rng::with_seed(seed);
     let limit = [5, 20, 100, 1000, 20_000][rng.usize(0..5)];
-    let burst = (limit * [1, 1, 2, 5][rng.usize(0..4)] / [1, 1, 4][rng.usize(0..3)]).max(2);
+    let mut burst = |limit: u32| (limit * [1, 1, 2, 5][rng.usize(0..4)] / [1, 1, 4][rng.usize(0..3)]).max(2);
+    let quota = gcra(limit, burst(limit));
+    let other = [limit / 4, limit / 2, limit * 3][seed as usize % 3].max(2);
+    let other = gcra(other, burst(other));
+    let change = (seed % 4 == 3).then_some((other, 1000));
+    let patterns = [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts, Pattern::OnAndOff];
     Plan {
         instances: rng.usize(1..12),
-        quota: gcra(limit, burst),
+        quota,
         demand: [0.3, 0.9, 1.1, 3.0][rng.usize(0..4)],
-        pattern: [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts][rng.usize(0..4)],
+        pattern: patterns[rng.usize(0..5)],
         keys: [1, 1, 3][rng.usize(0..3)],
         sharing: Sharing { is_exact: false, priority: rng.u8(0..3), is_max_min: rng.bool() },
         wait: [0, 2000, 10_000][rng.usize(0..3)],
@@ -519,6 +596,7 @@ fn random(seed: u64) -> Plan {
             drift: [0, 10][rng.usize(0..2)],
             crash: [None, Some(100), Some(700)][rng.usize(0..3)],
         },
+        change,
         seed,
     }
 }

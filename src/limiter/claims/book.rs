@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::question::{Grant, Kind, Question};
+use super::question::{Grant, Kind, MAX_VALID, Question, TO_ARRIVE};
 use super::{Review, SharedCounter, Sharing};
 use crate::limiter::algorithm::claim::{Held, MAX_UNITS};
 use crate::limiter::quota::Quota;
@@ -10,6 +10,22 @@ use crate::limiter::timestamp::Timestamp;
 
 /// Units are held back for as long as a question may take, so that the next claim is there when this one ends.
 const MAX_LEAD: Duration = Duration::from_millis(20);
+/// Demand is measured for so long at least, or as long as it takes for this many units.
+const MIN_MEASURED: Duration = Duration::from_millis(20);
+const FADING: f64 = 4.0;
+/// Pauses are spread from this part of them on.
+const MIN_OF_PAUSE: f64 = 0.8;
+const MEASURED_UNITS: f64 = 30.0;
+/// Claims ahead of demand are for as many units at least. For fewer a request asks by itself: most would lapse unspent.
+const MIN_AHEAD: f64 = 6.0;
+/// Of fewer units a rate is told over so long.
+const MIN_PERIOD: Duration = Duration::from_millis(100);
+/// A look is worth it when so many units should have been spent.
+const MIN_SPENT: f64 = 6.0;
+/// Units that are demanded within so many seconds are not worth a question of their own.
+const WORTH_A_CALL: f64 = 0.01;
+/// How often to look whether the units held are spent, in parts of a claim's validity.
+const LOOKS: u32 = 8;
 /// How long the demand of a counter without requests is remembered.
 const MEMORY: Duration = Duration::from_secs(10);
 /// Demand that is worth remembering, in units a second.
@@ -36,20 +52,40 @@ pub(in crate::limiter) struct Book {
     lapsed: Claim,
     /// Units that were there when the demand was last counted, or were granted since.
     accounted: u64,
+    /// Units demanded since when.
+    measured: (u64, Timestamp),
+    /// Units that were there at the last look, and when that was.
+    looked: (u64, Timestamp),
+    /// Requests have stopped: what goes by until the next one is not counted as time without demand.
+    is_quiet: bool,
+    /// More is held than is going to be spent.
+    has_too_much: bool,
+    /// It seemed so at the last look.
+    seemed_too_much: bool,
     /// Units wanted by requests that wait, since the last question.
     pub(super) needed: u32,
+    /// Units rejected, since the last question.
+    rejected: u64,
     /// Units spent beyond what was granted.
     owed: u32,
     /// When the last question was.
     asked_at: Timestamp,
     /// Whether one is on its way, or is to be.
     is_asking: bool,
+    /// What was granted of what was wanted, when that was asked, and when the next share is due at the latest.
+    cut: Option<(f64, Timestamp, Timestamp)>,
     /// Before this the store has no more.
     pub(super) pauses_until: Timestamp,
     /// Demand, in units a second: fast up, slow down.
     rate: f64,
+    /// What the last question was about.
+    quota: Option<Quota>,
+    /// Nothing is given back before this.
+    forfeits_until: Timestamp,
     /// How long before a claim lapses it is time to ask.
     lead: Duration,
+    /// How often to look whether the units held are spent.
+    look: Duration,
 }
 
 impl Book {
@@ -59,23 +95,35 @@ impl Book {
             next: Claim::default(),
             lapsed: Claim::default(),
             accounted: 0,
+            measured: (0, now),
+            looked: (0, now),
+            is_quiet: false,
+            has_too_much: false,
+            seemed_too_much: false,
+            cut: None,
             needed: 0,
+            rejected: 0,
             owed: 0,
             asked_at: now,
             is_asking: false,
             pauses_until: Timestamp::EPOCH,
             rate: 0.0,
+            quota: None,
+            forfeits_until: Timestamp::EPOCH,
             lead: MAX_LEAD,
+            look: MAX_LEAD,
         }
     }
 
-    /// Puts aside what has lapsed; returns what is left in the slot and may be spent.
+    /// Puts aside what has lapsed; returns what is left in the slot and may be spent. The slot is to be written after that.
     pub(super) fn expire(&mut self, held: Held, now: Timestamp) -> u32 {
-        let in_slot = match held {
+        let mut left = match held {
             Held::Units(units, _) => units,
-            Held::Nothing { .. } => 0,
+            Held::Nothing { rejected, .. } => {
+                self.rejected += u64::from(rejected);
+                0
+            }
         };
-        let mut left = in_slot;
         if now >= self.current.until {
             let units = std::mem::take(&mut self.current.units).saturating_add(std::mem::take(&mut left));
             self.lapsed.add(Claim { units, ..self.current });
@@ -86,28 +134,58 @@ impl Book {
         left
     }
 
-    /// What the slot is to hold, which has `left` units: those, what was held back, and the next claim.
-    pub(super) fn replenish(&mut self, left: u32) -> Held {
+    /// What the slot is to hold, which has `left` units: those and what was held back, or the next claim.
+    pub(super) fn replenish(&mut self, left: u32, needed: u64, now: Timestamp) -> Held {
         let left = left.saturating_add(std::mem::take(&mut self.current.units));
-        let next = std::mem::take(&mut self.next);
-        if next.units > 0 {
-            // Two claims in one slot end with the first of them.
-            let (until, granted_at) = match left {
-                0 => (next.until, next.granted_at),
-                _ => (next.until.min(self.current.until), next.granted_at.min(self.current.granted_at)),
-            };
-            self.current = Claim { units: 0, until, granted_at };
+        if u64::from(left) >= needed || self.next.units == 0 {
+            return Held::Units(left, self.current.until);
         }
-        Held::Units(left.saturating_add(next.units).min(MAX_UNITS), self.current.until)
+        let mut next = std::mem::take(&mut self.next);
+        let rest = Claim { units: left, ..self.current };
+        if u64::from(next.units) < needed {
+            next.add(rest);
+        } else {
+            // They are given back: two claims in one slot would end with the first of them.
+            self.lapsed.add(Claim { until: now, ..rest });
+        }
+        let reserve = self.reserve(next.units, needed);
+        self.current = Claim { units: reserve, ..next };
+        Held::Units(next.units - reserve, next.until)
+    }
+
+    /// Units of a claim that are held back, so that the next one is asked for in time.
+    fn reserve(&self, units: u32, needed: u64) -> u32 {
+        if self.cut.is_some() {
+            return 0;
+        }
+        let lead = (self.rate * self.lead.as_secs_f64()) as u32;
+        let spare = u64::from(units).saturating_sub(needed);
+        lead.min(units / 2).min(u32::try_from(spare).unwrap_or(u32::MAX))
     }
 
     /// Whether the store is to be asked while there are still units; then that is on its way.
     pub(super) fn wants_more(&mut self, now: Timestamp) -> bool {
-        now >= self.pauses_until && self.begins_to_ask()
+        if self.current.units > 0 || self.next.units > 0 {
+            return false;
+        }
+        self.pause(now);
+        now >= self.pauses_until && self.begins_to_ask(now)
+    }
+
+    /// The share is spent. The next one is due when all that was wanted would have been: an instance whose demand has grown
+    /// spends its share sooner, and asks sooner.
+    pub(super) fn pause(&mut self, now: Timestamp) {
+        if let Some((part, asked, latest)) = self.cut.take() {
+            let due = asked.saturating_add(now.since(asked).mul_f64(1.0 / part.min(1.0)));
+            self.pauses_until = self.pauses_until.max(due.min(latest));
+        }
     }
 
     /// Whether nothing is asked yet; then that is on its way.
-    pub(super) fn begins_to_ask(&mut self) -> bool {
+    pub(super) fn begins_to_ask(&mut self, now: Timestamp) -> bool {
+        if std::mem::take(&mut self.is_quiet) {
+            self.measured = (0, now);
+        }
         !std::mem::replace(&mut self.is_asking, true)
     }
 
@@ -121,27 +199,37 @@ impl Book {
         now: Timestamp,
     ) -> (Question, Held) {
         let kind = Kind::of(&quota, in_use);
+        if self.quota.replace(quota).is_some_and(|before| before != quota) {
+            // A unit of the limit before is not worth one of this.
+            self.forfeits_until = now.saturating_add(2 * MAX_VALID);
+        }
         let elapsed = now.since(self.asked_at);
-        let demanded = self.count_demand(held, elapsed);
+        let most = if sharing.is_exact { Duration::ZERO } else { kind.max_valid() };
+        let period = most * 13 / 16;
         let left = self.expire(held, now);
+        let demanded = self.count_demand(left, now, period);
         let needed = std::mem::take(&mut self.needed).min(kind.capacity());
-        let mut valid = if sharing.is_exact { Duration::ZERO } else { kind.max_valid() };
+        let ahead = (self.rate * period.as_secs_f64()).min(kind.claimable(most));
+        let has_too_much = std::mem::take(&mut self.has_too_much) || self.is_quiet;
+        let ahead = if ahead < MIN_AHEAD || has_too_much { 0.0 } else { ahead };
+        let mut valid = if ahead > 0.0 || kind.is_permits() { most } else { most.min(TO_ARRIVE) };
         if f64::from(needed) > kind.claimable(valid) {
             valid = Duration::ZERO;
         }
         self.lead = if kind.is_permits() { valid / 2 } else { MAX_LEAD.min(valid / 4) };
-        let period = valid * 3 / 4;
+        self.seemed_too_much = false;
         let (returned, left) =
             if kind.is_permits() { (Claim::default(), left) } else { self.take_back(left, now) };
+        let there = left.saturating_add(self.current.units).saturating_add(self.next.units);
         let wanted = if kind.is_permits() {
             let used = u32::try_from(in_use).unwrap_or(u32::MAX);
             let ahead = if used > 0 || needed > 0 { used / 4 + 1 } else { 0 };
             used.saturating_add(needed).saturating_add(ahead)
         } else {
-            let ahead = (self.rate * period.as_secs_f64()).min(kind.claimable(valid));
-            let there = left.saturating_add(self.current.units).saturating_add(self.next.units);
             (ahead as u32).saturating_sub(there).saturating_add(needed)
         };
+        self.looked = (there.into(), now);
+        self.look = (most / LOOKS).max(MAX_LEAD).max(Duration::from_secs_f64(MIN_SPENT / self.rate.max(1.0)));
         self.asked_at = now;
         self.is_asking = true;
         let question = Question {
@@ -173,12 +261,17 @@ impl Book {
         if grant.granted < question.needed {
             let spread = grant.spread.mul_f64(part_of(question));
             self.pauses_until = now.saturating_add(grant.wait).saturating_add(spread);
-        } else if !grant.pause.is_zero() {
-            self.pauses_until = sent.saturating_add(grant.pause);
+        } else if !grant.pause.is_zero() && grant.granted < question.wanted {
+            let of_period = grant.pause.as_secs_f64() / question.period.as_secs_f64();
+            let part = f64::from(grant.granted) / (f64::from(question.wanted) * of_period);
+            // Not all at one moment.
+            let spread = MIN_OF_PAUSE + (1.0 - MIN_OF_PAUSE) * part_of(question);
+            let latest = sent.saturating_add(grant.pause.mul_f64(spread));
+            self.cut = Some((part / spread, sent, latest));
         }
         let claim = Claim {
             units: grant.granted,
-            until: sent.saturating_add(grant.spendable()),
+            until: sent.saturating_add(grant.spendable(question)),
             granted_at: grant.at,
         };
         if question.kind.is_permits() {
@@ -186,6 +279,7 @@ impl Book {
             return Held::Units(grant.granted, claim.until);
         }
         self.accounted = self.accounted.saturating_add(claim.units.into());
+        self.looked.0 += u64::from(claim.units);
         if claim.units == 0 {
             return self.slot(held, left, now);
         }
@@ -197,8 +291,7 @@ impl Book {
             self.next.add(claim);
             return Held::Units(left, self.current.until);
         }
-        let lead = (self.rate * self.lead.as_secs_f64()) as u32;
-        let reserve = lead.min(claim.units / 2).min(question.wanted - question.needed);
+        let reserve = self.reserve(claim.units, question.needed.into());
         self.current = Claim { units: reserve, ..claim };
         Held::Units(claim.units - reserve, claim.until)
     }
@@ -212,25 +305,54 @@ impl Book {
         self.owed = self.owed.saturating_add(question.owed);
     }
 
-    /// When to look whether units are about to lapse.
+    /// When to look at the units held.
     pub(super) fn review_at(&self, now: Timestamp) -> Option<Timestamp> {
         let last = self.next.until.max(self.current.until);
-        (last > now).then(|| last.saturating_sub(self.lead).max(now))
+        (last > now).then(|| last.saturating_sub(self.lead).min(now.saturating_add(self.look)).max(now))
     }
 
-    pub(super) fn review(&mut self, held: Held, now: Timestamp) -> Review {
-        if self.is_asking {
-            return Review::Later(now.saturating_add(MAX_LEAD));
-        }
+    /// Whether units held are about to lapse, or are more than are going to be spent; and what the slot is to hold.
+    pub(super) fn review(&mut self, held: Held, now: Timestamp) -> (Review, Held) {
         let left = self.expire(held, now);
-        if left > 0 || self.current.units > 0 || self.next.units > 0 || self.lapsed.units > 0 {
-            if let Some(at) = self.review_at(now).filter(|at| *at > now) {
-                return Review::Later(at);
-            }
-            self.is_asking = true;
-            return Review::Ask;
+        let slot = self.slot(held, left, now);
+        let there = left.saturating_add(self.current.units);
+        if self.is_asking {
+            return (Review::Later(now.saturating_add(MAX_LEAD)), slot);
         }
-        if self.is_idle(now) { Review::Done } else { Review::Later(now.saturating_add(MEMORY)) }
+        let holds = there > 0 || self.next.units > 0;
+        if !holds && self.lapsed.units == 0 {
+            let review =
+                if self.is_idle(now) { Review::Done } else { Review::Later(now.saturating_add(MEMORY)) };
+            return (review, slot);
+        }
+        let is_look = now.since(self.looked.1) >= self.look;
+        let spent = self.spent_since_look(there);
+        self.is_quiet = spent == 0;
+        let all = there.saturating_add(self.next.units);
+        let is_little = f64::from(all.saturating_add(self.lapsed.units)) <= self.rate * WORTH_A_CALL;
+        // One look may have seen the end of what was going on.
+        let seems_too_much = !is_little && f64::from(there) > 2.0 * self.spendable(there, now);
+        self.has_too_much = seems_too_much && (self.is_quiet || self.seemed_too_much);
+        if is_look {
+            self.seemed_too_much = seems_too_much;
+        }
+        if self.is_quiet && is_little {
+            let at = self.next.until.max(self.current.until);
+            return (Review::Later(if at > now { at } else { now.saturating_add(MEMORY) }), slot);
+        }
+        let at = self.review_at(now).filter(|at| holds && *at > now && !self.has_too_much);
+        self.is_asking = at.is_none();
+        if self.has_too_much && spent > 0 {
+            self.rate = self.rate.min(1.25 * spent as f64 / now.since(self.looked.1).as_secs_f64());
+        }
+        if is_look && !self.is_asking {
+            self.looked = (all.into(), now);
+        }
+        (at.map_or(Review::Ask, Review::Later), slot)
+    }
+
+    fn spent_since_look(&self, there: u32) -> u64 {
+        self.looked.0.saturating_sub(u64::from(there) + u64::from(self.next.units))
     }
 
     /// Whether there is nothing in it worth keeping.
@@ -241,37 +363,76 @@ impl Book {
     }
 
     /// Units demanded since the last question, and the rate that makes.
-    fn count_demand(&mut self, held: Held, elapsed: Duration) -> u32 {
-        let (in_slot, rejected) = match held {
-            Held::Units(units, _) => (units, 0),
-            Held::Nothing { rejected, .. } => (0, rejected),
-        };
-        let there = u64::from(in_slot)
+    fn count_demand(&mut self, left: u32, now: Timestamp, period: Duration) -> u32 {
+        let there = u64::from(left)
             + u64::from(self.current.units)
             + u64::from(self.next.units)
             + u64::from(self.lapsed.units);
         let spent = self.accounted.saturating_sub(there);
         self.accounted = there;
-        let demanded = spent.saturating_add(rejected.into()).saturating_add(self.needed.into());
-        // Of few requests no rate can be told: as much as is nearly certain.
-        let certain = (demanded as f64 - (demanded as f64).sqrt()).max(0.0);
-        let seconds = elapsed.as_secs_f64().max(0.000_1);
-        let seen = certain / seconds;
-        let fading = (-2.0 * seconds).exp();
-        self.rate = if seen > self.rate { seen } else { seen + (self.rate - seen) * fading };
+        let demanded = spent + std::mem::take(&mut self.rejected) + u64::from(self.needed);
+        self.measure(demanded, if self.is_quiet { self.looked.1 } else { now }, period);
         u32::try_from(demanded).unwrap_or(u32::MAX)
+    }
+
+    /// As many of the units held as are going to be spent before they lapse, should the demand since the last look last.
+    fn spendable(&self, there: u32, now: Timestamp) -> f64 {
+        let elapsed = now.since(self.looked.1);
+        if elapsed < self.look {
+            return f64::INFINITY;
+        }
+        let spent = self.spent_since_look(there) as f64;
+        let ends = self.current.until.since(now).as_secs_f64();
+        1.25 * spent / elapsed.as_secs_f64() * ends
+    }
+
+    fn measure(&mut self, demanded: u64, now: Timestamp, period: Duration) {
+        let (units, since) = (self.measured.0 + demanded, self.measured.1);
+        self.measured.0 = units;
+        let elapsed = now.since(since);
+        let is_much = units as f64 >= MEASURED_UNITS;
+        // Of few requests no rate can be told: as much as is nearly certain.
+        let certain = (units as f64 - (units as f64).sqrt()).max(0.0);
+        let least = if is_much { MIN_MEASURED } else { period.max(MIN_PERIOD) };
+        let seen = certain / elapsed.max(least).as_secs_f64();
+        let is_complete = elapsed >= period || is_much && elapsed >= MIN_MEASURED;
+        if seen > self.rate {
+            self.rate = seen;
+        } else if is_complete {
+            self.rate = seen + (self.rate - seen) * (-FADING * elapsed.as_secs_f64()).exp();
+        }
+        if is_complete {
+            self.measured = (0, now);
+        }
     }
 
     /// What is given back: what has lapsed, and what would before it is spent. Returns what is left beside it.
     fn take_back(&mut self, left: u32, now: Timestamp) -> (Claim, u32) {
-        let mut returned = std::mem::take(&mut self.lapsed);
+        let mut returned = Claim::default();
         let mut kept = left;
-        if now.saturating_add(self.lead) >= self.current.until && left > 0 {
-            kept = ((self.rate * self.lead.as_secs_f64()) as u32).min(left);
-            let units = (left - kept).saturating_add(std::mem::take(&mut self.current.units));
-            returned.add(Claim { units, ..self.current });
+        let there = left.saturating_add(self.current.units);
+        let ends = self.current.until.since(now);
+        let spendable =
+            if ends <= self.lead { self.rate * self.lead.as_secs_f64() } else { self.spendable(there, now) };
+        if f64::from(there) > spendable && there > 0 {
+            kept = (spendable as u32).min(left);
+            self.current.units = 0;
+            returned.add(Claim { units: there - kept, ..self.current });
+            returned.add(std::mem::take(&mut self.next));
+        } else if self.next.until.since(now) <= self.lead || there == 0 && self.is_quiet {
+            returned.add(std::mem::take(&mut self.next));
         }
-        self.accounted = self.accounted.saturating_sub(returned.units.into());
+        let mut lapsed = std::mem::take(&mut self.lapsed);
+        self.accounted = self.accounted.saturating_sub(u64::from(returned.units) + u64::from(lapsed.units));
+        if now < self.forfeits_until {
+            (returned.units, lapsed.units) = (0, 0);
+        }
+        // Units of an older claim might make those of a later one count as old.
+        let (few, many) = if lapsed.units < returned.units { (lapsed, returned) } else { (returned, lapsed) };
+        returned = many;
+        if few.units >= many.units / 8 {
+            returned.add(few);
+        }
         (returned, kept)
     }
 
@@ -279,7 +440,7 @@ impl Book {
     fn slot(&self, held: Held, left: u32, now: Timestamp) -> Held {
         match held {
             _ if left > 0 => Held::Units(left, self.current.until),
-            Held::Nothing { until, .. } if until > now => held,
+            Held::Nothing { until, .. } if until > now => Held::Nothing { until, rejected: 0 },
             _ if self.current.units == 0 && self.next.units == 0 && self.pauses_until > now => {
                 Held::Nothing { until: self.pauses_until, rejected: 0 }
             }

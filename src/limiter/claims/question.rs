@@ -8,11 +8,11 @@ use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 
 /// No claim is valid for longer: so long a unit may be out of use, and so long a limit's change takes at most.
-const MAX_VALID: Duration = Duration::from_secs(1);
+pub(super) const MAX_VALID: Duration = Duration::from_secs(1);
 /// Claims that would be valid for less are for requests that wait, one by one.
 const MIN_VALID: Duration = Duration::from_millis(4);
 /// A claim for a waiting request is decided when it is granted; it has so long to get there.
-const TO_ARRIVE: Duration = Duration::from_millis(20);
+pub(super) const TO_ARRIVE: Duration = Duration::from_millis(20);
 /// Sub-windows in which the store looks at a sliding window.
 const PARTS: u32 = 100;
 /// How long permits are out without a word from their instance.
@@ -169,8 +169,8 @@ impl Kind {
 impl Grant {
     /// How long the claim may be spent by this process's clock: an eighth less than by the store's, since the two may not run
     /// alike (`clock` makes time run six per cent slower while it works off a lead).
-    pub(super) fn spendable(&self) -> Duration {
-        let valid = if self.valid.is_zero() { TO_ARRIVE } else { self.valid };
+    pub(super) fn spendable(&self, question: &Question) -> Duration {
+        let valid = if question.valid.is_zero() { TO_ARRIVE } else { self.valid };
         valid * 7 / 8
     }
 }

@@ -1,0 +1,238 @@
+//! Claims that are spent as badly as the protocol allows, at any moment of their validity, against the store's script as a
+//! model: the limit holds whatever instances ask, give back, lose and keep for the end.
+
+use std::collections::VecDeque;
+
+use fastrand::Rng;
+
+use crate::model::Model;
+
+const START: u64 = 1_795_248_000_000_000;
+
+/// How the limit counts, in microseconds.
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    Bucket { interval: u64, burst: u64 },
+    Window { count: u64, length: u64 },
+    Sliding { count: u64, length: u64 },
+    Refill { count: u64, every: u64, burst: u64 },
+}
+
+struct Claim {
+    units: u64,
+    until: u64,
+    granted_at: u64,
+    of: usize,
+}
+
+/// What was admitted, as the limit has it.
+#[derive(Default)]
+struct Truth {
+    level: f64,
+    at: u64,
+    spent: VecDeque<(u64, u64)>,
+}
+
+impl Truth {
+    /// Units beyond the limit, with `units` admitted now.
+    fn admit(&mut self, limit: Limit, units: u64, now: u64) -> f64 {
+        match limit {
+            Limit::Bucket { interval, burst } => {
+                let drained = (now - self.at) as f64 / interval as f64;
+                (self.level, self.at) = ((self.level - drained).max(0.0) + units as f64, now);
+                self.level - burst as f64
+            }
+            Limit::Window { count, length } => {
+                self.keep(units, now, now - now % length);
+                self.all() - count as f64
+            }
+            Limit::Sliding { count, length } => {
+                self.keep(units, now, now - length + 1);
+                self.all() - count as f64
+            }
+            Limit::Refill { count, every, burst } => {
+                self.keep(units, now, now - 20 * every);
+                let mut sum = 0;
+                let spans = self.spent.iter().rev().map(|(at, units)| {
+                    sum += units;
+                    sum as f64 - (burst + count * ((now - at) / every + 1)) as f64
+                });
+                spans.fold(f64::MIN, f64::max)
+            }
+        }
+    }
+
+    fn keep(&mut self, units: u64, now: u64, from: u64) {
+        self.spent.push_back((now, units));
+        while self.spent.front().is_some_and(|(at, _)| *at < from) {
+            self.spent.pop_front();
+        }
+    }
+
+    fn all(&self) -> f64 {
+        self.spent.iter().map(|(_, units)| *units).sum::<u64>() as f64
+    }
+}
+
+struct Attack {
+    rng: Rng,
+    now: u64,
+    store: Model,
+    run: u32,
+    known: String,
+    /// Two, of which instances have one or the other; often the same.
+    limits: [Limit; 2],
+    is_changing: bool,
+    claims: Vec<Claim>,
+    truth: Truth,
+    /// Of so many claims, one is not spent at its end.
+    patience: u32,
+}
+
+impl Attack {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let limit = [5, 50, 1000][rng.usize(0..3)];
+        let burst = rng.u64(2..=2 * limit);
+        let length = [200_000, 1_000_000][rng.usize(0..2)];
+        let bucket = |limit, burst| Limit::Bucket { interval: 1_000_000 / limit, burst };
+        let first = match rng.u8(0..7) {
+            0..4 => bucket(limit, burst),
+            4 => Limit::Window { count: limit, length },
+            5 => Limit::Sliding { count: limit, length },
+            _ => Limit::Refill { count: limit.div_ceil(4), every: length / 4, burst },
+        };
+        let is_changing = matches!(first, Limit::Bucket { .. }) && rng.bool();
+        let second = match first {
+            Limit::Bucket { .. } if is_changing => bucket([5, 50, 1000][rng.usize(0..3)], rng.u64(2..=limit)),
+            same => same,
+        };
+        Self {
+            now: START,
+            store: Model::default(),
+            run: 1,
+            known: "-".into(),
+            limits: [first, second],
+            is_changing,
+            claims: Vec::new(),
+            truth: Truth::default(),
+            patience: [1, 2, 20][rng.usize(0..3)],
+            rng,
+        }
+    }
+
+    /// Where two limits are in force, both may be exceeded where the other allows it.
+    fn bound(&self) -> Limit {
+        match self.limits {
+            [Limit::Bucket { interval, burst }, Limit::Bucket { interval: other, burst: of_other }] => {
+                Limit::Bucket { interval: interval.min(other), burst: burst.max(of_other) }
+            }
+            [same, _] => same,
+        }
+    }
+
+    fn run(mut self) -> f64 {
+        let mut excess = f64::MIN;
+        let usual = [300, 5000, 50_000, 300_000][self.rng.usize(0..4)];
+        for _ in 0..400 {
+            let far = if self.rng.u32(0..20) == 0 { 1_500_000 } else { usual };
+            let next = self.now + self.rng.u64(1..far);
+            excess = excess.max(self.spend_until(next));
+            self.now = next;
+            // With two limits in force, nobody knows how much of which is lost.
+            match self.rng.u32(if self.is_changing { 2 } else { 0 }..200) {
+                0 => self.lose(),
+                1 => self.run += 1,
+                _ => self.ask(),
+            }
+        }
+        excess
+    }
+
+    /// The store has lost its data; an instance that knew them asks first.
+    fn lose(&mut self) {
+        if self.known != "-" {
+            self.store.flush();
+        }
+    }
+
+    /// Spends claims, most at their very end.
+    fn spend_until(&mut self, next: u64) -> f64 {
+        let mut excess = f64::MIN;
+        self.claims.sort_by_key(|claim| claim.until);
+        let (bound, patience) = (self.bound(), self.patience);
+        let is_run_on_it = self.rng.u32(0..30) == 0;
+        for claim in &mut self.claims {
+            if claim.until > next && !is_run_on_it && (patience == 1 || self.rng.u32(0..patience) > 0) {
+                continue;
+            }
+            let at = if claim.until > next { self.now } else { claim.until - 1 };
+            let at = at.max(self.now).max(self.truth.at);
+            if at >= claim.until {
+                continue;
+            }
+            self.truth.at = if matches!(bound, Limit::Bucket { .. }) { self.truth.at } else { at };
+            excess = excess.max(self.truth.admit(bound, claim.units, at));
+            claim.units = 0;
+        }
+        self.claims.retain(|claim| claim.units > 0 && claim.until > next);
+        excess
+    }
+
+    fn ask(&mut self) {
+        let of = self.rng.usize(0..2);
+        let limit = self.limits[of];
+        let (most, capacity) = match limit {
+            Limit::Bucket { interval, burst } => (interval * (burst - 1) / 2, burst),
+            Limit::Window { count, length } => (length, count),
+            Limit::Sliding { count, length } => (length / 100, count),
+            Limit::Refill { every, burst, .. } => (every, burst),
+        };
+        let valid = [most, most, most / 7, 20_000.min(most)][self.rng.usize(0..4)].min(1_000_000);
+        let (mut returned, mut granted_at) = (0, 0);
+        let mine = |claim: &&mut Claim| claim.of == of;
+        if self.rng.bool()
+            && let Some(claim) = self.claims.iter_mut().find(mine)
+        {
+            (returned, granted_at) = (self.rng.u64(1..=claim.units), claim.granted_at);
+            claim.units -= returned;
+            self.claims.retain(|claim| claim.units > 0);
+        }
+        let wanted = self.rng.u64(0..=capacity);
+        let needed = if self.rng.bool() { wanted.min(1) } else { 0 };
+        let rest = format!("{needed} {wanted} {wanted} 1000 {returned} {granted_at} 0 300000");
+        let question = match limit {
+            Limit::Bucket { interval, burst } => format!("b {interval} {burst} {valid} 1 0 1 {rest}"),
+            Limit::Window { count, length } => {
+                let start = self.now - self.now % length;
+                format!("w {count} {valid} 1 1 {rest} {start} {} {}", start + length, start + 2 * length)
+            }
+            Limit::Sliding { count, length } => format!("s {count} {length} 100 {valid} 1 1 {rest}"),
+            Limit::Refill { count, every, burst } => format!("r {count} {every} {burst} {valid} 1 1 {rest}"),
+        };
+        let keys = ["generation".to_owned(), "key".to_owned()];
+        let args = [self.known.clone(), self.run.to_string(), self.now.to_string(), question];
+        // What is on its way counts for the validity.
+        let sent = self.now;
+        self.now += self.rng.u64(0..500);
+        let (generation, grants) = self.store.call(&keys, &args, self.now);
+        self.known = generation;
+        let [granted, valid, ..] = grants[0];
+        let is_lost = self.rng.u32(0..10) == 0;
+        if granted > 0 && valid > 0 && !is_lost {
+            let (units, until) = (granted as u64, sent + valid as u64);
+            self.claims.push(Claim { units, until, granted_at: self.now, of });
+        }
+    }
+}
+
+#[test]
+fn no_way_to_spend_claims_exceeds_the_limit() {
+    let seeds = std::env::var("WEIR_SEEDS").ok().map_or(3000, |text| text.parse().unwrap());
+    for seed in 0..seeds {
+        let attack = Attack::new(seed);
+        let limits = attack.limits;
+        let excess = attack.run();
+        assert!(excess <= 1e-3, "seed {seed}: {excess} beyond {limits:?}");
+    }
+}
