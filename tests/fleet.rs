@@ -1,8 +1,16 @@
 //! Shared limits: the store's script beside its model, and fleets of instances in virtual time.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
 
 #[path = "fleet/adversary.rs"]
 mod adversary;
 #[path = "fleet/model.rs"]
 mod model;
+#[path = "fleet/script.rs"]
+mod script;
+#[path = "store/servers.rs"]
+#[expect(dead_code, reason = "the tests of the store's client use the rest")]
+mod servers;
+#[path = "store/support.rs"]
+mod support;
 #[path = "fleet/world.rs"]
 mod world;

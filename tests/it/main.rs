@@ -32,6 +32,7 @@ mod reload;
 mod remote;
 mod rls;
 #[path = "../store/servers.rs"]
+#[expect(dead_code, reason = "the tests of the store's client use the rest")]
 mod servers;
 mod sharing;
 mod slow_clients;

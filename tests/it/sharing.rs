@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::servers::{Cluster, Server};
+use crate::servers::{Cluster, Group, Server};
 use crate::support::{Request, Weir, ask, config, wait};
 
 /// A proxy that shares limits through this store; `rules` is a list in YAML.
@@ -66,6 +66,19 @@ fn a_cluster_of_servers_counts_as_one() {
     for key in ["a", "b", "c", "d", "e", "f"] {
         assert_eq!(passing(&fleet, key, 20), 10, "{key}");
     }
+}
+
+#[test]
+fn after_a_failover_no_more_passes_than_one_server_would_have_let_pass() {
+    let group = Group::start();
+    let weir = sharing(&group.yaml(), &TEN_A_DAY.replace("lease", "exact"));
+    let fleet = [weir];
+    assert_eq!(passing(&fleet, "a", 5), 5);
+    group.fail_over();
+    wait::until_true("the new master", || {
+        get(&fleet[0], "b") == 429 && fleet[0].metric("weir_store_up", &[]) == 1.0
+    });
+    assert_eq!(passing(&fleet, "a", 10), 0, "its last writes may be missing, so buckets begin empty");
 }
 
 #[test]

@@ -1,0 +1,135 @@
+//! The script on a real server beside its model: the same questions, the same replies, call by call.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use fastrand::Rng;
+use weir::store::protocol::SCRIPT;
+
+use crate::model::Model;
+use crate::servers::Server;
+
+/// What a server replies.
+#[derive(Debug)]
+enum Value {
+    Text(String),
+    Number(i64),
+    List(Vec<Value>),
+}
+
+/// One connection (RESP2).
+struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    fn open(server: &Server) -> Self {
+        Self(BufReader::new(TcpStream::connect(("127.0.0.1", server.port())).unwrap()))
+    }
+
+    fn call(&mut self, words: &[&str]) -> Value {
+        let mut text = format!("*{}\r\n", words.len());
+        words.iter().for_each(|word| text += &format!("${}\r\n{word}\r\n", word.len()));
+        self.0.get_mut().write_all(text.as_bytes()).unwrap();
+        self.read()
+    }
+
+    fn read(&mut self) -> Value {
+        let line = self.line();
+        let (kind, rest) = line.split_at(1);
+        match kind {
+            ":" => Value::Number(rest.parse().unwrap()),
+            "$" => Value::Text(self.line()),
+            "+" => Value::Text(rest.to_owned()),
+            "*" => Value::List((0..rest.parse::<usize>().unwrap()).map(|_| self.read()).collect()),
+            _ => panic!("{line}"),
+        }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+}
+
+fn text(value: &Value) -> &str {
+    if let Value::Text(text) = value { text } else { panic!("{value:?}") }
+}
+
+fn numbers(value: &Value) -> Vec<i64> {
+    let Value::List(list) = value else { panic!("{value:?}") };
+    list.iter()
+        .map(|value| if let Value::Number(number) = value { *number } else { panic!("{value:?}") })
+        .collect()
+}
+
+/// A question of any kind, about counters that are nearly used up as often as not.
+fn question(rng: &mut Rng, now: u64, granted: u64) -> String {
+    let needed = [0, 1, 1, 3][rng.usize(0..4)];
+    let wanted = needed + [0, 0, 5, 60][rng.usize(0..4)];
+    let returned = [0, 0, 1, 7][rng.usize(0..4)];
+    let (demanded, elapsed) = (rng.u64(0..90), rng.u64(0..900_000));
+    let owed = [0, 0, 0, 2][rng.usize(0..4)];
+    let demand = format!("{needed} {wanted} {demanded} {elapsed} {returned} {granted} {owed} 300000");
+    let (priority, fair, weight) = (rng.u8(0..4), rng.u8(0..2), [1.0, 2.5][rng.usize(0..2)]);
+    match rng.u8(0..5) {
+        0 => format!(
+            "b 10000 40 {} {priority} {fair} {weight} {demand}",
+            [0, 150_000, 195_000][rng.usize(0..3)]
+        ),
+        1 => {
+            let start = now / 2_000_000 * 2_000_000;
+            let marks = [start, start + 2_000_000, start + 4_000_000].map(|mark| mark.to_string());
+            format!("w 60 400000 {priority} {weight} {demand} {}", marks.join(" "))
+        }
+        2 => format!("s 50 3000000 100 30000 {priority} {weight} {demand}"),
+        3 => format!("r 5 400000 30 1000000 {priority} {weight} {demand}"),
+        _ => format!("p 20 900000 {} {} {wanted}", rng.u8(1..5), rng.u8(0..9)),
+    }
+}
+
+#[test]
+fn the_script_does_what_its_model_does() {
+    let server = Server::start();
+    let mut connection = Connection::open(&server);
+    let mut model = Model::default();
+    let mut rng = Rng::with_seed(7);
+    let (mut known, mut run, mut granted, mut replies) = ("-".to_owned(), 1_u32, 0, 0);
+    for call in 0..4000 {
+        let counters = rng.usize(1..5);
+        let kinds: Vec<_> =
+            (0..counters).map(|_| question(&mut rng, now_of(&mut connection), granted)).collect();
+        let mut keys = vec!["{weir.0}:generation".to_owned()];
+        // Each kind has counters of its own, as each limit has.
+        keys.extend(kinds.iter().map(|kind| format!("{{weir.0}}:{}{}", &kind[..1], rng.u8(0..3))));
+        match rng.u32(0..400) {
+            0 => run += 1,
+            1 => {
+                connection.call(&["FLUSHALL"]);
+                model.flush();
+            }
+            2 => known = "-".to_owned(),
+            _ => {}
+        }
+        let mut args = vec![known.clone(), run.to_string(), format!("g{call}")];
+        args.extend(kinds);
+        let count = keys.len().to_string();
+        let mut words = vec!["EVAL", SCRIPT, &count];
+        words.extend(keys.iter().chain(&args).map(String::as_str));
+        let Value::List(reply) = connection.call(&words) else { panic!("no list") };
+        let at: u64 = text(&reply[1]).parse().unwrap();
+        let (generation, expected) = model.call(&keys, &args, at);
+        assert_eq!(text(&reply[0]), generation, "call {call}");
+        for ((reply, expected), question) in reply[2..].iter().zip(&expected).zip(&args[3..]) {
+            assert_eq!(numbers(reply), expected, "call {call}: {question}");
+            replies += 1;
+        }
+        (known, granted) = (generation, if rng.bool() { at } else { granted });
+    }
+    assert!(replies > 8000);
+}
+
+fn now_of(connection: &mut Connection) -> u64 {
+    let Value::List(parts) = connection.call(&["TIME"]) else { panic!("no time") };
+    let [seconds, micros] = [0, 1].map(|part| text(&parts[part]).parse::<u64>().unwrap());
+    seconds * 1_000_000 + micros
+}
