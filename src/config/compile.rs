@@ -27,7 +27,7 @@ mod rules;
 mod scope;
 mod shared;
 mod state;
-mod store;
+mod store_settings;
 mod tariff;
 mod throttle;
 mod tls;
@@ -76,7 +76,7 @@ pub(super) fn compile(
     let mut identify = identify(raw, files, report);
     let response = response(raw, report);
     let state = state::compile(raw.state.as_ref(), file, root.key("state"), report);
-    let store = store::compile(raw.store.as_ref(), root.key("store"), files, report);
+    let store = store_settings::compile(raw.store.as_ref(), root.key("store"), files, report);
     let written =
         |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
     let mut scope = Scope {

@@ -1,11 +1,11 @@
 //! Tokens as people write about them.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
+use super::secret::SecretOrFile;
 use super::values::{Duration, FileName, OneOrMany};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
@@ -20,7 +20,7 @@ pub struct Jwt {
     /// The cookie they are in, instead of a header.
     pub cookie: Option<String>,
     /// The secret they are signed with; several while one takes the place of another.
-    pub secret: Option<OneOrMany<Secret>>,
+    pub secret: Option<OneOrMany<SecretOrFile>>,
     /// The public key they are signed with, in PEM; several while one takes the place of another.
     pub public_key: Option<OneOrMany<FileName>>,
     /// A JSON Web Key Set with the keys they are signed with.
@@ -37,28 +37,6 @@ pub struct Jwt {
     /// By how much the issuer's clock may differ from ours.
     #[schemars(extend("default" = shown(defaults::JWT_LEEWAY)))]
     pub leeway: Option<Duration>,
-}
-
-/// A secret.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum Secret {
-    /// As it is.
-    Text(SecretText),
-    /// What a file holds, without a line break at its end.
-    File(FileName),
-}
-
-/// A secret as it is; better from the environment, as in `${JWT_SECRET}`.
-#[derive(Clone, Deserialize, JsonSchema)]
-#[serde(transparent)]
-#[schemars(extend("writeOnly" = true))]
-pub struct SecretText(pub String);
-
-impl fmt::Debug for SecretText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SecretText")
-    }
 }
 
 /// What a claim is held against.

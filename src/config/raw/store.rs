@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Duration, OneOrMany, Secret, UpstreamTls};
+use super::{Duration, OneOrMany, SecretOrFile, UpstreamTls};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
 
@@ -16,8 +16,8 @@ pub struct Store {
     pub redis: Option<Redis>,
     /// The user that the servers know us as; `default` unless given.
     pub username: Option<String>,
-    /// Its password.
-    pub password: Option<Secret>,
+    /// Its password; better from the environment, as in `${STORE_PASSWORD}`, or a file.
+    pub password: Option<SecretOrFile>,
     /// TLS, where addresses begin with `rediss://`, and with sentinels.
     pub tls: Option<Box<UpstreamTls>>,
     /// What every key in the store begins with.
@@ -46,7 +46,7 @@ pub enum Redis {
 /// Where a server is: `redis://host:port`, `rediss://host:port` for TLS, or `redis+unix:///path`.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(transparent)]
-#[schemars(extend("title" = "URL of Redis", "writeOnly" = true, "examples" = ["redis://127.0.0.1:6379", "rediss://redis.internal:6379"]))]
+#[schemars(extend("title" = "URL of Redis", "examples" = ["redis://127.0.0.1:6379", "rediss://redis.internal:6379"]))]
 pub struct RedisUrl(pub String);
 
 /// Sentinels, and the master that they watch.
@@ -62,7 +62,7 @@ pub struct Sentinel {
     /// The user that the sentinels know us as; `default` unless given.
     pub sentinel_username: Option<String>,
     /// Its password; none unless given.
-    pub sentinel_password: Option<Secret>,
+    pub sentinel_password: Option<SecretOrFile>,
     /// The number of the database.
     #[schemars(range(min = 0, max = 65_535), extend("default" = 0))]
     pub db: Option<u64>,

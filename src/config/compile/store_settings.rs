@@ -189,7 +189,7 @@ fn sentinels(
 
 /// A user at `at`, whose name and password have these keys.
 fn credentials(
-    (username, password): (Option<&str>, Option<&raw::Secret>),
+    (username, password): (Option<&str>, Option<&raw::SecretOrFile>),
     (name, secret): (&'static str, &'static str),
     at: At<'_>,
     files: &mut Files,
@@ -203,12 +203,12 @@ fn credentials(
     }
     let password = match password {
         None => None,
-        Some(raw::Secret::Text(text)) if text.0.is_empty() => {
+        Some(raw::SecretOrFile::Text(text)) if text.expose().is_empty() => {
             report.value(at.key(secret), "empty, expected a password");
             return None;
         }
-        Some(raw::Secret::Text(text)) => Some(text.0.as_str().into()),
-        Some(raw::Secret::File(name)) => {
+        Some(raw::SecretOrFile::Text(text)) => Some(text.expose().as_str().into()),
+        Some(raw::SecretOrFile::File(name)) => {
             let at = at.key(secret);
             let read = files.load(name.file.as_deref()?, &SECRET, at.key("file"), report)?;
             let text = std::str::from_utf8(&read.0).map_err(|_| "expected a password in UTF-8");
