@@ -207,6 +207,13 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, is_kept: impl Fn(&str) -> bool
     }
 }
 
+/// Adds fields beside those that are there, as long as there is room.
+pub fn append_all(headers: &mut HeaderMap, more: &HeaderMap) {
+    for (name, value) in more {
+        let _ = headers.try_append(name, value.clone());
+    }
+}
+
 impl<B> Response<B> {
     /// A response without header fields.
     pub fn new(status: StatusCode, body: B) -> Self {

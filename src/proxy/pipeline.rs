@@ -155,7 +155,7 @@ fn validate(
     head: &mut request::Parts,
     settings: &identify::Settings,
 ) -> Result<RequestHeaderFlags, Unacceptable> {
-    headers::settle_length(head)?;
+    headers::normalise_length(head)?;
     let flags = headers::validate(head, connection.limits.headers)?;
     let believed = || connection.is_believed_on_certificates(settings);
     headers::sanitize_certificate(&mut head.headers, flags, believed);
