@@ -50,6 +50,10 @@ struct Open {
 impl Settlement {
     /// What the request that `limits` let pass has to settle; `None` if nothing.
     pub(super) fn new(limits: &Limits, policy: &Arc<Policy>) -> Option<Box<Self>> {
+        // Most requests have nothing to settle, which is to be seen before there is a place for it.
+        if limits.reservations().next().is_none() && limits.permits().next().is_none() {
+            return None;
+        }
         let open: SmallVec<[Open; 2]> = limits
             .reservations()
             .map(|(position, selected, reservation)| Open {
@@ -66,8 +70,7 @@ impl Settlement {
             })
             .collect();
         let permits: SmallVec<[Reservation; 1]> = limits.permits().collect();
-        let any = !open.is_empty() || !permits.is_empty();
-        any.then(|| Box::new(Self { policy: Arc::clone(policy), open, permits, ended: false }))
+        Some(Box::new(Self { policy: Arc::clone(policy), open, permits, ended: false }))
     }
 
     /// The end of the request is known, its bodies' octets and what is awaited of a gRPC `call` apart; tells `note` what

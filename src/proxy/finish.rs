@@ -18,8 +18,8 @@ use crate::telemetry::spans::{Decision, Notes};
 /// Settles what the request reserved, now that its outcome is known, and records in `limits` how the client stands.
 pub(super) fn settle(context: &mut RequestContext, ending: &Ending<'_>, limits: &mut Limits) {
     let received = context.bytes_received();
-    let call = grpc::call_status(context.is_grpc, ending);
     if let Some(settlement) = &mut context.settlement {
+        let call = grpc::call_status(context.is_grpc, ending);
         let shared = &context.connection.worker.shared;
         let now = shared.clock.now();
         // The upstream knows the client's deadline too, and may be the first to give up.

@@ -308,7 +308,7 @@ fn respond(
             return reply;
         }
     };
-    reply.headers.set_number(SERVICE_TIME, saturating_millis(took));
+    reply.headers.set_number(&SERVICE_TIME, saturating_millis(took));
     limits.write_all(&mut reply.headers, &view.limits);
     reply
 }

@@ -170,7 +170,7 @@ mod tests {
 
     fn of(name: HeaderName, value: &str) -> Option<f64> {
         let mut headers = Headers::default();
-        headers.set(name, &HeaderValue::from_str(value).unwrap());
+        headers.set(&name, &HeaderValue::from_str(value).unwrap());
         utilization(&headers)
     }
 
