@@ -5,10 +5,8 @@ use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFE
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 
 use super::flags::RequestHeaderFlags;
-use super::validate::Unacceptable;
 use super::{X_FORWARDED_CLIENT_CERT, identity};
 use crate::headers;
-use crate::http1::content_length;
 use crate::http1::head::lists;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 
@@ -35,15 +33,6 @@ pub(in crate::proxy) fn join_cookies(head: &mut request::Parts) {
     if let Ok(whole) = HeaderValue::from_bytes(&whole) {
         headers.insert(COOKIE, whole);
     }
-}
-
-/// Reduces the length of an HTTP/2 request to one field in normal digits. Over HTTP/1.1 the decoder does that. The `h2`
-/// crate checks that the content has that length (RFC 9113 section 8.1.1).
-pub(in crate::proxy) fn normalise_length(head: &mut request::Parts) -> Result<(), Unacceptable> {
-    if head.version != Version::HTTP_2 {
-        return Ok(());
-    }
-    content_length::normalise(&mut head.headers).map(drop).map_err(|_| Unacceptable::Malformed)
 }
 
 /// Removes what a request says of a client's certificate, unless its peer is `believed`. This comes before the rules, which

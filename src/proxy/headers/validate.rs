@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderValue, Method, Uri, Version, request};
 use super::flags::RequestHeaderFlags;
 use super::{identity, overrides};
 use crate::headers::is_hop_by_hop;
+use crate::http1::content_length;
 use crate::identify::forwarded;
 
 /// A request that cannot be passed on.
@@ -19,6 +20,15 @@ pub(in crate::proxy) enum Unacceptable {
     Coding,
     /// More fields than may be.
     Fields,
+}
+
+/// Reduces the length of an HTTP/2 request to one field in normal digits. Over HTTP/1.1 the decoder does that. The `h2`
+/// crate checks that the content has that length (RFC 9113 section 8.1.1).
+pub(in crate::proxy) fn normalise_length(head: &mut request::Parts) -> Result<(), Unacceptable> {
+    if head.version != Version::HTTP_2 {
+        return Ok(());
+    }
+    content_length::normalise(&mut head.headers).map(drop).map_err(|_| Unacceptable::Malformed)
 }
 
 /// Rejects what HTTP allows and a proxy must not pass on, and more than `most_fields` fields; returns which there are.
