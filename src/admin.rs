@@ -12,7 +12,6 @@ mod help;
 mod hosts;
 mod limits;
 mod query;
-mod redact;
 mod reply;
 mod router;
 mod scrape;

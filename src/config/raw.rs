@@ -11,6 +11,7 @@ mod plans;
 mod rate_limits;
 mod rules;
 mod scope;
+pub(super) mod secret;
 mod tariff;
 mod tls;
 mod upstreams;
@@ -21,7 +22,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use self::jwt::{ClaimPattern, Jwt, Secret, SecretText, SigningAlgorithm};
+pub use self::jwt::{ClaimPattern, Jwt, JwtSecret, SigningAlgorithm};
 pub use self::limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
 pub use self::rate_limits::{
@@ -33,6 +34,7 @@ pub use self::rules::{
     PlainKey, Rule, Throttle, ThrottleMap, TokenBucket, TrailingSlash, Wait,
 };
 pub use self::scope::{Elsewhere, Entry as DescriptorEntry, Scope, ScopeWord};
+pub use self::secret::Secret;
 pub use self::tariff::{Cost, Count, GrpcStatus, Refund, Status, ToldCost};
 pub use self::tls::{Certificate, CertificateNames, ClientAuth, NotVerified, Tls, UpstreamTls, Verify};
 pub use self::upstreams::{
@@ -253,7 +255,7 @@ pub struct Tracing {
     /// TLS, where its address begins with `https://`.
     pub tls: Option<Box<UpstreamTls>>,
     /// Headers sent along, such as a key that the collector asks for.
-    pub headers: Option<BTreeMap<String, String>>,
+    pub headers: Option<BTreeMap<String, Secret<String>>>,
     /// The share of requests that get a span, where the request does not say whether it wants one.
     #[schemars(extend("default" = defaults::SAMPLE))]
     pub sample: Option<Percentage>,

@@ -6,7 +6,8 @@ use serde_yaml::value::{Tag, TaggedValue};
 use serde_yaml::{Number, Value};
 
 use super::at::{At, Step, write_item, write_key};
-use super::problem::{Problem, in_order, named, shown};
+use super::problem::{Problem, in_order, named};
+use super::raw::secret::shown_path;
 pub(super) use crate::yaml::Position;
 use crate::yaml::{self, Dialect, Kind, Node, Scalar};
 
@@ -37,7 +38,7 @@ pub(super) fn parse(text: &str, file: &Path) -> Result<Document, Vec<Problem>> {
             let described = errors.into_iter().map(|error| {
                 let (path, at) = (path(&error.path), error.at);
                 let (message, hint) = describe(&error.problem, &path, text, at);
-                Problem { path: shown(&path).to_owned(), hint, ..of_file(at, message) }
+                Problem { path: shown_path(&path).to_owned(), hint, ..of_file(at, message) }
             });
             return Err(in_order(described.collect()));
         }
@@ -68,7 +69,7 @@ fn describe(problem: &yaml::Problem, path: &str, text: &str, at: Position) -> (S
     match problem {
         yaml::Problem::Syntax(message) => (format!("not valid YAML: {message}"), tab_hint(text, at)),
         yaml::Problem::DuplicateKey { key, first_line } => {
-            let is_secret = shown(path) != path;
+            let is_secret = shown_path(path) != path;
             let name = if is_secret { String::new() } else { format!(" {}", named(key)) };
             (format!("duplicate key{name}"), Some(format!("first in line {first_line}")))
         }

@@ -117,12 +117,12 @@ fn secrets(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_
     let Some(secrets) = &raw.secret else { return Vec::new() };
     each(secrets, at.key("secret"), |secret, at| {
         let (key, length) = match secret {
-            raw::Secret::Text(text) if text.0.is_empty() => {
+            raw::JwtSecret::Text(text) if text.expose().is_empty() => {
                 report.value(at, "empty, expected a secret");
                 return None;
             }
-            raw::Secret::Text(text) => (Key::from_secret(text.0.as_bytes()), text.0.len()),
-            raw::Secret::File(name) => {
+            raw::JwtSecret::Text(text) => (Key::from_secret(text.expose().as_bytes()), text.expose().len()),
+            raw::JwtSecret::File(name) => {
                 let secret = files.load(name.file.as_deref()?, &SECRET, at.key("file"), report)?;
                 (Key::from_secret(&secret.0), secret.0.len())
             }

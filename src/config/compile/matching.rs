@@ -1,7 +1,5 @@
 //! Whom a rule is for, and what it counts apart.
 
-use std::collections::BTreeMap;
-
 use http::{HeaderName, Method};
 
 use super::scope::Scope;
@@ -66,7 +64,8 @@ fn conditions(
 ) -> Vec<Condition> {
     let mut conditions = Vec::new();
     if let Some(map) = &raw.header {
-        let headers = headers(map, at.key("header"), scope, report).into_iter();
+        let patterns = map.iter().map(|(name, patterns)| (name, patterns.expose()));
+        let headers = headers(patterns, at.key("header"), scope, report).into_iter();
         conditions.extend(headers.map(|(name, any)| Condition { attribute: Attribute::Header(name), any }));
     }
     if let Some(map) = &raw.descriptor {
@@ -262,14 +261,14 @@ pub(super) fn method(text: &str) -> Result<Method, Fault> {
 pub(super) type Headers = Vec<(HeaderName, Box<[HeaderPattern]>)>;
 
 /// Patterns for headers by name.
-pub(super) fn headers(
-    map: &BTreeMap<String, raw::OneOrMany<raw::HeaderValues>>,
+pub(super) fn headers<'r>(
+    map: impl ExactSizeIterator<Item = (&'r String, &'r raw::OneOrMany<raw::HeaderValues>)>,
     at: At<'_>,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> Headers {
     let mut headers: Headers = Vec::new();
-    if map.is_empty() && !report.is_faulty(at) {
+    if map.len() == 0 && !report.is_faulty(at) {
         report.value(at, "empty map, expected at least one header");
     }
     for (name, patterns) in map {

@@ -51,7 +51,7 @@ pub(super) fn compile(
     for (name, value) in raw.headers.iter().flatten() {
         let at = at.key("headers");
         let at = at.key(name);
-        match header(name, value, rule) {
+        match header(name, value.expose(), rule) {
             Ok((name, value)) => {
                 if let Some(degraded) = &mut refusal.degraded {
                     degraded.headers.insert(&name, value.clone());

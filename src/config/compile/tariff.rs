@@ -50,7 +50,7 @@ fn counted(raw: &raw::Count, at: At<'_>, scope: &mut Scope<'_>, report: &mut Rep
         statuses.into_iter().collect()
     });
     let headers = raw.response_header.as_ref();
-    let headers = headers.map(|map| headers_of(map, at.key("response_header"), scope, report));
+    let headers = headers.map(|map| headers_of(map.iter(), at.key("response_header"), scope, report));
     let calls = raw.grpc_status.as_ref().map(|calls| {
         let calls = each(calls, at.key("grpc_status"), |status, at| match status {
             raw::GrpcStatus::Code(code) => GrpcStatus::from_code(*code),

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::jwt::ClaimPattern;
 use super::scope::Scope;
+use super::secret::Secret;
 use super::tariff::{Cost, Count, Refund};
 use super::tls::CertificateNames;
 use super::values::{
@@ -104,7 +105,7 @@ pub struct Matcher {
     /// The host, without port.
     pub host: Option<OneOrMany<HostPattern>>,
     /// Headers by name.
-    pub header: Option<BTreeMap<String, OneOrMany<HeaderValues>>>,
+    pub header: Option<BTreeMap<String, Secret<OneOrMany<HeaderValues>>>>,
     /// The client's address.
     pub client_ip: Option<OneOrMany<Networks>>,
     /// The country of the client's address; needs `geo.database`.
@@ -332,7 +333,7 @@ pub struct OnLimit {
     /// The body.
     pub body: Option<Body>,
     /// Headers by name; `{rule}` in a value is the rule's name.
-    pub headers: Option<BTreeMap<String, String>>,
+    pub headers: Option<BTreeMap<String, Secret<String>>>,
     /// A degraded answer in place of a refusal.
     pub fallback: Option<Fallback>,
     /// Once the rule has refused a key, refuse it everything for so long; twice as long each time again.
