@@ -8,9 +8,10 @@ mod model;
 #[path = "fleet/script.rs"]
 mod script;
 #[path = "store/servers.rs"]
-#[expect(dead_code, reason = "the tests of the store's client use the rest")]
+#[expect(dead_code, unused_imports, reason = "the tests of the store's client use the rest")]
 mod servers;
 #[path = "store/support.rs"]
+#[expect(dead_code, reason = "the tests of the program use the rest")]
 mod support;
 #[path = "fleet/world.rs"]
 mod world;

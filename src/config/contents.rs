@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::files::{Files, Mark, hash};
-use super::raw::{self, List as _};
+use super::raw;
 
 /// The hashes of what is kept out of sight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -110,6 +110,15 @@ impl Fault {
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
+
+    /// The same with the name that was probably meant, if there is one.
+    #[must_use]
+    pub fn meant(self, name: Option<&str>) -> Self {
+        match name {
+            Some(name) => self.hint(format!("did you mean `{name}`?")),
+            None => self,
+        }
+    }
 }
 
 impl<T: Into<String>> From<T> for Fault {

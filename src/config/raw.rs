@@ -19,6 +19,7 @@ mod upstreams;
 mod values;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -121,7 +122,7 @@ pub enum Listener {
 }
 
 /// One place where clients connect.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerMap {
     /// Its name in metrics and logs; its address unless given.
@@ -149,7 +150,7 @@ pub struct ListenerMap {
 #[serde(untagged)]
 pub enum Workers {
     /// This many.
-    Count(#[schemars(range(min = 1, max = 1024))] u64),
+    Count(#[schemars(range(min = 1, max = 1024))] NonZeroUsize),
     /// As many as there are CPUs.
     Auto(Auto),
 }
@@ -219,7 +220,7 @@ pub struct ClientIp {
     pub client_certificate_proxies: Option<ZeroOrMany<Networks>>,
     /// Leading bits of an IPv6 address that make one client.
     #[schemars(range(min = 1, max = 128), extend("default" = defaults::IPV6_PREFIX))]
-    pub ipv6_prefix: Option<u64>,
+    pub ipv6_prefix: Option<u8>,
 }
 
 /// Databases of where addresses are, in MaxMind's format.
@@ -238,7 +239,7 @@ pub struct Geo {
 pub struct Limiter {
     /// Counters the table has room for. What is over shares counters, and metrics say so.
     #[schemars(range(min = 16, max = 1_000_000_000), extend("default" = defaults::MAX_KEYS))]
-    pub max_keys: Option<u64>,
+    pub max_keys: Option<usize>,
 }
 
 /// What limits with `throttle: elastic` go by.

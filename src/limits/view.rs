@@ -106,7 +106,7 @@ impl View {
     }
 
     pub(super) fn notation(&self, selected: &Selected) -> Option<&Notation> {
-        self.notations.get(selected.rule.0)?.get(selected.part.told()?)
+        self.notations.get(selected.rule.0)?.get(selected.part.reported_limit()?)
     }
 
     pub(super) fn prepared(&self, rule: RuleIndex) -> Option<&Prepared> {

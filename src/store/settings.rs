@@ -43,7 +43,7 @@ pub struct Server {
     /// Where it is.
     pub place: Place,
     /// The number of the database.
-    pub db: u32,
+    pub db: u16,
 }
 
 /// Servers that follow a master, and the sentinels that name it.
@@ -56,7 +56,7 @@ pub struct Sentinel {
     /// Who this process is to the sentinels.
     pub credentials: Credentials,
     /// The number of the database.
-    pub db: u32,
+    pub db: u16,
 }
 
 /// A user, as access control lists know it.

@@ -8,27 +8,27 @@ const SLICES: usize = 6;
 
 /// What the server holds.
 #[derive(Clone, Debug, Default)]
-pub struct Model {
+pub(crate) struct Model {
     /// Texts with the millisecond at which they expire.
     values: HashMap<String, (Vec<f64>, f64)>,
     generations: HashMap<String, (String, String, f64)>,
     /// How often a group began whole.
-    pub begun: HashMap<String, u32>,
+    pub(crate) begun: HashMap<String, u32>,
     /// What the buckets have seen.
-    pub tally: Tally,
+    pub(crate) tally: Tally,
 }
 
 /// Where units of buckets went.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// Granted, beside those that were given back in time.
-    pub granted: f64,
+    pub(crate) granted: f64,
     /// Given back in time.
-    pub returned: f64,
+    pub(crate) returned: f64,
     /// Given back when time had given them back already.
-    pub late: f64,
+    pub(crate) late: f64,
     /// Drained from empty buckets.
-    pub idle: f64,
+    pub(crate) idle: f64,
 }
 
 /// The demand by priority, and how many instances ask.
@@ -74,7 +74,7 @@ struct Call<'a> {
 
 impl Model {
     /// Runs the script at `now`, in microseconds; returns the generation and a reply for each question.
-    pub fn call(&mut self, keys: &[String], args: &[String], now: u64) -> (String, Vec<[i64; 6]>) {
+    pub(crate) fn call(&mut self, keys: &[String], args: &[String], now: u64) -> (String, Vec<[i64; 6]>) {
         let now = now as f64;
         let [known, run, new] = [&args[0], &args[1], &args[2]];
         let lost = |id: &str| known != "-" && known != id;
@@ -106,15 +106,8 @@ impl Model {
     }
 
     /// The server loses all it holds.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         (self.values, self.generations) = Default::default();
-    }
-
-    /// The texts of the counters, as the server holds them at `now`.
-    pub fn text(&self, key: &str, now: u64) -> Option<String> {
-        let (list, until) = self.values.get(key)?;
-        let words: Vec<_> = list.iter().map(f64::to_string).collect();
-        (now as f64 / 1000.0 < *until).then(|| words.join(" "))
     }
 }
 

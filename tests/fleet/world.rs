@@ -29,7 +29,7 @@ const SECRET: [u64; 2] = [17, 42];
 
 /// How the demand is spread over instances.
 #[derive(Clone, Copy, Debug)]
-pub enum Pattern {
+pub(crate) enum Pattern {
     Even,
     Zipf,
     /// Most of it is on a third of the instances, another one every second.
@@ -42,51 +42,51 @@ pub enum Pattern {
 
 /// What happens on the way.
 #[derive(Clone, Copy, Debug)]
-pub struct Faults {
+pub(crate) struct Faults {
     /// Of so many messages one is lost, and one is duplicated.
-    pub lost: Option<u32>,
+    pub(crate) lost: Option<u32>,
     /// The longest a message takes, in microseconds.
-    pub delay: u64,
+    pub(crate) delay: u64,
     /// Clock rates differ by up to so many parts in a thousand.
-    pub drift: i64,
+    pub(crate) drift: i64,
     /// Kills an instance or flushes the store every so many milliseconds.
-    pub crash: Option<u64>,
+    pub(crate) crash: Option<u64>,
 }
 
 /// One experiment.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    pub instances: usize,
-    pub quota: Quota,
+pub(crate) struct Plan {
+    pub(crate) instances: usize,
+    pub(crate) quota: Quota,
     /// Times the limit.
-    pub demand: f64,
-    pub pattern: Pattern,
-    pub keys: u64,
-    pub sharing: Sharing,
+    pub(crate) demand: f64,
+    pub(crate) pattern: Pattern,
+    pub(crate) keys: u64,
+    pub(crate) sharing: Sharing,
     /// How long a request waits for the store, in microseconds.
-    pub wait: u64,
-    pub millis: u64,
+    pub(crate) wait: u64,
+    pub(crate) millis: u64,
     /// What is counted begins after so many microseconds.
-    pub warm_up: u64,
-    pub faults: Faults,
+    pub(crate) warm_up: u64,
+    pub(crate) faults: Faults,
     /// Another limit, which instances have within 300 ms of this moment in milliseconds.
-    pub change: Option<(Quota, u64)>,
-    pub seed: u64,
+    pub(crate) change: Option<(Quota, u64)>,
+    pub(crate) seed: u64,
 }
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
-    pub admitted: u64,
+pub(crate) struct Outcome {
+    pub(crate) admitted: u64,
     /// What one instance would have admitted of the same requests.
-    pub possible: u64,
-    pub calls: u64,
+    pub(crate) possible: u64,
+    pub(crate) calls: u64,
     /// By how many units the bound was exceeded at the worst.
-    pub excess: f64,
+    pub(crate) excess: f64,
     /// The instance that got least of what it demanded, beside the mean.
-    pub least: f64,
+    pub(crate) least: f64,
     /// Where the units went.
-    pub tally: Tally,
+    pub(crate) tally: Tally,
 }
 
 enum Event {
@@ -150,12 +150,12 @@ fn rate(quota: &Quota) -> f64 {
     f64::from(limit.count.get()) / limit.period.duration().as_secs_f64()
 }
 
-pub fn gcra(count: u32, burst: u32) -> Quota {
+pub(crate) fn gcra(count: u32, burst: u32) -> Quota {
     let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Second));
     Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(burst)).unwrap()
 }
 
-pub const LEASE: Sharing = Sharing { is_exact: false, priority: 1, is_max_min: false };
+pub(crate) const LEASE: Sharing = Sharing { is_exact: false, priority: 1, is_max_min: false };
 
 fn spec(quota: Quota, sharing: Sharing) -> MeterSpec {
     MeterSpec {
@@ -508,7 +508,7 @@ impl World {
 }
 
 /// Runs an experiment.
-pub fn run(plan: Plan) -> Outcome {
+pub(crate) fn run(plan: Plan) -> Outcome {
     World::new(plan).run()
 }
 

@@ -4,7 +4,7 @@ use jiff::Timestamp as Moment;
 use jsonwebtoken::Algorithm;
 
 use super::scope::Scope;
-use super::{duration, each, matching};
+use super::{duration, each, given, matching};
 use crate::config::at::At;
 use crate::config::defaults;
 use crate::config::files::keys::{JWKS, Jwks, PUBLIC_KEY, SECRET};
@@ -57,15 +57,13 @@ fn source(raw: &raw::Jwt, at: At<'_>, report: &mut Report<'_>) -> Option<Source>
 }
 
 fn trust(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Option<Trust> {
-    let given: Vec<&str> = [
+    let reasons = [
         ("secret", raw.secret.is_some()),
         ("public_key", raw.public_key.is_some()),
         ("jwks", raw.jwks.is_some()),
         ("trusted", raw.trusted == Some(true)),
-    ]
-    .into_iter()
-    .filter_map(|(key, is_given)| is_given.then_some(key))
-    .collect();
+    ];
+    let given: Vec<&str> = given(reasons).collect();
     let [reason] = given[..] else {
         if !report.is_faulty(at) {
             let got = if given.is_empty() { "none".to_owned() } else { listed(given) };

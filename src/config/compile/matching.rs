@@ -62,27 +62,44 @@ fn conditions(
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> Vec<Condition> {
+    // Without `..`: a field that is added has to be read here, or named as one that is read elsewhere.
+    let raw::Matcher {
+        header,
+        descriptor,
+        plan,
+        country,
+        continent,
+        asn,
+        jwt,
+        tls: names,
+        path: _,
+        trailing_slash: _,
+        method: _,
+        host: _,
+        client_ip: _,
+        schedule: _,
+        entries: _,
+    } = raw;
     let mut conditions = Vec::new();
-    if let Some(map) = &raw.header {
+    if let Some(map) = header {
         let patterns = map.iter().map(|(name, patterns)| (name, patterns.expose()));
         let headers = headers(patterns, at.key("header"), scope, report).into_iter();
         conditions.extend(headers.map(|(name, any)| Condition { attribute: Attribute::Header(name), any }));
     }
-    if let Some(map) = &raw.descriptor {
+    if let Some(map) = descriptor {
         conditions.extend(descriptors::conditions(map, at.key("descriptor"), scope, report));
     }
-    let plan = (raw::PlainKey::Plan, "plan");
-    conditions.extend(plain(plan, raw.plan.as_ref(), at, (&*scope, &mut *report), plans::pattern));
-    let country = (raw::PlainKey::Country, "country");
-    conditions.extend(plain(country, raw.country.as_ref(), at, (&*scope, &mut *report), geo::country));
-    let continent = (raw::PlainKey::Continent, "continent");
-    conditions.extend(plain(continent, raw.continent.as_ref(), at, (&*scope, &mut *report), geo::continent));
-    let system = (raw::PlainKey::Asn, "asn");
-    conditions.extend(plain(system, raw.asn.as_ref(), at, (&*scope, &mut *report), geo::system));
-    if let Some(map) = &raw.jwt {
+    let found = [
+        plain(raw::PlainKey::Plan, plan, at.key("plan"), (scope, report), plans::pattern),
+        plain(raw::PlainKey::Country, country, at.key("country"), (scope, report), geo::country),
+        plain(raw::PlainKey::Continent, continent, at.key("continent"), (scope, report), geo::continent),
+        plain(raw::PlainKey::Asn, asn, at.key("asn"), (scope, report), geo::system),
+    ];
+    conditions.extend(found.into_iter().flatten());
+    if let Some(map) = jwt {
         conditions.extend(patterns::of_claims(map, at.key("jwt"), scope, report));
     }
-    if let Some(names) = &raw.tls {
+    if let Some(names) = names {
         conditions.extend(tls::conditions(names, at.key("tls"), scope, report));
     }
     conditions
@@ -90,13 +107,13 @@ fn conditions(
 
 /// The condition on an attribute that needs no name; `read` reads one of the values that it may have.
 fn plain<T>(
-    (kind, word): (raw::PlainKey, &'static str),
-    list: Option<&raw::OneOrMany<T>>,
-    matcher: At<'_>,
+    kind: raw::PlainKey,
+    list: &Option<raw::OneOrMany<T>>,
+    at: At<'_>,
     (scope, report): (&Scope<'_>, &mut Report<'_>),
     read: impl Fn(&T, At<'_>, &Scope<'_>, &mut Report<'_>) -> Option<HeaderPattern>,
 ) -> Option<Condition> {
-    let (list, at) = (list?, matcher.key(word));
+    let list = list.as_ref()?;
     let attribute = plain_part(kind, at, scope, report);
     let any = each(list, at, |raw, at| read(raw, at, scope, report)).into();
     Some(Condition { attribute: attribute?, any })

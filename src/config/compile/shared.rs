@@ -1,10 +1,9 @@
 //! `scope` of a rule: where its limit is counted, and of those that all instances share, how.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::scope::Scope;
-use super::{duration, elsewhere};
+use super::{duration, remote_limit};
 use crate::config::at::At;
 use crate::config::parse::{self};
 use crate::config::problem::{Fault, Report, listed};
@@ -38,7 +37,7 @@ pub(super) fn source(
         }
         Some(raw::Scope::Map(map)) => {
             void(map, own, report);
-            let remote = elsewhere::compile(raw, key, at, scope, report);
+            let remote = remote_limit::compile(raw, key, at, scope, report);
             return remote.map_or(LimitSource::Local, |remote| LimitSource::Remote(Box::new(remote)));
         }
     };
@@ -135,10 +134,7 @@ fn limit(map: &raw::ScopeMap, at: At<'_>, report: &mut Report<'_>) -> Option<Sha
         wait: if mode == Mode::Split { Duration::ZERO } else { wait(map, at.key("wait"), report) },
         on_store_loss: map.on_store_loss.unwrap_or_else(OnStoreLoss::default),
         fairness: map.fairness.unwrap_or_else(Fairness::default),
-        priority: map
-            .priority
-            .and_then(|priority| u8::try_from(priority).ok())
-            .unwrap_or(defaults::SHARED_PRIORITY),
+        priority: map.priority.unwrap_or(defaults::SHARED_PRIORITY),
         instances,
     })
 }
@@ -154,9 +150,7 @@ fn wait(map: &raw::ScopeMap, at: At<'_>, report: &mut Report<'_>) -> Duration {
 
 fn instances(raw: &raw::Instances, at: At<'_>, report: &mut Report<'_>) -> Option<Instances> {
     match raw {
-        raw::Instances::Count(count) => {
-            u32::try_from(*count).ok().and_then(NonZeroU32::new).map(Instances::Count)
-        }
+        raw::Instances::Count(count) => Some(Instances::Count(*count)),
         raw::Instances::Auto(_) => Some(Instances::Members),
         raw::Instances::Dns(name) => {
             let host = name.dns.as_deref()?;

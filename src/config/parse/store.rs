@@ -11,8 +11,6 @@ use crate::upstream::Address;
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-/// More than any server is set up with.
-const MAX_DB: u32 = 65_535;
 const EXPECTED: &str = "expected `redis://host:port`, `rediss://host:port` or `redis+unix:///path`";
 
 /// What a URL says about a server.
@@ -25,7 +23,7 @@ pub struct RedisServer {
     /// Who this process is to it.
     pub credentials: Credentials,
     /// The number of the database, if the URL has one.
-    pub db: Option<u32>,
+    pub db: Option<u16>,
 }
 
 /// Reads `redis://[user[:password]@]host[:port][/db]`, the same with `rediss`, or `redis+unix:///path[?db=N]`; `valkey` may
@@ -97,10 +95,10 @@ fn credentials(user: &str) -> Result<Credentials, Fault> {
     }
 }
 
-fn database(text: &str) -> Result<u32, Fault> {
-    let number = text.parse().ok().filter(|number| *number <= MAX_DB && super::is_digits(text));
+fn database(text: &str) -> Result<u16, Fault> {
+    let number = text.parse().ok().filter(|_| super::is_digits(text));
     number.ok_or_else(|| {
-        Fault::new(format!("expected the number of a database from 0 to {MAX_DB}, got {}", quoted(text)))
+        Fault::new(format!("expected the number of a database from 0 to {}, got {}", u16::MAX, quoted(text)))
     })
 }
 
@@ -124,7 +122,7 @@ mod tests {
         fault.hint.map(|hint| format!("{} ({hint})", fault.message)).unwrap_or(fault.message)
     }
 
-    fn read(text: &str) -> (String, bool, Option<u32>) {
+    fn read(text: &str) -> (String, bool, Option<u16>) {
         let RedisServer { place, is_secure, db, .. } = redis_url(text).unwrap();
         (place.to_string(), is_secure, db)
     }

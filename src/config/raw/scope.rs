@@ -1,6 +1,7 @@
 //! Where a rule's limit is kept, as people write it.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -63,7 +64,7 @@ pub struct ScopeMap {
     pub fairness: Option<Fairness>,
     /// Who is served first when there is not enough; 0 is the first.
     #[schemars(range(min = 0, max = MAX_PRIORITY), extend("default" = defaults::SHARED_PRIORITY))]
-    pub priority: Option<u64>,
+    pub priority: Option<u8>,
     /// The number of instances that the limit is divided by: itself, the addresses of a name, or `auto` by the store.
     pub instances: Option<Instances>,
 }
@@ -73,7 +74,7 @@ pub struct ScopeMap {
 #[serde(untagged)]
 pub enum Instances {
     /// This many.
-    Count(#[schemars(range(min = 1, max = 1_000_000))] u64),
+    Count(#[schemars(range(min = 1, max = 1_000_000))] NonZeroU32),
     /// As many as are registered in the store.
     Auto(Auto),
     /// As many as a name has addresses.

@@ -1,5 +1,7 @@
 //! The store that instances share, as people write it.
 
+use std::num::NonZeroU16;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -28,7 +30,7 @@ pub struct Store {
     pub timeout: Option<Duration>,
     /// The share of this instance among those that demand more than there is.
     #[schemars(range(min = 1, max = 1000), extend("default" = 1))]
-    pub weight: Option<u64>,
+    pub weight: Option<NonZeroU16>,
     /// The name of this instance, another for each; a random one unless given.
     pub instance: Option<String>,
 }
@@ -65,7 +67,7 @@ pub struct Sentinel {
     pub sentinel_password: Option<SecretOrFile>,
     /// The number of the database.
     #[schemars(range(min = 0, max = 65_535), extend("default" = 0))]
-    pub db: Option<u64>,
+    pub db: Option<u16>,
 }
 
 /// Where a sentinel is: `host:port`, or the host alone for port 26379.

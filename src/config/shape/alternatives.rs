@@ -93,7 +93,9 @@ impl<'a> Alternatives<'a> {
             }
             (Value::String(text), _) if self.plain(text).is_some() => Some(WITHOUT_QUOTES.to_owned()),
             (Value::String(_), None) if self.names_a_file() => Some("write `{ file: NAME }`".to_owned()),
-            (Value::Null, _) if self.one("array").is_some_and(|list| list.get("minItems").is_none()) => {
+            (Value::Null, _)
+                if self.one("array").is_some_and(|list| list.get("minItems") == Some(&Schema::from(0))) =>
+            {
                 Some("write `[]` for none".to_owned())
             }
             _ => None,

@@ -32,7 +32,7 @@ pub(super) fn compile(
     let raw = raw?;
     let prefix = raw.prefix.as_deref().unwrap_or(defaults::STORE_PREFIX);
     report.take(at.key("prefix"), check_prefix(prefix));
-    let timeout = timeout(raw.timeout.as_ref(), at.key("timeout"), report);
+    let timeout = timeout(&raw.timeout, defaults::STORE_TIMEOUT, at.key("timeout"), report);
     if let Some(instance) = &raw.instance {
         report.take(at.key("instance"), check_name(instance));
     }
@@ -51,15 +51,10 @@ pub(super) fn compile(
         topology: servers.topology,
         tls,
         prefix: prefix.into(),
-        timeout: timeout.unwrap_or(defaults::STORE_TIMEOUT),
-        weight: raw.weight.and_then(weight).unwrap_or(NonZeroU16::MIN),
+        timeout,
+        weight: raw.weight.unwrap_or(NonZeroU16::MIN),
         instance: raw.instance.as_deref().map(Into::into),
     })
-}
-
-/// A number that the schema lets through fits.
-fn weight(raw: u64) -> Option<NonZeroU16> {
-    u16::try_from(raw).ok().and_then(NonZeroU16::new)
 }
 
 /// It stands before every key, and braces would say where the part of a key is that has the slot.
@@ -181,9 +176,12 @@ fn sentinels(
     });
     let master = raw.master.as_deref()?;
     report.take(at.key("master"), check_name(master));
-    let db = raw.db.and_then(|db| u32::try_from(db).ok()).unwrap_or(0);
-    let topology =
-        Topology::Sentinel(Sentinel { sentinels, master: master.into(), credentials: credentials?, db });
+    let topology = Topology::Sentinel(Sentinel {
+        sentinels,
+        master: master.into(),
+        credentials: credentials?,
+        db: raw.db.unwrap_or(0),
+    });
     Some(Servers { topology, is_secure: store.tls.is_some(), credentials: None })
 }
 
