@@ -132,8 +132,8 @@ fn limit(map: &raw::ScopeMap, at: At<'_>, report: &mut Report<'_>) -> Option<Sha
     Some(SharedLimit {
         mode,
         wait: if mode == Mode::Split { Duration::ZERO } else { wait(map, at.key("wait"), report) },
-        on_store_loss: map.on_store_loss.unwrap_or_else(OnStoreLoss::default),
-        fairness: map.fairness.unwrap_or_else(Fairness::default),
+        on_store_loss: map.on_store_loss.unwrap_or_default(),
+        fairness: map.fairness.unwrap_or_default(),
         priority: map.priority.unwrap_or(defaults::SHARED_PRIORITY),
         instances,
     })
