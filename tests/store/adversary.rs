@@ -78,6 +78,7 @@ struct Attack {
     rng: Rng,
     now: u64,
     store: Model,
+    replica: Model,
     run: u32,
     known: String,
     /// Two, of which instances have one or the other; often the same.
@@ -87,6 +88,8 @@ struct Attack {
     truth: Truth,
     /// Of so many claims, one is not spent at its end.
     patience: u32,
+    /// Of ten questions, so many give back.
+    returns: u32,
 }
 
 impl Attack {
@@ -110,12 +113,14 @@ impl Attack {
         Self {
             now: START,
             store: Model::default(),
+            replica: Model::default(),
             run: 1,
             known: "-".into(),
             limits: [first, second],
             is_changing,
             claims: Vec::new(),
             truth: Truth::default(),
+            returns: [1, 5, 9][rng.usize(0..3)],
             patience: [1, 2, 20][rng.usize(0..3)],
             rng,
         }
@@ -142,11 +147,18 @@ impl Attack {
             // With two limits in force, nobody knows how much of which is lost.
             match self.rng.u32(if self.is_changing { 2 } else { 0 }..200) {
                 0 => self.lose(),
-                1 => self.run += 1,
+                1 => self.fail_over(),
+                2..12 => self.replica = self.store.clone(),
                 _ => self.ask(),
             }
         }
         excess
+    }
+
+    /// A replica takes over, which has missed what was written last.
+    fn fail_over(&mut self) {
+        self.run += 1;
+        self.store = self.replica.clone();
     }
 
     /// The store has lost its data; an instance that knew them asks first.
@@ -191,7 +203,7 @@ impl Attack {
         let valid = [most, most, most / 7, 20_000.min(most)][self.rng.usize(0..4)].min(1_000_000);
         let (mut returned, mut granted_at) = (0, 0);
         let mine = |claim: &&mut Claim| claim.of == of;
-        if self.rng.bool()
+        if self.rng.u32(0..10) < self.returns
             && let Some(claim) = self.claims.iter_mut().find(mine)
         {
             (returned, granted_at) = (self.rng.u64(1..=claim.units), claim.granted_at);
