@@ -90,6 +90,8 @@ struct Attack {
     patience: u32,
     /// Of ten questions, so many give back.
     returns: u32,
+    /// What is wanted is so small a part of the most there is.
+    modesty: u64,
 }
 
 impl Attack {
@@ -120,6 +122,7 @@ impl Attack {
             is_changing,
             claims: Vec::new(),
             truth: Truth::default(),
+            modesty: [1, 4, 20][rng.usize(0..3)],
             returns: [1, 5, 9][rng.usize(0..3)],
             patience: [1, 2, 20][rng.usize(0..3)],
             rng,
@@ -210,7 +213,7 @@ impl Attack {
             claim.units -= returned;
             self.claims.retain(|claim| claim.units > 0);
         }
-        let wanted = self.rng.u64(0..=capacity);
+        let wanted = self.rng.u64(0..=capacity.div_ceil(self.modesty));
         let needed = if self.rng.bool() { wanted.min(1) } else { 0 };
         let rest = format!("{needed} {wanted} {wanted} 1000 {returned} {granted_at} 0 300000");
         let question = match limit {
@@ -247,4 +250,27 @@ fn no_way_to_spend_claims_exceeds_the_limit() {
         let excess = attack.run();
         assert!(excess <= 1e-3, "seed {seed}: {excess} beyond {limits:?}");
     }
+}
+
+#[test]
+fn what_time_has_given_back_is_not_given_back_again_however_often_it_is_asked() {
+    let mut store = Model::default();
+    let mut ask = |millis: u64, wanted: u64, (returned, granted): (u64, u64)| {
+        let granted_at = START + granted * 1000;
+        let question =
+            format!("b 10000 100 490000 1 0 1 0 {wanted} {wanted} 1000 {returned} {granted_at} 0 300000");
+        let keys = ["generation".to_owned(), "key".to_owned()];
+        let args = ["-".to_owned(), "1".to_owned(), "1".to_owned(), question];
+        store.call(&keys, &args, START + millis * 1000).1[0]
+    };
+    assert_eq!(ask(0, 40, (0, 0))[0], 40);
+    for millis in [130, 260, 385] {
+        ask(millis, 0, (0, 0));
+    }
+    // One unit and a half of the forty has not drained when the bucket fills again.
+    assert_eq!(ask(386, 30, (0, 0))[0], 30);
+    ask(510, 0, (0, 0));
+    let before = ask(520, 0, (0, 0))[5];
+    let after = (0..5).map(|_| ask(520, 0, (8, 0))[5]).last().unwrap();
+    assert!(after - before <= 2, "{} units came back", after - before);
 }

@@ -431,9 +431,10 @@ impl World {
         let (mut units, since) = question.returned;
         let (now, held) = (self.now, &mut self.held[number]);
         held.sort_by_key(|it| (it.until > now, it.granted_at));
-        for it in held.iter_mut().filter(|it| {
-            it.counter == question.counter && it.kind == question.kind && it.granted_at >= since
-        }) {
+        for it in held
+            .iter_mut()
+            .filter(|it| it.counter == question.counter && it.kind == question.kind && it.granted_at >= since)
+        {
             let back = it.units.min(units);
             (it.units, units) = (it.units - back, units - back);
         }

@@ -80,7 +80,9 @@ impl Model {
         let lost = |id: &str| known != "-" && known != id;
         let generation = match self.generations.get(&keys[0]) {
             None => (new.clone(), run.clone(), if known == "-" { 0.0 } else { now }),
-            Some((id, of_run, since)) if of_run != run || lost(id) && *since == 0.0 => (id.clone(), run.clone(), now),
+            Some((id, of_run, since)) if of_run != run || lost(id) && *since == 0.0 => {
+                (id.clone(), run.clone(), now)
+            }
             Some(same) => same.clone(),
         };
         if !self.generations.contains_key(&keys[0]) {
