@@ -12,7 +12,7 @@ mod rate_limits;
 mod rules;
 mod scope;
 pub(super) mod secret;
-mod store;
+mod store_settings;
 mod tariff;
 mod tls;
 mod upstreams;
@@ -37,7 +37,7 @@ pub use self::rules::{
 };
 pub use self::scope::{Entry as DescriptorEntry, Instances, Scope, ScopeMap, ScopeWord};
 pub use self::secret::{Secret, SecretOrFile};
-pub use self::store::{Redis, RedisUrl, Sentinel, SentinelAddress, Store};
+pub use self::store_settings::{Redis, RedisUrl, Sentinel, SentinelAddress, Store};
 pub use self::tariff::{Cost, Count, GrpcStatus, Refund, Status, ToldCost};
 pub use self::tls::{Certificate, CertificateNames, ClientAuth, NotVerified, Tls, UpstreamTls, Verify};
 pub use self::upstreams::{
