@@ -89,6 +89,7 @@ const TABLE: [(&str, &[&str]); 34] = [
             "http1",
             "headers",
             "limits",
+            "store",
             "remote",
             "engine",
             "identify",

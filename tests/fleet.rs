@@ -5,6 +5,10 @@
 mod adversary;
 #[path = "fleet/model.rs"]
 mod model;
+#[path = "fleet/plan.rs"]
+mod plan;
+#[path = "fleet/runs.rs"]
+mod runs;
 #[path = "fleet/script.rs"]
 mod script;
 #[path = "store/servers.rs"]

@@ -6,90 +6,24 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::num::NonZeroU32;
-use std::time::Duration;
 
 use fastrand::Rng;
-use weir::limiter::algorithm::Algorithm;
 use weir::limiter::algorithm::conversion::OnChange;
 use weir::limiter::claims::{Claimed, Kind, Question, SharedCounter, Sharing};
 use weir::limiter::decision::Enforcement;
-use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::quota::Quota;
 use weir::limiter::reservation::Charging;
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{Check, Limiter, Lineage, MeterSpec, Settings};
 use weir::store::desk::{Batch, Desk, Reply};
 use weir::store::protocol::{self, Asker};
 
-use crate::model::{Model, Tally};
+use crate::model::Model;
+use crate::plan::{Outcome, Pattern, Plan, rate};
 
 /// 2026-11-21T08:00:00Z, in microseconds.
 const START: u64 = 1_795_248_000_000_000;
 const SECRET: [u64; 2] = [17, 42];
-
-/// How the demand is spread over instances.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Pattern {
-    Even,
-    Zipf,
-    /// Most of it is on a third of the instances, another one every second.
-    Shifting,
-    /// Each instance has all of its demand in 200 ms of every second.
-    Bursts,
-    /// Each instance has demand now and then, and it begins and ends at once.
-    OnAndOff,
-}
-
-/// What happens on the way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Faults {
-    /// Of so many messages one is lost, and one is duplicated.
-    pub(crate) lost: Option<u32>,
-    /// The longest a message takes, in microseconds.
-    pub(crate) delay: u64,
-    /// Clock rates differ by up to so many parts in a thousand.
-    pub(crate) drift: i64,
-    /// Kills an instance or flushes the store every so many milliseconds.
-    pub(crate) crash: Option<u64>,
-}
-
-/// One experiment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    pub(crate) instances: usize,
-    pub(crate) quota: Quota,
-    /// Times the limit.
-    pub(crate) demand: f64,
-    pub(crate) pattern: Pattern,
-    pub(crate) keys: u64,
-    pub(crate) sharing: Sharing,
-    /// How long a request waits for the store, in microseconds.
-    pub(crate) wait: u64,
-    pub(crate) millis: u64,
-    /// What is counted begins after so many microseconds.
-    pub(crate) warm_up: u64,
-    pub(crate) faults: Faults,
-    /// Another limit, which instances have within 300 ms of this moment in milliseconds.
-    pub(crate) change: Option<(Quota, u64)>,
-    pub(crate) seed: u64,
-}
-
-/// What came of it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) admitted: u64,
-    /// What one instance would have admitted of the same requests.
-    pub(crate) possible: u64,
-    pub(crate) calls: u64,
-    /// By how many units the bound was exceeded at the worst.
-    pub(crate) excess: f64,
-    /// How often an instance spent or gave back what it did not have.
-    pub(crate) unlawful: u64,
-    /// The instance that got least of what it demanded, beside the mean.
-    pub(crate) least: f64,
-    /// Where the units went.
-    pub(crate) tally: Tally,
-}
 
 enum Event {
     /// A call arrives at the store.
@@ -158,18 +92,6 @@ struct World {
     held: Vec<Vec<Held>>,
     sent: HashMap<(usize, u64), u64>,
 }
-
-fn rate(quota: &Quota) -> f64 {
-    let limit = quota.limit();
-    f64::from(limit.count.get()) / limit.period.duration().as_secs_f64()
-}
-
-pub(crate) fn gcra(count: u32, burst: u32) -> Quota {
-    let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Second));
-    Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(burst)).unwrap()
-}
-
-pub(crate) const LEASE: Sharing = Sharing { is_exact: false, priority: 1, is_max_min: false };
 
 fn spec(quota: Quota, sharing: Sharing) -> MeterSpec {
     MeterSpec {
@@ -575,105 +497,4 @@ impl World {
 /// Runs an experiment.
 pub(crate) fn run(plan: Plan) -> Outcome {
     World::new(plan).run()
-}
-
-fn calm() -> Faults {
-    Faults { lost: None, delay: 300, drift: 0, crash: None }
-}
-
-#[test]
-#[ignore = "prints a table"]
-fn table() {
-    let only = std::env::var("WEIR_LIMIT").ok();
-    let wait = std::env::var("WEIR_WAIT").ok().map_or(5000, |text| text.parse().unwrap());
-    let limits =
-        [(10, 1), (100, 1), (1000, 1), (10_000, 1), (300_000, 1), (2_000_000, 1), (10, 100), (100, 1000)];
-    for (limit, keys) in limits {
-        if only.as_ref().is_some_and(|only| *only != format!("{limit}x{keys}")) {
-            continue;
-        }
-        for demand in [0.9, 1.5] {
-            if std::env::var("WEIR_DEMAND").is_ok_and(|only| only != demand.to_string()) {
-                continue;
-            }
-            for pattern in [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts] {
-                if std::env::var("WEIR_PATTERN").is_ok_and(|only| only != format!("{pattern:?}")) {
-                    continue;
-                }
-                let millis = match (limit, keys) {
-                    (..100, 1) => 60_000,
-                    (2_000_000, _) | (_, 1000) => 8000,
-                    _ => 12_000,
-                };
-                let plan = Plan {
-                    instances: 96,
-                    quota: gcra(limit, limit),
-                    demand,
-                    pattern,
-                    keys,
-                    sharing: LEASE,
-                    wait,
-                    millis,
-                    warm_up: 4_000_000,
-                    faults: calm(),
-                    change: None,
-                    seed: 1,
-                };
-                let Outcome { admitted, possible, calls, excess, least, tally, .. } = run(plan);
-                let all = f64::from(limit) * keys as f64 * millis as f64 / 1e5;
-                println!(
-                    "{limit:>7} x{keys:<4} {demand} {pattern:>8}: used {:6.2} %, {:.5} calls/admitted, excess {excess:.2}, least {least:.2}; given back {:.1} %, too late {:.1} %, idle {:.1} %",
-                    100.0 * admitted as f64 / possible as f64,
-                    calls as f64 / admitted as f64,
-                    tally.returned / all,
-                    tally.late / all,
-                    tally.idle / all,
-                    pattern = format!("{pattern:?}"),
-                );
-            }
-        }
-    }
-}
-
-/// What may happen in one run of a seed.
-fn random(seed: u64) -> Plan {
-    let mut rng = Rng::with_seed(seed);
-    let limit = [5, 20, 100, 1000, 20_000][rng.usize(0..5)];
-    let mut burst = |limit: u32| (limit * [1, 1, 2, 5][rng.usize(0..4)] / [1, 1, 4][rng.usize(0..3)]).max(2);
-    let quota = gcra(limit, burst(limit));
-    let other = [limit / 4, limit / 2, limit * 3][seed as usize % 3].max(2);
-    let other = gcra(other, burst(other));
-    let change = (seed % 4 == 3).then_some((other, 1000));
-    let patterns = [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts, Pattern::OnAndOff];
-    Plan {
-        instances: rng.usize(1..12),
-        quota,
-        demand: [0.3, 0.9, 1.1, 3.0][rng.usize(0..4)],
-        pattern: patterns[rng.usize(0..5)],
-        keys: [1, 1, 3][rng.usize(0..3)],
-        sharing: Sharing { is_exact: false, priority: rng.u8(0..3), is_max_min: rng.bool() },
-        wait: [0, 2000, 10_000][rng.usize(0..3)],
-        millis: 2500,
-        warm_up: 0,
-        faults: Faults {
-            lost: [None, Some(20), Some(4)][rng.usize(0..3)],
-            delay: [200, 2000, 40_000][rng.usize(0..3)],
-            drift: [0, 10][rng.usize(0..2)],
-            crash: [None, Some(100), Some(700)][rng.usize(0..3)],
-        },
-        change,
-        seed,
-    }
-}
-
-#[test]
-fn a_fleet_admits_no_more_than_one_instance_would() {
-    let seeds = std::env::var("WEIR_SEEDS").ok().map_or(300, |text| text.parse().unwrap());
-    let only: Option<u64> = std::env::var("WEIR_SEED").ok().map(|text| text.parse().unwrap());
-    for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {
-        let plan = random(seed);
-        let outcome = run(plan);
-        assert!(outcome.excess <= 1e-6 && outcome.unlawful == 0, "seed {seed}: {outcome:?} of {plan:?}");
-    }
-    let _ = Duration::ZERO;
 }

@@ -10,7 +10,7 @@ use crate::config::problem::{Fault, Report, listed};
 use crate::config::{defaults, raw};
 use crate::rules::key::KeyTemplate;
 use crate::rules::rule::LimitSource;
-use crate::rules::shared_limit::{Fairness, Instances, Mode, OnStoreLoss, SharedLimit};
+use crate::rules::shared_limit::{Instances, Mode, SharedLimit};
 
 /// A key of `scope` that asks for a kind of scope, and whether it is given.
 type Given = (&'static str, bool);

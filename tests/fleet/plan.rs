@@ -1,0 +1,85 @@
+//! Experiments with a fleet: what is planned, and what came of it.
+
+use std::num::NonZeroU32;
+
+use weir::limiter::algorithm::Algorithm;
+use weir::limiter::claims::Sharing;
+use weir::limiter::quota::{Limit, Period, Quota, Unit};
+
+use crate::model::Tally;
+
+/// How the demand is spread over instances.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pattern {
+    Even,
+    Zipf,
+    /// Most of it is on a third of the instances, another one every second.
+    Shifting,
+    /// Each instance has all of its demand in 200 ms of every second.
+    Bursts,
+    /// Each instance has demand now and then, and it begins and ends at once.
+    OnAndOff,
+}
+
+/// What happens on the way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Faults {
+    /// Of so many messages one is lost, and one is duplicated.
+    pub(crate) lost: Option<u32>,
+    /// The longest a message takes, in microseconds.
+    pub(crate) delay: u64,
+    /// Clock rates differ by up to so many parts in a thousand.
+    pub(crate) drift: i64,
+    /// Kills an instance or flushes the store every so many milliseconds.
+    pub(crate) crash: Option<u64>,
+}
+
+/// One experiment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) instances: usize,
+    pub(crate) quota: Quota,
+    /// Times the limit.
+    pub(crate) demand: f64,
+    pub(crate) pattern: Pattern,
+    pub(crate) keys: u64,
+    pub(crate) sharing: Sharing,
+    /// How long a request waits for the store, in microseconds.
+    pub(crate) wait: u64,
+    pub(crate) millis: u64,
+    /// What is counted begins after so many microseconds.
+    pub(crate) warm_up: u64,
+    pub(crate) faults: Faults,
+    /// Another limit, which instances have within 300 ms of this moment in milliseconds.
+    pub(crate) change: Option<(Quota, u64)>,
+    pub(crate) seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) admitted: u64,
+    /// What one instance would have admitted of the same requests.
+    pub(crate) possible: u64,
+    pub(crate) calls: u64,
+    /// By how many units the bound was exceeded at the worst.
+    pub(crate) excess: f64,
+    /// How often an instance spent or gave back what it did not have.
+    pub(crate) unlawful: u64,
+    /// The instance that got least of what it demanded, beside the mean.
+    pub(crate) least: f64,
+    /// Where the units went.
+    pub(crate) tally: Tally,
+}
+
+pub(crate) fn rate(quota: &Quota) -> f64 {
+    let limit = quota.limit();
+    f64::from(limit.count.get()) / limit.period.duration().as_secs_f64()
+}
+
+pub(crate) fn gcra(count: u32, burst: u32) -> Quota {
+    let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Second));
+    Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(burst)).unwrap()
+}
+
+pub(crate) const LEASE: Sharing = Sharing { is_exact: false, priority: 1, is_max_min: false };

@@ -1,0 +1,107 @@
+//! Fleets of many kinds: a table of how much of a limit they use, and that none exceeds it.
+
+use fastrand::Rng;
+use weir::limiter::claims::Sharing;
+
+use crate::plan::{Faults, LEASE, Outcome, Pattern, Plan, gcra};
+use crate::world::run;
+
+fn calm() -> Faults {
+    Faults { lost: None, delay: 300, drift: 0, crash: None }
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn table() {
+    let only = std::env::var("WEIR_LIMIT").ok();
+    let wait = std::env::var("WEIR_WAIT").ok().map_or(5000, |text| text.parse().unwrap());
+    let limits =
+        [(10, 1), (100, 1), (1000, 1), (10_000, 1), (300_000, 1), (2_000_000, 1), (10, 100), (100, 1000)];
+    for (limit, keys) in limits {
+        if only.as_ref().is_some_and(|only| *only != format!("{limit}x{keys}")) {
+            continue;
+        }
+        for demand in [0.9, 1.5] {
+            if std::env::var("WEIR_DEMAND").is_ok_and(|only| only != demand.to_string()) {
+                continue;
+            }
+            for pattern in [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts] {
+                if std::env::var("WEIR_PATTERN").is_ok_and(|only| only != format!("{pattern:?}")) {
+                    continue;
+                }
+                let millis = match (limit, keys) {
+                    (..100, 1) => 60_000,
+                    (2_000_000, _) | (_, 1000) => 8000,
+                    _ => 12_000,
+                };
+                let plan = Plan {
+                    instances: 96,
+                    quota: gcra(limit, limit),
+                    demand,
+                    pattern,
+                    keys,
+                    sharing: LEASE,
+                    wait,
+                    millis,
+                    warm_up: 4_000_000,
+                    faults: calm(),
+                    change: None,
+                    seed: 1,
+                };
+                let Outcome { admitted, possible, calls, excess, least, tally, .. } = run(plan);
+                let all = f64::from(limit) * keys as f64 * millis as f64 / 1e5;
+                println!(
+                    "{limit:>7} x{keys:<4} {demand} {pattern:>8}: used {:6.2} %, {:.5} calls/admitted, excess {excess:.2}, least {least:.2}; given back {:.1} %, too late {:.1} %, idle {:.1} %",
+                    100.0 * admitted as f64 / possible as f64,
+                    calls as f64 / admitted as f64,
+                    tally.returned / all,
+                    tally.late / all,
+                    tally.idle / all,
+                    pattern = format!("{pattern:?}"),
+                );
+            }
+        }
+    }
+}
+
+/// What may happen in one run of a seed.
+fn random(seed: u64) -> Plan {
+    let mut rng = Rng::with_seed(seed);
+    let limit = [5, 20, 100, 1000, 20_000][rng.usize(0..5)];
+    let mut burst = |limit: u32| (limit * [1, 1, 2, 5][rng.usize(0..4)] / [1, 1, 4][rng.usize(0..3)]).max(2);
+    let quota = gcra(limit, burst(limit));
+    let other = [limit / 4, limit / 2, limit * 3][seed as usize % 3].max(2);
+    let other = gcra(other, burst(other));
+    let change = (seed % 4 == 3).then_some((other, 1000));
+    let patterns = [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts, Pattern::OnAndOff];
+    Plan {
+        instances: rng.usize(1..12),
+        quota,
+        demand: [0.3, 0.9, 1.1, 3.0][rng.usize(0..4)],
+        pattern: patterns[rng.usize(0..5)],
+        keys: [1, 1, 3][rng.usize(0..3)],
+        sharing: Sharing { is_exact: false, priority: rng.u8(0..3), is_max_min: rng.bool() },
+        wait: [0, 2000, 10_000][rng.usize(0..3)],
+        millis: 2500,
+        warm_up: 0,
+        faults: Faults {
+            lost: [None, Some(20), Some(4)][rng.usize(0..3)],
+            delay: [200, 2000, 40_000][rng.usize(0..3)],
+            drift: [0, 10][rng.usize(0..2)],
+            crash: [None, Some(100), Some(700)][rng.usize(0..3)],
+        },
+        change,
+        seed,
+    }
+}
+
+#[test]
+fn a_fleet_admits_no_more_than_one_instance_would() {
+    let seeds = std::env::var("WEIR_SEEDS").ok().map_or(300, |text| text.parse().unwrap());
+    let only: Option<u64> = std::env::var("WEIR_SEED").ok().map(|text| text.parse().unwrap());
+    for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {
+        let plan = random(seed);
+        let outcome = run(plan);
+        assert!(outcome.excess <= 1e-6 && outcome.unlawful == 0, "seed {seed}: {outcome:?} of {plan:?}");
+    }
+}
