@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 
 use crate::model::Model;
+use crate::runs::asked;
 
 const START: u64 = 1_795_248_000_000_000;
 
@@ -243,7 +244,7 @@ impl Attack {
 
 #[test]
 fn no_way_to_spend_claims_exceeds_the_limit() {
-    let seeds = std::env::var("WEIR_SEEDS").ok().map_or(1000, |text| text.parse().unwrap());
+    let seeds = asked("WEIR_SEEDS").unwrap_or(1000);
     for seed in 0..seeds {
         let attack = Attack::new(seed);
         let limits = attack.limits;

@@ -1,10 +1,18 @@
 //! Fleets of many kinds: a table of how much of a limit they use, and that none exceeds it.
 
+use std::str::FromStr;
+
 use fastrand::Rng;
 use weir::limiter::claims::Sharing;
 
 use crate::plan::{Faults, LEASE, Outcome, Pattern, Plan, gcra};
 use crate::world::run;
+
+/// What whoever runs the tests wants to look at.
+#[expect(clippy::disallowed_methods, reason = "tests are asked for more this way")]
+pub(crate) fn asked<T: FromStr>(variable: &str) -> Option<T> {
+    std::env::var(variable).ok()?.parse().ok()
+}
 
 fn calm() -> Faults {
     Faults { lost: None, delay: 300, drift: 0, crash: None }
@@ -13,8 +21,8 @@ fn calm() -> Faults {
 #[test]
 #[ignore = "prints a table"]
 fn table() {
-    let only = std::env::var("WEIR_LIMIT").ok();
-    let wait = std::env::var("WEIR_WAIT").ok().map_or(5000, |text| text.parse().unwrap());
+    let only: Option<String> = asked("WEIR_LIMIT");
+    let wait = asked("WEIR_WAIT").unwrap_or(5000);
     let limits =
         [(10, 1), (100, 1), (1000, 1), (10_000, 1), (300_000, 1), (2_000_000, 1), (10, 100), (100, 1000)];
     for (limit, keys) in limits {
@@ -22,13 +30,7 @@ fn table() {
             continue;
         }
         for demand in [0.9, 1.5] {
-            if std::env::var("WEIR_DEMAND").is_ok_and(|only| only != demand.to_string()) {
-                continue;
-            }
             for pattern in [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts] {
-                if std::env::var("WEIR_PATTERN").is_ok_and(|only| only != format!("{pattern:?}")) {
-                    continue;
-                }
                 let millis = match (limit, keys) {
                     (..100, 1) => 60_000,
                     (2_000_000, _) | (_, 1000) => 8000,
@@ -51,7 +53,8 @@ fn table() {
                 let Outcome { admitted, possible, calls, excess, least, tally, .. } = run(plan);
                 let all = f64::from(limit) * keys as f64 * millis as f64 / 1e5;
                 println!(
-                    "{limit:>7} x{keys:<4} {demand} {pattern:>8}: used {:6.2} %, {:.5} calls/admitted, excess {excess:.2}, least {least:.2}; given back {:.1} %, too late {:.1} %, idle {:.1} %",
+                    "{limit:>7} x{keys:<4} {demand} {pattern:>8}: used {:6.2} %, {:.5} calls/admitted, \
+                     excess {excess:.2}, least {least:.2}; given back {:.1} %, too late {:.1} %, idle {:.1} %",
                     100.0 * admitted as f64 / possible as f64,
                     calls as f64 / admitted as f64,
                     tally.returned / all,
@@ -97,8 +100,7 @@ fn random(seed: u64) -> Plan {
 
 #[test]
 fn a_fleet_admits_no_more_than_one_instance_would() {
-    let seeds = std::env::var("WEIR_SEEDS").ok().map_or(300, |text| text.parse().unwrap());
-    let only: Option<u64> = std::env::var("WEIR_SEED").ok().map(|text| text.parse().unwrap());
+    let (seeds, only) = (asked("WEIR_SEEDS").unwrap_or(300), asked::<u64>("WEIR_SEED"));
     for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {
         let plan = random(seed);
         let outcome = run(plan);

@@ -14,7 +14,7 @@ use crate::servers::Server;
 enum Value {
     Text(String),
     Number(i64),
-    List(Vec<Value>),
+    List(Vec<Self>),
 }
 
 /// One connection (RESP2).

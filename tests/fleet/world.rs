@@ -427,9 +427,9 @@ impl World {
         let instance = &mut self.instances[number];
         let now = instance.clock(self.now);
         let due = instance.desk.review(&instance.limiter, now);
-        if due.is_some() && instance.review != due {
+        if let Some(at) = due.filter(|_| instance.review != due) {
             instance.review = due;
-            let after = due.unwrap().since(now).as_micros() as u64;
+            let after = at.since(now).as_micros() as u64;
             self.post(self.now + after + 1, Event::Review(number));
         }
     }
@@ -441,7 +441,7 @@ impl World {
                 let grants = grants.into_iter().map(|grant| grant.to_vec()).collect();
                 let reply = Reply { generation: generation.into(), at: self.now, grants };
                 let lost = self.plan.faults.lost;
-                if !lost.is_some_and(|of| self.rng.u32(0..of) == 0) {
+                if lost.is_none_or(|of| self.rng.u32(0..of) != 0) {
                     let back = self.delay();
                     self.post(self.now + back, Event::Replied(number, id, reply));
                 }
@@ -454,7 +454,8 @@ impl World {
                 self.note_grants(number, sent, &batch, &reply);
                 let instance = &mut self.instances[number];
                 instance.desk.reply(&batch, &reply, (&instance.limiter, now), |_, _| {});
-                self.resume(number, batch.questions.iter().map(|it| it.counter).collect());
+                let counters: Vec<_> = batch.questions.iter().map(|it| it.counter).collect();
+                self.resume(number, &counters);
                 self.pump(number);
             }
             Event::Lost(number, id) => {
@@ -480,7 +481,7 @@ impl World {
     }
 
     /// Decides again what waited for these counters.
-    fn resume(&mut self, number: usize, counters: Vec<SharedCounter>) {
+    fn resume(&mut self, number: usize, counters: &[SharedCounter]) {
         let waiting = std::mem::take(&mut self.instances[number].waiting);
         for (key, until) in waiting {
             let instance = &self.instances[number];

@@ -60,7 +60,7 @@ impl Server {
 
     /// A server whose options depend on its directory and its port, and what `redis-cli` has to be told to talk to it.
     pub(crate) fn with_login(options: impl Fn(&Path, u16) -> Vec<String>, login: &[&str]) -> Self {
-        let login = login.iter().map(|&word| word.to_owned()).collect();
+        let login: Vec<_> = login.iter().map(|&word| word.to_owned()).collect();
         Self::spawn("redis-server", &login, |directory, port| {
             let dir = directory.display().to_string();
             let usual = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", &dir];
@@ -68,17 +68,13 @@ impl Server {
         })
     }
 
-    fn spawn(
-        program: &'static str,
-        login: &Vec<String>,
-        arguments: impl Fn(&Path, u16) -> Vec<String>,
-    ) -> Self {
+    fn spawn(program: &'static str, login: &[String], arguments: impl Fn(&Path, u16) -> Vec<String>) -> Self {
         for _ in 0..ATTEMPTS {
             let directory = tempfile::tempdir().unwrap();
             let port = free_port();
             let arguments = arguments(directory.path(), port);
             let child = run(program, &arguments, directory.path());
-            let mut server = Self { child, port, program, arguments, login: login.clone(), directory };
+            let mut server = Self { child, port, program, arguments, login: login.to_vec(), directory };
             if server.is_up() {
                 return server;
             }
@@ -185,7 +181,7 @@ pub(crate) fn port_option(name: &str, port: u16) -> Vec<String> {
 
 /// A sentinel of the master at `port`, which it calls `limits`.
 fn sentinel(port: u16) -> Server {
-    Server::spawn("redis-sentinel", &Vec::new(), |directory, own| {
+    Server::spawn("redis-sentinel", &[], |directory, own| {
         let file = directory.join("sentinel.conf");
         let text = format!(
             "port {own}\nbind 127.0.0.1\nsentinel monitor limits 127.0.0.1 {port} 1\n\
