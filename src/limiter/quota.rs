@@ -273,8 +273,10 @@ impl Quota {
         let part = |units: NonZeroU32| NonZeroU32::new(units.get() / instances).unwrap_or(NonZeroU32::MIN);
         let Limit { count, period } = self.limit();
         let whole = |count, period, burst| Self::new(self.algorithm, Limit::new(count, period), burst).ok();
+        if instances == NonZeroU32::MIN {
+            return self;
+        }
         let divided = match self.algorithm {
-            _ if instances == NonZeroU32::MIN => None,
             Algorithm::InFlight => Some(Self::in_flight(part(self.burst()))),
             Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 let longer = period.count().checked_mul(instances);

@@ -145,8 +145,10 @@ local function bucket(key, list)
   else
     part = share(demand, rate, slack, q)
   end
-  local reserved = 0
-  if q.priority > 0 and part < 1 then reserved = math.min(tolerance / 8 * q.priority, math.max(0, tolerance - q.interval)) end
+  -- Where others are served first, a part of the burst is theirs.
+  local higher, reserved = 0, 0
+  for priority = 1, q.priority do higher = higher + demand[priority] end
+  if higher > rate / 100 then reserved = math.min(tolerance / 8 * q.priority, math.max(0, tolerance - q.interval)) end
   local room = math.max(0, math.floor((tolerance - reserved - backlog) / q.interval + 0.000001))
   local granted, wait, spread, pause = 0, 0, 0, 0
   if q.needed > room then

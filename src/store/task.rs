@@ -278,7 +278,11 @@ impl Calls {
         let mut args: Vec<Vec<u8>> = vec![known.into(), run.to_string().into_bytes(), new.into_bytes()];
         args.extend(batch.encoded.iter().map(|encoded| encoded.clone().into_bytes()));
         let call = Call { script: &self.counting, keys: &keys, args: &args };
-        let (value, _) = self.client.call(call).await?;
+        let (value, ran) = self.client.call(call).await?;
+        if ran != run {
+            // Another process than the one that was named, which may hold its data: what it has granted is not spent.
+            return Err(CallError::Unreachable("another server has taken over".to_owned()));
+        }
         reply_of(value).ok_or_else(|| CallError::Other("the script's reply cannot be read".to_owned()))
     }
 

@@ -137,6 +137,13 @@ fn demand_of(list: &[f64]) -> Demand {
     [list[0], list[1], list[2], list[3], list[4]]
 }
 
+/// A bucket that is whole.
+fn whole(now: f64, interval: f64, rate: f64) -> Vec<f64> {
+    let mut list = vec![now, 0.0, 0.0, now, interval, rate, 0.0, 0.0, 0.0, 0.0, 0.0];
+    list.extend([now, 0.0].repeat(SLICES));
+    list
+}
+
 impl Call<'_> {
     fn load(&self, key: &str) -> Option<Vec<f64>> {
         let (list, until) = self.model.values.get(key)?;
@@ -157,11 +164,7 @@ impl Call<'_> {
         let over = (60.0 * SECOND).min(SECOND.max(100.0 * interval));
         let text = self.load(key);
         let is_known = text.is_some();
-        let s = text.unwrap_or_else(|| {
-            let mut list = vec![now, 0.0, 0.0, now, interval, rate, 0.0, 0.0, 0.0, 0.0, 0.0];
-            list.extend([now, 0.0].repeat(SLICES));
-            list
-        });
+        let s = text.unwrap_or_else(|| whole(now, interval, rate));
         let elapsed = (now - s[0]).max(0.0);
         self.model.tally.idle += (elapsed - s[1]).max(0.0) / interval;
         let mut backlog = (s[1] - elapsed).max(0.0);
@@ -185,31 +188,13 @@ impl Call<'_> {
             slices.rotate_right(2);
             (slices[0], slices[1]) = (now, backlog);
         }
-        if q.returned > 0.0 {
-            let (mut most, mut since) = (f64::INFINITY, None);
-            for (index, slice) in slices.chunks(2).enumerate() {
-                most = most.min(slice[1]);
-                if q.granted_at >= slice[0] {
-                    since = Some(index);
-                    break;
-                }
-            }
-            if let Some(index) = since {
-                let back = (q.returned * interval).min(most);
-                self.model.tally.returned += back / interval;
-                backlog -= back;
-                slices.iter_mut().take(2 * index + 2).skip(1).step_by(2).for_each(|low| *low -= back);
-                self.model.tally.late -= back / interval;
-            }
-            self.model.tally.late += q.returned;
-        }
+        backlog -= self.give_back(&q, interval, &mut slices);
         let mut demand = demand_of(&s[6..]);
         note_demand(&mut demand, elapsed, over, &q);
         backlog += (q.owed * interval).min((2.0 * full - backlog).max(0.0));
         let tolerance = full - claim_valid.max(longest);
         let slack = (1.0 - backlog / tolerance.max(interval)).max(0.0);
-        let mut cap = s[5];
-        let mut part = 1.0;
+        let (mut cap, mut part) = (s[5], 1.0);
         if fair == 1.0 {
             let change = (elapsed.min(over) / over * (2.0 * slack - 1.0)).exp();
             cap = rate.min((rate / 10000.0).max(cap * change));
@@ -219,8 +204,9 @@ impl Call<'_> {
         } else {
             part = share(&demand, rate, slack, &q);
         }
+        let higher: f64 = demand[..q.priority].iter().sum();
         let mut reserved = 0.0;
-        if q.priority > 0 && part < 1.0 {
+        if higher > rate / 100.0 {
             reserved = (tolerance / 8.0 * q.priority as f64).min((tolerance - interval).max(0.0));
         }
         let room = ((tolerance - reserved - backlog) / interval + 0.000001).floor().max(0.0);
@@ -251,6 +237,28 @@ impl Call<'_> {
         self.save(key, saved, backlog + longest + over);
         let remaining = ((full - backlog) / interval + 0.000001).floor().max(0.0);
         reply([granted, claim_valid, wait, spread, pause, remaining])
+    }
+
+    /// What is given back counts as far as the bucket has not been lower since it was granted; in microseconds.
+    fn give_back(&mut self, q: &Asked, interval: f64, slices: &mut [f64]) -> f64 {
+        if q.returned <= 0.0 {
+            return 0.0;
+        }
+        self.model.tally.late += q.returned;
+        let (mut most, mut since) = (f64::INFINITY, None);
+        for (index, slice) in slices.chunks(2).enumerate() {
+            most = most.min(slice[1]);
+            if q.granted_at >= slice[0] {
+                since = Some(index);
+                break;
+            }
+        }
+        let Some(index) = since else { return 0.0 };
+        let back = (q.returned * interval).min(most);
+        self.model.tally.returned += back / interval;
+        self.model.tally.late -= back / interval;
+        slices.iter_mut().take(2 * index + 2).skip(1).step_by(2).for_each(|low| *low -= back);
+        back
     }
 
     fn window(&mut self, key: &str, list: &[f64]) -> [i64; 6] {

@@ -23,7 +23,6 @@ use crate::plan::{Outcome, Pattern, Plan, rate};
 
 /// 2026-11-21T08:00:00Z, in microseconds.
 const START: u64 = 1_795_248_000_000_000;
-const SECRET: [u64; 2] = [17, 42];
 
 enum Event {
     /// A call arrives at the store.
@@ -104,7 +103,7 @@ fn spec(quota: Quota, sharing: Sharing) -> MeterSpec {
 
 impl Instance {
     fn new(number: usize, plan: &Plan, drift: i64, epoch: u64) -> Self {
-        let limiter = Limiter::new(Settings { max_keys: 10_000, secret: SECRET });
+        let limiter = Limiter::new(Settings { max_keys: 10_000, secret: [17, 42] });
         let meter = limiter.install(&[spec(plan.quota, plan.sharing)], Timestamp::EPOCH)[0];
         let key = limiter.hasher().hash(b"");
         let check = Check {

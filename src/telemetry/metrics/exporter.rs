@@ -70,7 +70,8 @@ impl Exporter {
 
     /// The numbers of the store, which are shown from now on.
     pub(super) fn store(&self) -> StoreMetrics {
-        StoreMetrics::new(&self.registry)
+        let gauge = |family: &Family| self.registry.gauge(family, &[]);
+        StoreMetrics::new(gauge, |family, labels| self.registry.counter(family, labels))
     }
 
     pub(super) fn config_started(&self, generation: u64, now: Timestamp) {

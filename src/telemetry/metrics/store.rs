@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge};
 
-use super::exporter::Registry;
-use super::families;
+use super::families::{self, Family};
 
 /// How a call of the store ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,17 +39,21 @@ pub struct StoreMetrics {
 }
 
 impl StoreMetrics {
-    pub(super) fn new(registry: &Registry) -> Self {
+    /// The metrics, as `gauge` and `counter` register them.
+    pub(super) fn new(
+        gauge: impl Fn(&Family) -> Gauge,
+        counter: impl Fn(&Family, &[(&'static str, &str)]) -> Counter,
+    ) -> Self {
         let metrics = Self {
-            up: registry.gauge(&families::STORE_UP, &[]),
-            instances: registry.gauge(&families::STORE_INSTANCES, &[]),
-            counters: registry.gauge(&families::STORE_COUNTERS, &[]),
+            up: gauge(&families::STORE_UP),
+            instances: gauge(&families::STORE_INSTANCES),
+            counters: gauge(&families::STORE_COUNTERS),
             calls: StoreOutcome::LABELS
-                .map(|outcome| registry.counter(&families::STORE_CALLS, &[("outcome", outcome)])),
-            seconds: registry.gauge(&families::STORE_CALL_SECONDS, &[]),
-            questions: registry.counter(&families::STORE_QUESTIONS, &[]),
-            granted: registry.counter(&families::STORE_GRANTED, &[]),
-            returned: registry.counter(&families::STORE_RETURNED, &[]),
+                .map(|outcome| counter(&families::STORE_CALLS, &[("outcome", outcome)])),
+            seconds: gauge(&families::STORE_CALL_SECONDS),
+            questions: counter(&families::STORE_QUESTIONS, &[]),
+            granted: counter(&families::STORE_GRANTED, &[]),
+            returned: counter(&families::STORE_RETURNED, &[]),
         };
         metrics.up.set(0.0);
         metrics.instances.set(1.0);
