@@ -13,7 +13,6 @@ mod process;
 mod rate_limits;
 mod remote;
 mod rule;
-mod totals;
 mod upstream;
 mod worker;
 
@@ -23,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use metrics::Counter;
 use parking_lot::Mutex;
 
-pub use self::arrival::{Handshake, Preamble, UpstreamHandshake};
+pub use self::arrival::Preamble;
 pub use self::elastic::Elastic;
 pub use self::envoy::{Stats, StatsFilter, Used};
 use self::exporter::Exporter;
@@ -33,11 +32,11 @@ use self::remote::Remotes;
 pub use self::remote::{RemoteMetrics, RemoteOutcome};
 use self::rule::Rules;
 pub use self::rule::{DecisionOutcome, Decisions, RuleMetrics};
-use self::totals::Totals;
-pub use self::totals::UpstreamTotals;
 use self::upstream::Upstreams;
-pub use self::upstream::{ClusterMetrics, ClusterView, EndpointMetrics, HostView, Overflow, UpstreamOutcome};
-use self::worker::WorkerCells;
+pub use self::upstream::{
+    ClusterMetrics, ClusterView, EndpointMetrics, HostView, Overflow, UpstreamCounts, UpstreamOutcome,
+};
+use self::worker::{ListenerCounts, WorkerCounts};
 pub use self::worker::{Span, WorkerMetrics};
 use crate::limiter::timestamp::Timestamp;
 
@@ -131,11 +130,28 @@ pub struct Saves {
     pub bytes: u64,
 }
 
+/// The sums over all workers at one moment, from which every output is made.
+struct Totals<'a> {
+    workers: usize,
+    /// The names of the listeners.
+    names: &'a [Box<str>],
+    counts: WorkerCounts,
+    upstreams: Vec<(Box<str>, UpstreamCounts)>,
+    clusters: Vec<(Box<str>, Arc<ClusterMetrics>)>,
+    rules: Vec<(Box<str>, Decisions)>,
+}
+
+impl Totals<'_> {
+    fn listeners(&self) -> impl Iterator<Item = (&str, &ListenerCounts)> {
+        self.names.iter().map(|name| &**name).zip(&self.counts.listeners)
+    }
+}
+
 /// All numbers of the process.
 #[derive(Debug)]
 pub struct Metrics {
     listeners: Box<[Box<str>]>,
-    workers: Mutex<Vec<Arc<WorkerCells>>>,
+    workers: Mutex<Vec<Arc<WorkerCounts>>>,
     rules: Mutex<Rules>,
     upstreams: Mutex<Upstreams>,
     rate_limits: OnceLock<Arc<RateLimits>>,
@@ -161,9 +177,9 @@ impl Metrics {
     /// A handle with memory of its own, for one worker thread and everything on it. What it counted stays
     /// counted when the worker is gone.
     pub fn worker(&self) -> WorkerMetrics {
-        let cells = Arc::new(WorkerCells::new(self.listeners.len()));
-        self.workers.lock().push(Arc::clone(&cells));
-        WorkerMetrics { cells }
+        let counts = Arc::new(WorkerCounts::new(self.listeners.len()));
+        self.workers.lock().push(Arc::clone(&counts));
+        WorkerMetrics { counts }
     }
 
     /// The counters of the rule of this name, which go on where an earlier configuration's left off. Takes a
@@ -190,14 +206,14 @@ impl Metrics {
     }
 
     /// What all upstreams together did so far.
-    pub fn upstreams(&self) -> UpstreamTotals {
-        let mut all = UpstreamTotals::default();
-        self.upstreams.lock().totals().iter().for_each(|(_, totals)| all.merge(totals));
+    pub fn upstreams(&self) -> UpstreamCounts {
+        let mut all = UpstreamCounts::default();
+        self.upstreams.lock().totals().iter().for_each(|(_, counts)| all.absorb(counts));
         all
     }
 
     /// What the endpoints of one upstream did so far, by address.
-    pub fn endpoints(&self, upstream: &str) -> BTreeMap<Box<str>, UpstreamTotals> {
+    pub fn endpoints(&self, upstream: &str) -> BTreeMap<Box<str>, UpstreamCounts> {
         self.upstreams.lock().endpoints(upstream)
     }
 
@@ -252,16 +268,15 @@ impl Metrics {
         self.stats(scrape, &StatsFilter::default()).prometheus()
     }
 
-    fn totals(&self) -> Totals {
+    fn totals(&self) -> Totals<'_> {
         let rules = self.rules.lock().decisions();
-        let mut totals = Totals::new(&self.listeners, rules);
-        for worker in self.workers.lock().iter() {
-            totals.add(worker);
-        }
+        let workers = self.workers.lock();
+        let mut counts = WorkerCounts::new(self.listeners.len());
+        workers.iter().for_each(|worker| counts.absorb(worker));
         let mut upstreams = self.upstreams.lock();
-        totals.upstreams = upstreams.totals();
-        totals.clusters = upstreams.clusters();
-        totals
+        let (of_upstreams, clusters) = (upstreams.totals(), upstreams.clusters());
+        let names = &self.listeners;
+        Totals { workers: workers.len(), names, counts, upstreams: of_upstreams, clusters, rules }
     }
 }
 

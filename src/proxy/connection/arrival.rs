@@ -15,7 +15,7 @@ use crate::identify::certificate::Certificate;
 use crate::listener::preamble;
 use crate::listener::{Accepted, ProxyProtocol};
 use crate::proxy::headers::{self, PeerTls};
-use crate::telemetry::metrics::{Handshake, Preamble};
+use crate::telemetry::metrics::Preamble;
 use crate::tls::handshake_limiter::Aborted;
 use crate::tls::identity::Identity;
 use crate::tls::server::{Failure, Server, Session};
@@ -71,12 +71,8 @@ async fn secured(
     stream: Transport,
 ) -> Option<Transport> {
     let shaken = shake(connection, settings, &server, stream).await;
-    let handshake = match &shaken {
-        Ok((_, Session { is_resumed: true, .. })) => Handshake::Resumed,
-        Ok(_) => Handshake::Full,
-        Err(failure) => Handshake::Failed(*failure),
-    };
-    connection.worker.metrics.handshake(settings.listener, handshake);
+    let outcome = shaken.as_ref().map(|(_, session)| session.start).map_err(|failure| *failure);
+    connection.worker.metrics.handshake(settings.listener, outcome);
     let (stream, session) = shaken.ok()?;
     connection.tls = Some(Box::new(session.identity.map_or_else(PeerTls::default, of_client)));
     Some(stream.into())
