@@ -8,7 +8,6 @@ mod act;
 mod certs;
 mod clusters;
 mod config_dump;
-mod help;
 mod hosts;
 mod limits;
 mod query;
@@ -16,7 +15,6 @@ mod redact;
 mod reply;
 mod router;
 mod scrape;
-mod server;
 mod stats;
 mod status;
 
@@ -24,9 +22,8 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::reply::Reply;
-pub use self::router::handle;
+pub use self::router::{handle, serve};
 pub use self::scrape::KeyCounts;
-pub use self::server::serve;
 use crate::drain::Drain;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
@@ -47,6 +44,16 @@ pub enum Surface {
     Full,
     /// Only `GET /ready` and `/metrics`, for whoever can reach the pod.
     Probes,
+}
+
+impl Surface {
+    /// Its name in logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Probes => "probes",
+        }
+    }
 }
 
 /// What the configuration's source says about its latest reading.

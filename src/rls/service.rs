@@ -122,7 +122,7 @@ impl Service {
                 counting: self.which_count(request, &cases, read, by_native),
             }
         };
-        let (decision, read) = limiter.check_and_tally((native.checks(), &tallies), rule, now);
+        let (decision, read) = limiter.check_and_tally((&native.checks[..], &tallies), rule, now);
         Ok(self.answer(request, (&cases, &read), is_refused, Some((&native, decision.verdicts())), now))
     }
 

@@ -219,17 +219,23 @@ impl Metrics {
 
     /// The first configuration is in effect.
     pub fn config_started(&self, generation: u64, now: Timestamp) {
-        self.exporter.config_started(generation, now);
+        self.exporter.successful.set(1.0);
+        self.exporter.success_time.set(now.as_secs_f64());
+        self.exporter.generation.set(generation as f64);
     }
 
     /// The configuration was read again; `generation` is the one in effect afterwards.
     pub fn config_reload(&self, outcome: ReloadOutcome, generation: u64, now: Timestamp) {
-        self.exporter.config_reload(outcome, generation, now);
+        self.exporter.reloads[outcome as usize].increment(1);
+        match outcome {
+            ReloadOutcome::Applied | ReloadOutcome::Unchanged => self.config_started(generation, now),
+            ReloadOutcome::Rejected => self.exporter.successful.set(0.0),
+        }
     }
 
     /// Whether the configuration in force has changes that wait for a restart.
     pub fn config_restart_pending(&self, is_pending: bool) {
-        self.exporter.config_restart_pending(is_pending);
+        self.exporter.restart_pending.set(f64::from(u8::from(is_pending)));
     }
 
     /// The counters of spans.

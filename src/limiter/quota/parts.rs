@@ -4,7 +4,7 @@
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
-use super::{Ban, LONGEST_REFILL, MOST_LOGGED, Params, Period, Quota, Unit, spans};
+use super::{Ban, MOST_LOGGED, Period, Quota, Unit};
 use crate::limiter::algorithm::{Algorithm, Counts};
 use crate::limiter::saved::bytes::{Input, Output};
 use crate::limiter::zone::Zone;
@@ -69,46 +69,20 @@ impl Quota {
         let [count, burst] = [NonZeroU32::new(input.u32()?)?, NonZeroU32::new(input.u32()?)?];
         let shares = NonZeroU16::new(input.u16()?)?;
         let (zone, precision) = (input.text()?, input.u16()?);
-        let quota = Self::of_units(algorithm, period, (count, burst), shares)?;
+        let whole = |units: NonZeroU32| units.get().is_multiple_of(shares.get().into());
+        let is_valid = u64::from(count.get()) <= period.nanos()
+            && (algorithm.has_burst() || burst == count)
+            && (algorithm != Algorithm::RefillBucket || burst >= count)
+            && (algorithm != Algorithm::SlidingLog || count.get() / u32::from(shares.get()) <= MOST_LOGGED)
+            && whole(count)
+            && whole(burst);
+        let quota = Self::of_units(algorithm, period, (count, burst), shares).filter(|_| is_valid)?;
         if precision > 1 {
             return quota.with_precision(u8::try_from(precision).ok()?);
         }
         // A zone that no limit has any more: what its windows have counted still goes by their ends.
         let zone = Zone::named(zone).unwrap_or_default();
         if zone == Zone::UTC { Some(quota) } else { quota.in_zone(zone) }
-    }
-
-    /// `count` units per `period` and `burst` of them at once, so many of which make a request.
-    fn of_units(
-        algorithm: Algorithm,
-        period: Period,
-        (count, burst): (NonZeroU32, NonZeroU32),
-        shares: NonZeroU16,
-    ) -> Option<Self> {
-        let (units, nanos) = (u64::from(count.get()), period.nanos());
-        let (interval, tolerance) = spans(algorithm, nanos, units, burst.get().into())?;
-        let whole = |units: NonZeroU32| units.get().is_multiple_of(shares.get().into());
-        let is_valid = units <= nanos
-            && nanos <= LONGEST_REFILL
-            && tolerance.whole <= LONGEST_REFILL
-            && (algorithm.has_burst() || burst == count)
-            && (algorithm != Algorithm::RefillBucket || burst >= count)
-            && (algorithm != Algorithm::SlidingLog || count.get() / u32::from(shares.get()) <= MOST_LOGGED)
-            && whole(count)
-            && whole(burst);
-        let quota = Self {
-            interval: interval.whole,
-            tolerance: tolerance.whole,
-            interval_part: interval.part,
-            tolerance_part: tolerance.part,
-            count,
-            periods: period.count(),
-            burst,
-            shares,
-            unit: period.unit(),
-            algorithm,
-        };
-        is_valid.then(|| quota.with(Params::None))
     }
 }
 

@@ -23,7 +23,6 @@ use super::remote::{self, Remotes};
 use super::upstream::{UpstreamCounts, UpstreamOutcome};
 use super::worker::{CLASSES, ListenerCounts};
 use super::{ReloadOutcome, Saves, Scrape, SpanMetrics, Totals};
-use crate::limiter::timestamp::Timestamp;
 use crate::tls::server::Failure;
 
 /// Levels are for recorders that filter by them; this one does not.
@@ -34,11 +33,11 @@ type Labels<'a> = &'a [(&'static str, &'a str)];
 /// The metrics that are counted off the request path, by their handles.
 pub(super) struct Exporter {
     registry: Registry,
-    reloads: [Counter; ReloadOutcome::ALL.len()],
-    successful: Gauge,
-    success_time: Gauge,
-    generation: Gauge,
-    restart_pending: Gauge,
+    pub(super) reloads: [Counter; ReloadOutcome::ALL.len()],
+    pub(super) successful: Gauge,
+    pub(super) success_time: Gauge,
+    pub(super) generation: Gauge,
+    pub(super) restart_pending: Gauge,
     pub(super) spans: SpanMetrics,
 }
 
@@ -67,24 +66,6 @@ impl Exporter {
             },
             registry,
         }
-    }
-
-    pub(super) fn config_started(&self, generation: u64, now: Timestamp) {
-        self.successful.set(1.0);
-        self.success_time.set(seconds(now));
-        self.generation.set(generation as f64);
-    }
-
-    pub(super) fn config_reload(&self, outcome: ReloadOutcome, generation: u64, now: Timestamp) {
-        self.reloads[outcome as usize].increment(1);
-        match outcome {
-            ReloadOutcome::Applied | ReloadOutcome::Unchanged => self.config_started(generation, now),
-            ReloadOutcome::Rejected => self.successful.set(0.0),
-        }
-    }
-
-    pub(super) fn config_restart_pending(&self, is_pending: bool) {
-        self.restart_pending.set(f64::from(u8::from(is_pending)));
     }
 
     /// All families, sorted by name: a stable order for readers and diffs.
@@ -191,7 +172,7 @@ impl Registry {
             self.saves(saves);
         }
         self.count(&families::PANICS, &[], panics::counted());
-        self.set(&families::PROCESS_START, &[], seconds(scrape.started));
+        self.set(&families::PROCESS_START, &[], scrape.started.as_secs_f64());
         self.process(process);
     }
 
@@ -246,7 +227,7 @@ impl Registry {
         self.count(&families::STATE_SAVES, &[("outcome", "saved")], saves.saved);
         self.count(&families::STATE_SAVES, &[("outcome", "failed")], saves.failed);
         if let Some(last) = saves.last {
-            self.set(&families::STATE_SUCCESS_TIME, &[], seconds(last));
+            self.set(&families::STATE_SUCCESS_TIME, &[], last.as_secs_f64());
         }
         self.set(&families::STATE_COUNTERS, &[], saves.counters as f64);
         self.set(&families::STATE_BYTES, &[], saves.bytes as f64);
@@ -269,10 +250,6 @@ fn key(family: &Family, labels: Labels<'_>) -> Key {
     // names the same series.
     let label = |(name, value): &(&'static str, &str)| Label::new(*name, value.replace('\\', "\\\\"));
     Key::from_parts(family.name, labels.iter().map(label).collect::<Vec<_>>())
-}
-
-fn seconds(moment: Timestamp) -> f64 {
-    moment.as_nanos() as f64 / 1e9
 }
 
 /// A family with its series in order; `# HELP` and `# TYPE` sort before any name.
