@@ -8,7 +8,7 @@ use super::{State, limits, redact, status};
 
 /// `GET /config_dump`, an array of configurations as Envoy's is.
 pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
-    let policy = state.process.policy();
+    let (policy, configuration) = (state.process.policy(), state.process.configuration());
     let rules: Vec<Value> = policy.rules.rules().iter().map(|rule| limits::summary(rule).into()).collect();
     let listeners: Vec<Value> = state
         .listeners
@@ -28,8 +28,8 @@ pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
         "configs": [
             {
                 "@type": "weir.v1.File",
-                "status": status::config(&state.process.reload()),
-                "yaml": redact::yaml(&state.process.config_text()),
+                "status": status::config(&configuration),
+                "yaml": redact::yaml(&configuration.text),
             },
             {
                 "@type": "weir.v1.Compiled",

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::keeping::Keeping;
 use super::rate_limits::RateLimits;
 use super::{Error, Running, serve_all};
-use crate::admin::{self, Inspect, KeyCounts, ReloadView, State, Surface};
+use crate::admin::{self, Inspect, KeyCounts, State, Surface};
 use crate::config::reload::{Handle, Status};
 use crate::config::{AdminSettings, Config};
 use crate::engine::Policy;
@@ -130,12 +130,8 @@ impl Inspect for Process {
         self.shared.generation.load().upstreams.iter().filter_map(|upstream| upstream.tls()).collect()
     }
 
-    fn reload(&self) -> ReloadView {
-        view_of(&self.reload.status())
-    }
-
-    fn config_text(&self) -> String {
-        self.reload.status().text.to_string()
+    fn configuration(&self) -> Status {
+        self.reload.status()
     }
 
     /// In the wall clock's time: the file's own is that of the limits.
@@ -147,18 +143,5 @@ impl Inspect for Process {
 
     fn elastic(&self) -> Option<Assessment> {
         self.shared.elastic.assessment()
-    }
-}
-
-fn view_of(status: &Status) -> ReloadView {
-    let last = status.last.as_ref();
-    ReloadView {
-        generation: status.generation,
-        outcome: last.map_or("started", |last| last.outcome.as_str()),
-        at: last.map(|last| last.at),
-        problems: last.map_or_else(Vec::new, |last| last.problems.clone()),
-        warnings: last.map_or_else(Vec::new, |last| last.warnings.clone()),
-        needs_restart: status.needs_restart.iter().map(ToString::to_string).collect(),
-        file: status.file.display().to_string(),
     }
 }

@@ -286,7 +286,7 @@ impl Reader {
             Value::List(_) | Value::Map(_) | Value::Tagged(_) => String::new(),
         };
         let (line, tag) = (node.at.line, tag(node));
-        self.first.get_or_insert_with(|| node.at);
+        self.first.get_or_insert(node.at);
         self.mismatches.push(format!("  line {line}: cannot unmarshal {tag}{value} into {wanted}"));
     }
 }

@@ -5,7 +5,6 @@
 //! adds everything up and renders it under Weir's names or Envoy's. No other module names a metric.
 
 mod arrival;
-mod elastic;
 mod envoy;
 mod exporter;
 mod families;
@@ -23,8 +22,7 @@ use metrics::Counter;
 use parking_lot::Mutex;
 
 pub use self::arrival::Preamble;
-pub use self::elastic::Elastic;
-pub use self::envoy::{Stats, StatsFilter, Used};
+pub use self::envoy::{Stats, StatsFilter};
 use self::exporter::Exporter;
 pub use self::process::resident_memory;
 pub use self::rate_limits::{Hits, Origin, RateLimits, sanitized};
@@ -38,6 +36,7 @@ pub use self::upstream::{
 };
 use self::worker::{ListenerCounts, WorkerCounts};
 pub use self::worker::{Span, WorkerMetrics};
+use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
 
 /// This build's version.
@@ -68,15 +67,6 @@ impl ReloadOutcome {
     }
 }
 
-/// Whether the process takes traffic, as Envoy's `server.state` has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerState {
-    /// Ready.
-    Live,
-    /// Readiness fails: declared unhealthy, or on the way out.
-    Draining,
-}
-
 /// What only others know, at the moment of a scrape.
 #[derive(Clone, Debug)]
 pub struct Scrape {
@@ -84,8 +74,8 @@ pub struct Scrape {
     pub now: Timestamp,
     /// When the process started.
     pub started: Timestamp,
-    /// Whether it takes traffic.
-    pub state: ServerState,
+    /// Whether it is ready, as Envoy's `server.live` has it; else readiness fails: declared unhealthy, or on the way out.
+    pub is_live: bool,
     /// Counters in use, by rule.
     pub keys: BTreeMap<Box<str>, u64>,
     /// Places of the counter table that are taken.
@@ -104,6 +94,15 @@ pub struct Scrape {
     pub certificates: BTreeMap<Box<str>, u64>,
     /// Where upstreams are.
     pub clusters: Vec<ClusterView>,
+}
+
+/// Elastic limits at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Elastic {
+    /// What the controller thinks.
+    pub assessment: Assessment,
+    /// How many times the written limit each elastic rule allows, by name.
+    pub factors: Vec<(Box<str>, f64)>,
 }
 
 /// What became of spans.
@@ -267,11 +266,6 @@ impl Metrics {
     /// The same numbers under Envoy's names, as far as Envoy has one.
     pub fn stats(&self, scrape: &Scrape, filter: &StatsFilter) -> Stats {
         envoy::stats(&self.totals(), scrape, filter)
-    }
-
-    /// [`Self::stats`] without a filter, in Prometheus' text format as Envoy prints it.
-    pub fn render_envoy(&self, scrape: &Scrape) -> String {
-        self.stats(scrape, &StatsFilter::default()).prometheus()
     }
 
     fn totals(&self) -> Totals<'_> {

@@ -69,6 +69,22 @@ impl Quota {
         let [count, burst] = [NonZeroU32::new(input.u32()?)?, NonZeroU32::new(input.u32()?)?];
         let shares = NonZeroU16::new(input.u16()?)?;
         let (zone, precision) = (input.text()?, input.u16()?);
+        let quota = Self::of_saved_units(algorithm, period, (count, burst), shares)?;
+        if precision > 1 {
+            return quota.with_precision(u8::try_from(precision).ok()?);
+        }
+        // A zone that no limit has any more: what its windows have counted still goes by their ends.
+        let zone = Zone::named(zone).unwrap_or_default();
+        if zone == Zone::UTC { Some(quota) } else { quota.in_zone(zone) }
+    }
+
+    /// As [`Self::of_units`], where such a quota can have been written.
+    fn of_saved_units(
+        algorithm: Algorithm,
+        period: Period,
+        (count, burst): (NonZeroU32, NonZeroU32),
+        shares: NonZeroU16,
+    ) -> Option<Self> {
         let whole = |units: NonZeroU32| units.get().is_multiple_of(shares.get().into());
         let is_valid = u64::from(count.get()) <= period.nanos()
             && (algorithm.has_burst() || burst == count)
@@ -76,13 +92,7 @@ impl Quota {
             && (algorithm != Algorithm::SlidingLog || count.get() / u32::from(shares.get()) <= MOST_LOGGED)
             && whole(count)
             && whole(burst);
-        let quota = Self::of_units(algorithm, period, (count, burst), shares).filter(|_| is_valid)?;
-        if precision > 1 {
-            return quota.with_precision(u8::try_from(precision).ok()?);
-        }
-        // A zone that no limit has any more: what its windows have counted still goes by their ends.
-        let zone = Zone::named(zone).unwrap_or_default();
-        if zone == Zone::UTC { Some(quota) } else { quota.in_zone(zone) }
+        Self::of_units(algorithm, period, (count, burst), shares).filter(|_| is_valid)
     }
 }
 
@@ -130,7 +140,7 @@ mod tests {
         let second = Period::one(Unit::Second);
         let read = |algorithm, period, count, burst, shares| {
             let units = (NonZeroU32::new(count).unwrap(), NonZeroU32::new(burst).unwrap());
-            Quota::of_units(algorithm, period, units, NonZeroU16::new(shares).unwrap())
+            Quota::of_saved_units(algorithm, period, units, NonZeroU16::new(shares).unwrap())
         };
         assert!(read(Algorithm::Gcra, second, 6, 12, 3).is_some());
         assert_eq!(read(Algorithm::Gcra, second, 7, 12, 3), None);

@@ -15,7 +15,7 @@ use super::super::histogram::Histogram;
 use super::exporter::{Unit, escaped, histogram_lines};
 use super::rule::{DecisionOutcome, Decisions};
 use super::worker::ListenerCounts;
-use super::{ClusterView, Scrape, ServerState, Totals, UpstreamCounts};
+use super::{ClusterView, Scrape, Totals, UpstreamCounts};
 
 /// Milliseconds, and of Envoy's default bounds those that our buckets have.
 const MILLISECONDS: Unit = Unit {
@@ -31,28 +31,17 @@ const MILLISECONDS: Unit = Unit {
 pub struct StatsFilter {
     /// Only those whose dotted name has a match.
     pub name: Option<Regex>,
-    /// Whether those that are zero are among them.
-    pub used: Used,
-}
-
-/// Envoy's `usedonly`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Used {
-    /// All.
-    #[default]
-    Any,
-    /// Only those that have counted something.
-    Only,
+    /// Only those that have counted something: Envoy's `usedonly`.
+    pub used_only: bool,
 }
 
 impl StatsFilter {
     fn admits(&self, stat: &Stat) -> bool {
-        let used = match (&stat.value, self.used) {
-            (_, Used::Any) => true,
-            (Value::Counter(value) | Value::Gauge(value), Used::Only) => *value > 0,
-            (Value::Histogram(histogram), Used::Only) => histogram.count() > 0,
+        let is_used = || match &stat.value {
+            Value::Counter(value) | Value::Gauge(value) => *value > 0,
+            Value::Histogram(histogram) => histogram.count() > 0,
         };
-        used && self.name.as_ref().is_none_or(|name| name.is_match(&stat.name))
+        (!self.used_only || is_used()) && self.name.as_ref().is_none_or(|name| name.is_match(&stat.name))
     }
 }
 
@@ -152,7 +141,6 @@ pub(super) fn stats(totals: &Totals<'_>, scrape: &Scrape, filter: &StatsFilter) 
 }
 
 fn server(totals: &Totals<'_>, scrape: &Scrape) -> Vec<Stat> {
-    let live = scrape.state == ServerState::Live;
     let connections = totals.counts.listeners.iter().map(ListenerCounts::connections).sum();
     let gauge = |name: &str, value| Stat {
         name: format!("server.{name}"),
@@ -161,8 +149,8 @@ fn server(totals: &Totals<'_>, scrape: &Scrape) -> Vec<Stat> {
         value: Value::Gauge(value),
     };
     vec![
-        gauge("live", u64::from(live)),
-        gauge("state", u64::from(!live)),
+        gauge("live", u64::from(scrape.is_live)),
+        gauge("state", u64::from(!scrape.is_live)),
         gauge("uptime", scrape.now.since(scrape.started).as_secs()),
         gauge("concurrency", totals.workers as u64),
         gauge("total_connections", connections),

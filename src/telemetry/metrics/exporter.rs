@@ -16,13 +16,12 @@ use super::super::count::{self, Count};
 use super::super::histogram::Histogram;
 use super::super::panics;
 use super::arrival::{LOAD_SHED, Preamble, handshake_labels};
-use super::elastic::Elastic;
 use super::families::{self, Family};
 use super::process::Process;
 use super::remote::{self, Remotes};
 use super::upstream::{UpstreamCounts, UpstreamOutcome};
 use super::worker::{CLASSES, ListenerCounts};
-use super::{ReloadOutcome, Saves, Scrape, SpanMetrics, Totals};
+use super::{Elastic, ReloadOutcome, Saves, Scrape, SpanMetrics, Totals};
 use crate::tls::server::Failure;
 
 /// Levels are for recorders that filter by them; this one does not.
@@ -31,6 +30,7 @@ static METADATA: Metadata<'static> = Metadata::new("weir", Level::INFO, None);
 type Labels<'a> = &'a [(&'static str, &'a str)];
 
 /// The metrics that are counted off the request path, by their handles.
+#[derive(Debug)]
 pub(super) struct Exporter {
     registry: Registry,
     pub(super) reloads: [Counter; ReloadOutcome::ALL.len()],
@@ -39,12 +39,6 @@ pub(super) struct Exporter {
     pub(super) generation: Gauge,
     pub(super) restart_pending: Gauge,
     pub(super) spans: SpanMetrics,
-}
-
-impl std::fmt::Debug for Exporter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Exporter").finish_non_exhaustive()
-    }
 }
 
 impl Exporter {
@@ -74,7 +68,6 @@ impl Exporter {
         let sums = Registry::new();
         sums.update(totals, scrape, process);
         remote::requests(remotes, &sums);
-        scrape.elastic.iter().for_each(|elastic: &Elastic| elastic.register(&sums));
         let mut families = self.registry.families();
         families.extend(sums.families());
         let durations = totals.listeners().map(|(name, listener)| (name, &listener.duration));
@@ -93,6 +86,7 @@ impl Exporter {
 }
 
 /// Counters and gauges with their descriptions.
+#[derive(Debug)]
 pub(super) struct Registry(PrometheusRecorder);
 
 impl Registry {
@@ -171,6 +165,9 @@ impl Registry {
         if let Some(saves) = scrape.saves {
             self.saves(saves);
         }
+        if let Some(elastic) = &scrape.elastic {
+            self.elastic(elastic);
+        }
         self.count(&families::PANICS, &[], panics::counted());
         self.set(&families::PROCESS_START, &[], scrape.started.as_secs_f64());
         self.process(process);
@@ -220,6 +217,18 @@ impl Registry {
     ) {
         for (value, count) in values.into_iter().zip(counts) {
             self.count(family, &[of, (label, value)], count.get());
+        }
+    }
+
+    fn elastic(&self, Elastic { assessment, factors }: &Elastic) {
+        self.set(&families::ELASTIC_HEADROOM, &[], assessment.headroom.fraction());
+        for (rule, factor) in factors {
+            self.set(&families::ELASTIC_FACTOR, &[("rule", rule)], *factor);
+        }
+        for level in assessment.levels.iter().flatten() {
+            let signal = level.signal.as_str();
+            self.set(&families::ELASTIC_SIGNAL, &[("signal", signal)], level.value);
+            self.set(&families::ELASTIC_THRESHOLD, &[("signal", signal)], level.threshold);
         }
     }
 

@@ -15,7 +15,7 @@ fn scrape() -> Scrape {
         certificates: BTreeMap::from([("app.crt".into(), 1_000_171)]),
         now: Timestamp::from_secs(1_000_071),
         started: Timestamp::from_secs(1_000_000),
-        state: ServerState::Live,
+        is_live: true,
         keys: BTreeMap::from([("per-ip".into(), 12)]),
         entries: 15,
         capacity: 1000,
@@ -218,7 +218,7 @@ fn awkward_names_do_not_break_the_format() {
         metrics.rule(name).record(DecisionOutcome::Allowed);
     }
     parse(&metrics.render(&scrape()));
-    parse(&metrics.render_envoy(&scrape()));
+    parse(&metrics.stats(&scrape(), &StatsFilter::default()).prometheus());
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn an_unknown_listener_counts_nowhere() {
 
 #[test]
 fn envoy_names_have_the_same_numbers() {
-    let text = busy().render_envoy(&scrape());
+    let text = busy().stats(&scrape(), &StatsFilter::default()).prometheus();
     let values = parse(&text);
     let expected = [
         ("envoy_server_live{}", 1.0),
@@ -294,7 +294,7 @@ fn stats_are_sorted_and_filtered() {
     let names: Vec<_> = all.lines().map(|line| line.split_once(": ").unwrap().0).collect();
     assert!(names.is_sorted(), "{all}");
     assert!(all.contains("http.inbound.downstream_rq_4xx: 1\n"), "{all}");
-    let filter = StatsFilter { name: Some(Regex::new("rate_limit").unwrap()), used: Used::Only };
+    let filter = StatsFilter { name: Some(Regex::new("rate_limit").unwrap()), used_only: true };
     let some = metrics.stats(&scrape(), &filter);
     assert_eq!(
         some.text(),
