@@ -11,7 +11,6 @@ mod config_dump;
 mod hosts;
 mod limits;
 mod query;
-mod redact;
 mod reply;
 mod router;
 mod scrape;

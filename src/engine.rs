@@ -79,7 +79,8 @@ impl<S> Engine<S> {
     /// That of `first`.
     pub fn start<E>(
         spec: &PolicySpec,
-        (limiter, permanent): (&Arc<Limiter>, &[MeterSpec]),
+        limiter: &Arc<Limiter>,
+        permanent: &[MeterSpec],
         now: Timestamp,
         first: impl FnOnce(Arc<Policy>) -> Result<S, E>,
     ) -> Result<Self, E> {

@@ -57,12 +57,9 @@ impl Headers {
     }
 
     /// The first value of a field.
+    #[inline]
     pub fn get(&self, name: &HeaderName) -> Option<&[u8]> {
-        if self.is_raw() {
-            self.raw.get_all(name).next()
-        } else {
-            self.map.get(name).map(HeaderValue::as_bytes)
-        }
+        if self.is_raw() { self.raw.get(name) } else { self.map.get(name).map(HeaderValue::as_bytes) }
     }
 
     /// All values of a field, in order.
@@ -90,31 +87,39 @@ impl Headers {
     }
 
     /// Sets a field, in place of those of that name.
-    pub fn set(&mut self, name: HeaderName, value: &HeaderValue) {
-        match self.raw_without(&name) {
+    #[inline]
+    pub fn set(&mut self, name: &HeaderName, value: &HeaderValue) {
+        match self.raw_without(name) {
             Some(raw) => raw.push(name.as_str().as_bytes(), value.as_bytes()),
-            None => drop(self.map_mut().insert(name, value.clone())),
+            None => self.insert(name, value.clone()),
         }
     }
 
     /// Sets a field to a number.
-    pub fn set_number(&mut self, name: HeaderName, number: u64) {
-        match self.raw_without(&name) {
-            Some(raw) => raw.push_number(&name, number),
-            None => drop(self.map_mut().insert(name, HeaderValue::from(number))),
+    #[inline]
+    pub fn set_number(&mut self, name: &HeaderName, number: u64) {
+        match self.raw_without(name) {
+            Some(raw) => raw.push_number(name, number),
+            None => self.insert(name, HeaderValue::from(number)),
         }
     }
 
     /// Sets a field to a text, which must be a value.
-    pub fn set_text(&mut self, name: HeaderName, text: Vec<u8>) {
-        match self.raw_without(&name) {
+    pub fn set_text(&mut self, name: &HeaderName, text: Vec<u8>) {
+        match self.raw_without(name) {
             Some(raw) => raw.push(name.as_str().as_bytes(), &text),
             None => {
                 if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(text)) {
-                    self.map_mut().insert(name, value);
+                    self.insert(name, value);
                 }
             }
         }
+    }
+
+    /// Sets a field in the map. It is apart from where the raw form is written, which is the usual one.
+    #[inline(never)]
+    fn insert(&mut self, name: &HeaderName, value: HeaderValue) {
+        self.map_mut().insert(name, value);
     }
 
     /// Adds a field beside those of that name.
@@ -132,8 +137,9 @@ impl Headers {
     }
 
     /// The raw form, where this field can be added to it in place of others.
+    #[inline]
     fn raw_without(&mut self, name: &HeaderName) -> Option<&mut RawHeaders> {
-        (self.is_raw() && !self.raw.contains(name)).then_some(&mut self.raw)
+        (self.is_raw() && self.raw.get(name).is_none()).then_some(&mut self.raw)
     }
 
     /// Removes the fields of the hop that the message came by (RFC 9110 section 7.6.1), and those that they name but for
@@ -204,6 +210,13 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, is_kept: impl Fn(&str) -> bool
     }
     for name in removed {
         headers.remove(name);
+    }
+}
+
+/// Adds fields beside those that are there, as long as there is room.
+pub fn append_all(headers: &mut HeaderMap, more: &HeaderMap) {
+    for (name, value) in more {
+        let _ = headers.try_append(name, value.clone());
     }
 }
 

@@ -14,6 +14,7 @@ pub mod headers;
 pub mod http1;
 pub mod identify;
 pub mod import;
+pub mod jitter;
 pub mod limiter;
 pub mod limits;
 pub mod listener;

@@ -24,7 +24,6 @@ mod health;
 mod http1;
 mod http2;
 mod in_flight;
-mod jitter;
 mod outlier_detection;
 mod pool;
 mod resolve;

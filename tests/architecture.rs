@@ -18,7 +18,7 @@ use circles::largest_circles;
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 32] = [
+const TABLE: [(&str, &[&str]); 33] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -126,6 +126,7 @@ const TABLE: [(&str, &[&str]); 32] = [
             "clock",
             "drain",
             "overload",
+            "jitter",
             "listener",
             "worker",
             "tls",
@@ -138,7 +139,7 @@ const TABLE: [(&str, &[&str]); 32] = [
     ("remote", &["headers", "limiter", "tls", "transport", "telemetry", "clock"]),
     ("worker", &["listener", "drain"]),
     ("listener", &["transport", "tls", "telemetry", "drain"]),
-    ("upstream", &["http1", "headers", "transport", "tls", "telemetry"]),
+    ("upstream", &["http1", "headers", "transport", "tls", "telemetry", "jitter"]),
     ("transport", &[]),
     ("http1", &["headers"]),
     ("snapshot", &["limiter"]),
@@ -149,6 +150,7 @@ const TABLE: [(&str, &[&str]); 32] = [
     ("tls", &[]),
     ("side_door", &["drain"]),
     ("drain", &[]),
+    ("jitter", &[]),
     ("overload", &[]),
     ("engine", &["response", "rules", "identify", "limiter"]),
     ("response", &["headers", "throttle", "limiter"]),

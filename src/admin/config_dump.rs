@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::query::Query;
 use super::reply::{self, Reply};
-use super::{State, limits, redact, status};
+use super::{State, limits, status};
+use crate::config::redacted;
 
 /// `GET /config_dump`, an array of configurations as Envoy's is.
 pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
@@ -29,7 +30,7 @@ pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
             {
                 "@type": "weir.v1.File",
                 "status": status::config(&configuration),
-                "yaml": redact::yaml(&configuration.text),
+                "yaml": redacted(&configuration.text),
             },
             {
                 "@type": "weir.v1.Compiled",

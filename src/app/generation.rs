@@ -47,7 +47,7 @@ impl Generations {
             let tls = secured(config, &listeners, &[])?;
             Ok(generation(config, policy, upstreams, tls, &Fallbacks::default()))
         };
-        let engine = Engine::start(&config.policy, (limiter, &windows), clock.now(), first);
+        let engine = Engine::start(&config.policy, limiter, &windows, clock.now(), first);
         let engine = engine.map_err(io::Error::other::<rustls::Error>)?;
         let (clock, metrics) = (Arc::clone(clock), Arc::clone(metrics));
         Ok(Self { engine, listeners, clock, metrics, runtime })

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::at::At;
 use super::problem::{Fault, Report};
-use super::raw::{self, List as _};
+use super::raw;
 use crate::rules::rule::Throttle;
 
 /// A kind of rule in which some keys have no meaning.

@@ -38,16 +38,12 @@ impl<'a> At<'a> {
     pub(super) const fn same(&'a self) -> Self {
         Self { parent: Some(self), step: Step::Same }
     }
-}
 
-impl At<'_> {
     /// What this place is in.
     pub(super) fn parent(&self) -> Option<Self> {
         self.parent.copied()
     }
-}
 
-impl<'a> At<'a> {
     /// The last step of the way here.
     pub(super) const fn step(&self) -> Step<'a> {
         self.step
@@ -61,8 +57,10 @@ impl fmt::Display for At<'_> {
         }
         match self.step {
             Step::Root | Step::Same => Ok(()),
-            Step::Item(index) => write_item(f, index),
-            Step::Key(key) => write_key(f, key, self.is_top()),
+            Step::Item(index) => write!(f, "[{index}]"),
+            Step::Key(key) if !is_plain(key) => write!(f, "[{}]", super::problem::quoted(key)),
+            Step::Key(key) if self.is_top() => f.write_str(key),
+            Step::Key(key) => write!(f, ".{key}"),
         }
     }
 }
@@ -79,21 +77,6 @@ impl At<'_> {
         }
         true
     }
-}
-
-/// How a path goes on into a map; other files build the same text from events.
-pub(super) fn write_key(out: &mut impl fmt::Write, key: &str, is_top: bool) -> fmt::Result {
-    if is_plain(key) {
-        let dot = if is_top { "" } else { "." };
-        write!(out, "{dot}{key}")
-    } else {
-        write!(out, "[{}]", super::problem::quoted(key))
-    }
-}
-
-/// How a path goes on into a list.
-pub(super) fn write_item(out: &mut impl fmt::Write, index: usize) -> fmt::Result {
-    write!(out, "[{index}]")
 }
 
 fn is_plain(key: &str) -> bool {

@@ -110,17 +110,17 @@ fn changes_of_limits(old: &Limiting, new: &Limiting, keeps: bool, parts: &mut Ve
         parts.push(format!("key {from} → {to}; {counters}"));
     }
     quotas(old, new, keeps, parts);
-    let shown = |name: &str, old: String, new: String, parts: &mut Vec<String>| {
+    let shown = |limiting: &Limiting| {
+        let most = limiting.in_flight.map_or_else(|| "none".to_owned(), |most| most.to_string());
+        let Limiting { throttle, enforce, tariff, .. } = limiting;
+        [throttle.to_string(), enforce.to_string(), tariff.cost.to_string(), most]
+    };
+    let shown = shown(old).into_iter().zip(shown(new));
+    for (name, (old, new)) in ["throttle", "enforce", "cost", "in_flight"].into_iter().zip(shown) {
         if old != new {
             parts.push(format!("{name} {old} → {new}"));
         }
-    };
-    shown("throttle", old.throttle.to_string(), new.throttle.to_string(), parts);
-    shown("enforce", old.enforce.to_string(), new.enforce.to_string(), parts);
-    shown("cost", old.tariff.cost.to_string(), new.tariff.cost.to_string(), parts);
-    let most =
-        |most: Option<std::num::NonZeroU32>| most.map_or_else(|| "none".to_owned(), |most| most.to_string());
-    shown("in_flight", most(old.in_flight), most(new.in_flight), parts);
+    }
     let others = [
         ("scope", !are_kept_alike(old, new)),
         ("on_missing", old.on_missing != new.on_missing),

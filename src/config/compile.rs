@@ -9,7 +9,6 @@ mod counters;
 mod credentials;
 mod descriptors;
 mod domain;
-mod elsewhere;
 mod endpoints;
 mod geo;
 mod grpc;
@@ -22,6 +21,7 @@ mod patterns;
 mod plans;
 mod rate_limits;
 mod refusal;
+mod remote_limit;
 mod retries;
 mod rules;
 mod scope;
@@ -48,7 +48,7 @@ use super::contents::Contents;
 use super::files::Files;
 use super::parse::{self, nearest};
 use super::problem::{Fault, Report, quoted};
-use super::raw::{self, List, OrOff};
+use super::raw::{self, OrOff};
 use super::{Config, defaults};
 use crate::engine::PolicySpec;
 use crate::identify::cidr::CidrSet;
@@ -117,7 +117,7 @@ pub(super) fn compile(
         tracing,
         drain,
         overload,
-        max_keys: max_keys(raw.limiter.as_ref()),
+        max_keys: raw.limiter.as_ref().and_then(|raw| raw.max_keys).unwrap_or(defaults::MAX_KEYS),
         state,
         policy: PolicySpec { identify, rules, rejections, routes: upstreams.routes, response },
         elastic: signals(raw.elastic.as_ref()),
@@ -145,16 +145,10 @@ fn required(raw: &raw::Root, report: &mut Report<'_>) {
 
 /// `available_parallelism` knows the CPU quota of a container.
 fn workers(raw: Option<raw::Workers>) -> NonZeroUsize {
-    let asked = match raw {
-        Some(raw::Workers::Count(count)) => usize::try_from(count).ok().and_then(NonZeroUsize::new),
-        Some(raw::Workers::Auto(_)) | None => available_parallelism().ok(),
-    };
-    asked.unwrap_or(NonZeroUsize::MIN)
-}
-
-fn max_keys(raw: Option<&raw::Limiter>) -> usize {
-    let asked = raw.and_then(|limiter| limiter.max_keys);
-    asked.and_then(|keys| usize::try_from(keys).ok()).unwrap_or(defaults::MAX_KEYS)
+    match raw {
+        Some(raw::Workers::Count(count)) => count,
+        Some(raw::Workers::Auto(_)) | None => available_parallelism().unwrap_or(NonZeroUsize::MIN),
+    }
 }
 
 /// All that there are, unless the configuration names some.
@@ -164,42 +158,36 @@ fn signals(raw: Option<&raw::Elastic>) -> Signals {
 }
 
 fn drain(raw: Option<&raw::Drain>, at: At<'_>, report: &mut Report<'_>) -> drain::Settings {
-    let (delay, timeout) = raw.map_or((None, None), |raw| (raw.delay.as_ref(), raw.timeout.as_ref()));
+    let unsaid = raw::Drain::default();
+    let raw::Drain { delay, timeout } = raw.unwrap_or(&unsaid);
     drain::Settings {
-        delay: duration(delay, at.key("delay"), report).unwrap_or(defaults::DRAIN_DELAY),
-        timeout: duration(timeout, at.key("timeout"), report).unwrap_or(defaults::DRAIN_TIMEOUT),
+        delay: duration(delay.as_ref(), at.key("delay"), report).unwrap_or(defaults::DRAIN_DELAY),
+        timeout: duration(timeout.as_ref(), at.key("timeout"), report).unwrap_or(defaults::DRAIN_TIMEOUT),
     }
 }
 
 fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> identify::Settings {
-    let (raw, at) = (root.client_ip.as_ref(), At::ROOT.key("client_ip"));
-    let trusted = raw.and_then(|raw| raw.trusted_proxies.as_ref());
-    let trusted_proxies = trusted.map_or_else(CidrSet::default, |trusted| {
-        let at = at.key("trusted_proxies");
-        let set = networks::set(trusted, at, files, report);
+    let unsaid = raw::ClientIp::default();
+    let (raw, at) = (root.client_ip.as_ref().unwrap_or(&unsaid), At::ROOT.key("client_ip"));
+    let mut proxies = |list: &Option<raw::ZeroOrMany<raw::Networks>>, key, chosen| {
+        let at = at.key(key);
+        let set = list.as_ref().map_or_else(CidrSet::default, |list| networks::set(list, at, files, report));
         if set.holds_a_family() {
-            report.note(at, "everybody is trusted, so every client chooses the address it is counted under");
+            report.note(at, format!("everybody is trusted, so every client chooses the {chosen}"));
         }
         set
-    });
-    let named = raw.and_then(|raw| raw.client_certificate_proxies.as_ref());
-    let client_certificate_proxies = named.map_or_else(CidrSet::default, |named| {
-        let at = at.key("client_certificate_proxies");
-        let set = networks::set(named, at, files, report);
-        if set.holds_a_family() {
-            report.note(
-                at,
-                "everybody is trusted, so every client chooses the certificate it is known by upstream",
-            );
-        }
-        set
-    });
-    let prefix = raw.and_then(|raw| raw.ipv6_prefix).and_then(|prefix| u8::try_from(prefix).ok());
+    };
+    let trusted_proxies = proxies(&raw.trusted_proxies, "trusted_proxies", "address it is counted under");
+    let client_certificate_proxies = proxies(
+        &raw.client_certificate_proxies,
+        "client_certificate_proxies",
+        "certificate it is known by upstream",
+    );
     let geo = geo::databases(root.geo.as_ref(), At::ROOT.key("geo"), files, report);
     identify::Settings {
         trusted_proxies,
         client_certificate_proxies,
-        ipv6_prefix: prefix.unwrap_or(defaults::IPV6_PREFIX),
+        ipv6_prefix: raw.ipv6_prefix.unwrap_or(defaults::IPV6_PREFIX),
         geo,
         jwt: None,
     }
@@ -207,15 +195,10 @@ fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> ide
 
 fn response(raw: &raw::Root, report: &mut Report<'_>) -> response::Settings {
     use response::Visibility;
-    let ratelimit_headers = match raw.ratelimit_headers {
+    let fault = Fault::new("expected one of full, limited, off, got true").meant(Some("full"));
+    let ratelimit_headers = match &raw.ratelimit_headers {
         None => Visibility::Full,
-        Some(OrOff::On(visibility)) => visibility,
-        Some(OrOff::Switch(false)) => Visibility::Off,
-        Some(OrOff::Switch(true)) => {
-            let fault = Fault::new("expected one of full, limited, off, got true");
-            report.value(At::ROOT.key("ratelimit_headers"), fault.hint("did you mean `full`?"));
-            Visibility::Full
-        }
+        Some(raw) => *on(raw, fault, At::ROOT.key("ratelimit_headers"), report).unwrap_or(&Visibility::Off),
     };
     response::Settings { ratelimit_headers, ietf_headers: raw.ietf_headers.unwrap_or(false) }
 }
@@ -226,16 +209,11 @@ fn access_log(
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Option<access_log::Settings> {
-    let (path, at, format) = match raw? {
-        OrOff::Switch(false) => return None,
-        OrOff::Switch(true) => {
-            let fault = Fault::new("expected `disabled`, `stdout`, `stderr` or a file, got true");
-            report.value(at, fault.hint("did you mean `stdout`?"));
-            return None;
-        }
-        OrOff::On(raw::AccessLog::Path(path)) if path == "disabled" => return None,
-        OrOff::On(raw::AccessLog::Path(path)) => (path, at.same(), None),
-        OrOff::On(raw::AccessLog::Map(map)) => (map.path.as_ref()?, at.key("path"), map.format),
+    let fault = Fault::new("expected `disabled`, `stdout`, `stderr` or a file, got true");
+    let (path, at, format) = match on(raw?, fault.meant(Some("stdout")), at, report)? {
+        raw::AccessLog::Path(path) if path == "disabled" => return None,
+        raw::AccessLog::Path(path) => (path, at.same(), None),
+        raw::AccessLog::Map(map) => (map.path.as_ref()?, at.key("path"), map.format),
     };
     let sink = report.take(at, sink(path, file))?;
     Some(access_log::Settings { sink, format: format.unwrap_or_default() })
@@ -274,19 +252,40 @@ fn duration(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) ->
 }
 
 /// A duration that cannot be zero: nothing would ever be in time.
-fn timeout(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) -> Option<Duration> {
-    let timeout = duration(raw, at, report)?;
-    if timeout.is_zero() {
+fn timeout(raw: &Option<raw::Duration>, default: Duration, at: At<'_>, report: &mut Report<'_>) -> Duration {
+    positive(raw.as_ref(), at, report).unwrap_or(default)
+}
+
+fn positive(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) -> Option<Duration> {
+    let length = duration(raw, at, report)?;
+    if length.is_zero() {
         report.value(at, "must be longer than nothing, got 0");
     }
-    Some(timeout)
+    Some(length)
+}
+
+/// What is turned on, if it is not turned off. `true` says neither, and gets `fault`.
+fn on<'r, T>(raw: &'r OrOff<T>, fault: Fault, at: At<'_>, report: &mut Report<'_>) -> Option<&'r T> {
+    match raw {
+        OrOff::On(raw) => Some(raw),
+        OrOff::Switch(false) => None,
+        OrOff::Switch(true) => {
+            report.value(at, fault);
+            None
+        }
+    }
+}
+
+/// Those of `keys` that are given.
+fn given<'k>(keys: impl IntoIterator<Item = (&'k str, bool)>) -> impl Iterator<Item = &'k str> {
+    keys.into_iter().filter_map(|(key, is_given)| is_given.then_some(key))
 }
 
 /// What `read` makes of each item at its place; items with problems are left out.
-fn each<'l, L: List, T>(
-    list: &'l L,
+fn each<'l, I, T, const MIN: usize>(
+    list: &'l raw::List<I, MIN>,
     at: At<'_>,
-    mut read: impl FnMut(&'l L::Item, At<'_>) -> Option<T>,
+    mut read: impl FnMut(&'l I, At<'_>) -> Option<T>,
 ) -> Vec<T> {
     let read = |(index, item)| match index {
         Some(index) => read(item, at.item(index)),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::files::{Files, Mark, hash};
-use super::raw::{self, List as _};
+use super::raw;
 
 /// The hashes of what is kept out of sight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub(super) struct Contents {
 impl Contents {
     /// What `raw` and the files it names say.
     pub(super) fn of(raw: &raw::Root, files: &Files) -> Self {
-        let written = |secret: &raw::Secret| match secret {
-            raw::Secret::Text(text) => Some(text.0.clone()),
-            raw::Secret::File(_) => None,
+        let written = |secret: &raw::JwtSecret| match secret {
+            raw::JwtSecret::Text(text) => Some(text.expose().clone()),
+            raw::JwtSecret::File(_) => None,
         };
         let secrets = raw.jwt.as_ref().and_then(|jwt| jwt.secret.as_ref());
         let secrets = secrets.map(|secrets| {

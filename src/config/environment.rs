@@ -76,37 +76,36 @@ fn rls(env: &mut Reader<'_>) -> Value {
         "" => env.place("GRPC_HOST", "GRPC_PORT", 8081),
         path => format!("unix:{path}"),
     };
-    let mut rls = Map::from_iter([
-        ("address".to_owned(), json!(address)),
-        ("http".to_owned(), json!(env.place("HOST", "PORT", 8080))),
-        ("debug".to_owned(), json!(env.place("DEBUG_HOST", "DEBUG_PORT", 6070))),
-        ("config".to_owned(), source(env)),
-        ("counting".to_owned(), json!(counting(env))),
-        ("shadow_mode".to_owned(), json!(env.switch("SHADOW_MODE", false))),
-        ("quota_mode".to_owned(), json!(env.switch("QUOTA_MODE", false))),
-        ("near_limit".to_owned(), json!(env.share("NEAR_LIMIT_RATIO", "0.8"))),
-        ("dynamic_metadata".to_owned(), json!(env.switch("RESPONSE_DYNAMIC_METADATA", false))),
-        (
-            "connections".to_owned(),
-            json!({
-                "max_age": env.duration("GRPC_MAX_CONNECTION_AGE", "24h"),
-                "grace": env.duration("GRPC_MAX_CONNECTION_AGE_GRACE", "1h"),
-            }),
-        ),
-        ("healthy_without_rules".to_owned(), json!(healthy_without_rules(env))),
-    ]);
-    let mut add = |key: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            rls.insert(key.to_owned(), value);
-        }
-    };
-    add("prometheus", prometheus(env));
-    add("statsd", statsd(env));
-    add("tls", tls(env));
+    let mut rls = json!({
+        "address": address,
+        "http": env.place("HOST", "PORT", 8080),
+        "debug": env.place("DEBUG_HOST", "DEBUG_PORT", 6070),
+        "config": source(env),
+        "counting": counting(env),
+        "shadow_mode": env.switch("SHADOW_MODE", false),
+        "quota_mode": env.switch("QUOTA_MODE", false),
+        "near_limit": env.share("NEAR_LIMIT_RATIO", "0.8"),
+        "dynamic_metadata": env.switch("RESPONSE_DYNAMIC_METADATA", false),
+        "connections": {
+            "max_age": env.duration("GRPC_MAX_CONNECTION_AGE", "24h"),
+            "grace": env.duration("GRPC_MAX_CONNECTION_AGE_GRACE", "1h"),
+        },
+        "healthy_without_rules": healthy_without_rules(env),
+    });
     let san = env.text("GRPC_CLIENT_TLS_SAN", "");
-    add("client_names", (!san.is_empty()).then(|| json!([san])));
-    add("response_headers", response_headers(env));
-    Value::Object(rls)
+    let optional = [
+        ("prometheus", prometheus(env)),
+        ("statsd", statsd(env)),
+        ("tls", tls(env)),
+        ("client_names", (!san.is_empty()).then(|| json!([san]))),
+        ("response_headers", response_headers(env)),
+    ];
+    for (key, value) in optional {
+        if let Some(value) = value {
+            rls[key] = value;
+        }
+    }
+    rls
 }
 
 /// The reference waits for rules before it says anything, unless it is told to start without them.

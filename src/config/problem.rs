@@ -10,6 +10,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::at::At;
+use super::raw::secret::shown_path;
 use super::tree::{Position, Positions};
 
 /// Longer values are cut in messages: the place says where to read on.
@@ -109,22 +110,20 @@ impl Fault {
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
+
+    /// The same with the name that was probably meant, if there is one.
+    #[must_use]
+    pub fn meant(self, name: Option<&str>) -> Self {
+        match name {
+            Some(name) => self.hint(format!("did you mean `{name}`?")),
+            None => self,
+        }
+    }
 }
 
 impl<T: Into<String>> From<T> for Fault {
     fn from(message: T) -> Self {
         Self::new(message)
-    }
-}
-
-/// The keys of the map at this path are secrets: members are known by them.
-pub(super) const SECRET_KEYS: &str = "plans.members";
-
-/// A path without the secrets that stand in it.
-pub(super) fn shown(path: &str) -> &str {
-    match path.strip_prefix(SECRET_KEYS) {
-        None | Some("" | ".file") => path,
-        Some(_) => "plans.members[…]",
     }
 }
 
@@ -250,7 +249,7 @@ impl<'a> Report<'a> {
             file: self.file.to_owned(),
             line: position.line,
             column: position.column,
-            path: shown(&at.to_string()).to_owned(),
+            path: shown_path(&at.to_string()).to_owned(),
             message: fault.message,
             hint: fault.hint,
             severity,

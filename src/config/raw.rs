@@ -11,17 +11,19 @@ mod plans;
 mod rate_limits;
 mod rules;
 mod scope;
+pub(super) mod secret;
 mod tariff;
 mod tls;
 mod upstreams;
 mod values;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use self::jwt::{ClaimPattern, Jwt, Secret, SecretText, SigningAlgorithm};
+pub use self::jwt::{ClaimPattern, Jwt, JwtSecret, SigningAlgorithm};
 pub use self::limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
 pub use self::rate_limits::{
@@ -32,7 +34,8 @@ pub use self::rules::{
     Action, Body, ClientNetworks, Enforce, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit,
     PlainKey, Rule, Throttle, ThrottleMap, TokenBucket, TrailingSlash, Wait,
 };
-pub use self::scope::{Elsewhere, Entry as DescriptorEntry, Scope, ScopeWord};
+pub use self::scope::{Entry as DescriptorEntry, RemoteScope, Scope, ScopeWord};
+pub use self::secret::Secret;
 pub use self::tariff::{Cost, Count, GrpcStatus, Refund, Status, ToldCost};
 pub use self::tls::{Certificate, CertificateNames, ClientAuth, NotVerified, Tls, UpstreamTls, Verify};
 pub use self::upstreams::{
@@ -115,7 +118,7 @@ pub enum Listener {
 }
 
 /// One place where clients connect.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerMap {
     /// Its name in metrics and logs; its address unless given.
@@ -143,7 +146,7 @@ pub struct ListenerMap {
 #[serde(untagged)]
 pub enum Workers {
     /// This many.
-    Count(#[schemars(range(min = 1, max = 1024))] u64),
+    Count(#[schemars(range(min = 1, max = 1024))] NonZeroUsize),
     /// As many as there are CPUs.
     Auto(Auto),
 }
@@ -213,7 +216,7 @@ pub struct ClientIp {
     pub client_certificate_proxies: Option<ZeroOrMany<Networks>>,
     /// Leading bits of an IPv6 address that make one client.
     #[schemars(range(min = 1, max = 128), extend("default" = defaults::IPV6_PREFIX))]
-    pub ipv6_prefix: Option<u64>,
+    pub ipv6_prefix: Option<u8>,
 }
 
 /// Databases of where addresses are, in MaxMind's format.
@@ -232,7 +235,7 @@ pub struct Geo {
 pub struct Limiter {
     /// Counters the table has room for. What is over shares counters, and metrics say so.
     #[schemars(range(min = 16, max = 1_000_000_000), extend("default" = defaults::MAX_KEYS))]
-    pub max_keys: Option<u64>,
+    pub max_keys: Option<usize>,
 }
 
 /// What limits with `throttle: elastic` go by.
@@ -253,7 +256,7 @@ pub struct Tracing {
     /// TLS, where its address begins with `https://`.
     pub tls: Option<Box<UpstreamTls>>,
     /// Headers sent along, such as a key that the collector asks for.
-    pub headers: Option<BTreeMap<String, String>>,
+    pub headers: Option<BTreeMap<String, Secret<String>>>,
     /// The share of requests that get a span, where the request does not say whether it wants one.
     #[schemars(extend("default" = defaults::SAMPLE))]
     pub sample: Option<Percentage>,

@@ -32,6 +32,16 @@ pub fn published() -> Value {
     schema
 }
 
+/// Whether the values that `schema` describes are not to be shown.
+pub(super) fn is_secret(schema: &Value) -> bool {
+    schema.get("writeOnly") == Some(&Value::Bool(true))
+}
+
+/// Whether the keys of the maps that `schema` describes are not to be shown, unless the schema itself names them.
+pub(super) fn has_secret_keys(schema: &Value) -> bool {
+    schema.get("propertyNames").is_some_and(is_secret)
+}
+
 fn allow_variables(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
@@ -88,6 +98,13 @@ fn merge_only(object: &mut Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_keys_that_are_secret_are_those_of_which_paths_are_cut() {
+        assert!(has_secret_keys(&SCHEMA["$defs"]["Plans"]["properties"]["members"]));
+        assert_eq!(SCHEMA.to_string().matches("propertyNames").count(), 1);
+        assert_eq!(raw::secret::SECRET_KEYS, "plans.members");
+    }
 
     #[test]
     fn editors_let_variables_stand_for_numbers_and_words() {

@@ -4,7 +4,7 @@
 //! It reads as much of JSON Schema as [`super::raw`] produces, so that a key is defined once. What it lets
 //! through, `serde` decodes without complaint.
 
-mod alternatives;
+pub(super) mod alternatives;
 
 use std::collections::HashSet;
 
@@ -14,8 +14,8 @@ use serde_yaml::{Mapping, Number, Value};
 use self::alternatives::{Alternatives, describe, resolve};
 use super::at::At;
 use super::parse::nearest;
-use super::problem::{Fault, Report, SECRET_KEYS, listed, named};
-use super::schema::schema;
+use super::problem::{Fault, Report, listed, named};
+use super::schema::{has_secret_keys, schema};
 
 /// Checks `value`, turns text that stands wholly for a variable (`references`) into the number or the boolean
 /// that is wanted in its place, and takes out what is wrong: keys are removed, items of lists become null.
@@ -91,7 +91,7 @@ impl Check<'_, '_> {
         let others = schema.get("additionalProperties").filter(|others| !others.is_boolean());
         map.retain(|key, value| {
             let Value::String(key) = key else {
-                let is_secret = at.to_string() == SECRET_KEYS;
+                let is_secret = has_secret_keys(schema);
                 let got = if is_secret { String::new() } else { format!(", got {}", describe(key)) };
                 return self
                     .refuse(at, Fault::new(format!("a key must be text{got}")).hint("put it in quotes"));

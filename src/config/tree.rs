@@ -5,8 +5,9 @@ use std::path::Path;
 use serde_yaml::value::{Tag, TaggedValue};
 use serde_yaml::{Number, Value};
 
-use super::at::{At, Step, write_item, write_key};
-use super::problem::{Problem, in_order, named, shown};
+use super::at::{At, Step};
+use super::problem::{Problem, in_order, named};
+use super::raw::secret::shown_path;
 pub(super) use crate::yaml::Position;
 use crate::yaml::{self, Dialect, Kind, Node, Scalar};
 
@@ -35,9 +36,9 @@ pub(super) fn parse(text: &str, file: &Path) -> Result<Document, Vec<Problem>> {
         }
         Err(errors) => {
             let described = errors.into_iter().map(|error| {
-                let (path, at) = (path(&error.path), error.at);
+                let (path, at) = (path(&error.path, At::ROOT), error.at);
                 let (message, hint) = describe(&error.problem, &path, text, at);
-                Problem { path: shown(&path).to_owned(), hint, ..of_file(at, message) }
+                Problem { path: shown_path(&path).to_owned(), hint, ..of_file(at, message) }
             });
             return Err(in_order(described.collect()));
         }
@@ -49,26 +50,19 @@ pub(super) fn parse(text: &str, file: &Path) -> Result<Document, Vec<Problem>> {
     }
 }
 
-fn path(steps: &[yaml::Step]) -> String {
-    let mut path = String::new();
-    for step in steps {
-        // Writing to a string cannot fail.
-        let _ = match step {
-            yaml::Step::Key(key) => {
-                let is_top = path.is_empty();
-                write_key(&mut path, key, is_top)
-            }
-            yaml::Step::Item(index) => write_item(&mut path, *index),
-        };
+fn path(steps: &[yaml::Step], at: At<'_>) -> String {
+    match steps {
+        [] => at.to_string(),
+        [yaml::Step::Key(key), rest @ ..] => path(rest, at.key(key)),
+        [yaml::Step::Item(index), rest @ ..] => path(rest, at.item(*index)),
     }
-    path
 }
 
 fn describe(problem: &yaml::Problem, path: &str, text: &str, at: Position) -> (String, Option<String>) {
     match problem {
         yaml::Problem::Syntax(message) => (format!("not valid YAML: {message}"), tab_hint(text, at)),
         yaml::Problem::DuplicateKey { key, first_line } => {
-            let is_secret = shown(path) != path;
+            let is_secret = shown_path(path) != path;
             let name = if is_secret { String::new() } else { format!(" {}", named(key)) };
             (format!("duplicate key{name}"), Some(format!("first in line {first_line}")))
         }

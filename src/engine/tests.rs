@@ -21,7 +21,7 @@ fn spec(rules: &str) -> PolicySpec {
 /// An engine without anything that is replaced with a policy.
 fn start(spec: &PolicySpec, permanent: &[MeterSpec]) -> Engine<Arc<Policy>> {
     let limiter = Arc::new(Limiter::new(limiter::Settings { max_keys: 100, secret: [1, 2] }));
-    Engine::start(spec, (&limiter, permanent), START, Ok::<_, Infallible>).unwrap()
+    Engine::start(spec, &limiter, permanent, START, Ok::<_, Infallible>).unwrap()
 }
 
 impl Engine<Arc<Policy>> {

@@ -79,12 +79,24 @@ impl RawHeaders {
     /// Adds a field. Both must be what they are taken for.
     #[inline]
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
+        self.add_name(name);
+        self.lines.push(name, value);
+    }
+
+    /// Adds a field that is already written as a `line` with its end.
+    #[inline]
+    pub fn push_line(&mut self, name: &[u8], line: &[u8]) {
+        self.add_name(name);
+        self.lines.0.extend_from_slice(line);
+    }
+
+    #[inline]
+    fn add_name(&mut self, name: &[u8]) {
         let bit = bit(name);
         self.filter |= bit;
         if bit & NOTED != 0 {
             self.note(name);
         }
-        self.lines.push(name, value);
     }
 
     fn note(&mut self, name: &[u8]) {
@@ -93,14 +105,16 @@ impl RawHeaders {
     }
 
     /// Adds a field with a number.
+    #[inline]
     pub fn push_number(&mut self, name: &HeaderName, number: u64) {
         self.push(name.as_str().as_bytes(), itoa::Buffer::new().format(number).as_bytes());
     }
 
-    /// Adds the length of the body, of which there must be none yet.
-    pub fn push_length(&mut self, name: &[u8], octets: &[u8]) {
+    /// Adds the length of the body with `push`; there must be none yet.
+    #[inline]
+    pub fn add_length(&mut self, push: impl FnOnce(&mut Self)) {
         let start = place(self.lines.0.len());
-        self.push(name, octets);
+        push(self);
         self.length = start..place(self.lines.0.len());
     }
 
@@ -140,10 +154,10 @@ impl RawHeaders {
         out.extend_from_slice(&text[self.length.end as usize..]);
     }
 
-    /// Whether there is such a field.
+    /// The first value of a field.
     #[inline]
-    pub(super) fn contains(&self, name: &HeaderName) -> bool {
-        self.filter & bit(name.as_str().as_bytes()) != 0 && self.get_all(name).next().is_some()
+    pub(super) fn get(&self, name: &HeaderName) -> Option<&[u8]> {
+        if self.filter & bit(name.as_str().as_bytes()) == 0 { None } else { self.get_all(name).next() }
     }
 
     /// The values of a field, in order.

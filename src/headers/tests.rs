@@ -84,9 +84,9 @@ fn change() -> impl Strategy<Value = Change> {
 impl Change {
     fn make(&self, headers: &mut Headers) {
         match self {
-            Self::Set(name, value) => headers.set(name.parse().unwrap(), &value.parse().unwrap()),
-            Self::Number(name, number) => headers.set_number(name.parse().unwrap(), *number),
-            Self::Text(name, text) => headers.set_text(name.parse().unwrap(), text.clone().into_bytes()),
+            Self::Set(name, value) => headers.set(&name.parse().unwrap(), &value.parse().unwrap()),
+            Self::Number(name, number) => headers.set_number(&name.parse().unwrap(), *number),
+            Self::Text(name, text) => headers.set_text(&name.parse().unwrap(), text.clone().into_bytes()),
             Self::Append(name, value) => headers.append(name.parse().unwrap(), &value.parse().unwrap()),
             Self::RemoveHopByHop => headers.remove_hop_by_hop(|name| name == "x-age"),
         }
@@ -138,7 +138,7 @@ proptest! {
 #[test]
 fn raw_fields_leave_as_they_came_and_ours_follow() {
     let mut headers = raw_of(&[("X-One".into(), "1".into()), ("Warning".into(), "199 - \"a: b\"".into())]);
-    headers.set_number(AGE, 12);
+    headers.set_number(&AGE, 12);
     assert_eq!(written(&mut headers), "X-One: 1\r\nWarning: 199 - \"a: b\"\r\nage: 12\r\n");
     assert_eq!(headers.get(&WARNING), Some(&b"199 - \"a: b\""[..]));
 }
@@ -147,7 +147,7 @@ fn raw_fields_leave_as_they_came_and_ours_follow() {
 fn a_length_is_read_and_not_written() {
     let mut raw = RawHeaders::default();
     raw.push(b"a", b"1");
-    raw.push_length(b"Content-Length", b"12");
+    raw.add_length(|raw| raw.push(b"Content-Length", b"12"));
     raw.push(b"b", b"2");
     let mut without = raw.clone();
     let mut headers = Headers::from(raw);
@@ -162,7 +162,7 @@ fn a_length_is_read_and_not_written() {
 fn a_field_of_the_same_name_is_replaced() {
     let mut headers =
         raw_of(&[("X-A".into(), "1".into()), ("b".into(), "2".into()), ("x-a".into(), "3".into())]);
-    headers.set("x-a".parse().unwrap(), &HeaderValue::from_static("4"));
+    headers.set(&"x-a".parse().unwrap(), &HeaderValue::from_static("4"));
     assert_eq!(written(&mut headers), "x-a: 4\r\nb: 2\r\n");
 }
 

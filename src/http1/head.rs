@@ -29,6 +29,15 @@ impl Place {
         (&head[range(self.name)], &head[range(self.value)])
     }
 
+    /// The whole line that stands there in `head`, with its end, if it has the form `name: value` and nothing else.
+    #[inline]
+    pub fn normal_line(self, head: &[u8]) -> Option<&[u8]> {
+        let ([start, name_end], [value_start, value_end]) = (self.name, self.value);
+        let is_normal = head.get(range([name_end, value_start]))? == b": ";
+        let line = head.get(range([start, value_end.checked_add(2)?]))?;
+        (is_normal && line.ends_with(b"\r\n")).then_some(line)
+    }
+
     /// The field that stands there in `head`; its value shares the memory.
     ///
     /// # Errors

@@ -61,7 +61,7 @@ impl Rejected<'_> {
     pub fn write_content_type(&self, headers: &mut Headers) {
         let said = self.limits.verdicts().and_then(|verdicts| verdicts.headers.get(CONTENT_TYPE));
         if let Some(content_type) = said {
-            headers.set(CONTENT_TYPE, content_type);
+            headers.set(&CONTENT_TYPE, content_type);
         }
     }
 }
@@ -122,16 +122,23 @@ impl Limits {
     }
 
     fn write_envoy(&self, headers: &mut Headers, view: &View) {
-        let remote = self.verdicts().into_iter().flat_map(|verdicts| &verdicts.standings);
-        let remote = remote.map(|(notation, _, usage)| Standing { notation, grown: None, usage: *usage });
-        let standings: SmallVec<[Standing<'_>; 4]> = self
-            .shown()
-            .filter_map(|(selected, verdict)| {
-                let usage = verdict.usage(self.at)?.at_price(selected.price);
-                Some(Standing { notation: view.notation(selected)?, grown: grown(selected, verdict), usage })
-            })
-            .chain(remote)
-            .collect();
+        let mut standings: SmallVec<[Standing<'_>; 4]> = SmallVec::new();
+        self.shown().for_each(|(selected, verdict)| {
+            if let Some(notation) = view.notation(selected)
+                && let Some(usage) = verdict.usage(self.at)
+            {
+                let usage = usage.at_price(selected.price);
+                standings.push(Standing { notation, grown: grown(selected, verdict), usage });
+            }
+        });
+        if let Some(verdicts) = self.verdicts() {
+            let remote = verdicts.standings.iter();
+            standings.extend(remote.map(|(notation, _, usage)| Standing {
+                notation,
+                grown: None,
+                usage: *usage,
+            }));
+        }
         rate_limit_headers::write_envoy(headers, &standings);
     }
 

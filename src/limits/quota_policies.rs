@@ -42,7 +42,7 @@ impl QuotaPolicies {
         let of_rule = self.rules.get(selected.rule.0)?;
         match selected.part {
             Part::Permit => of_rule.permits.as_ref(),
-            part => of_rule.limits.get(part.told()?),
+            part => of_rule.limits.get(part.reported_limit()?),
         }
     }
 

@@ -13,9 +13,12 @@ use smallvec::SmallVec;
 use tokio::task::JoinSet;
 
 use super::{Limits, Reason, Rejected, View};
+use crate::headers::append_all;
 use crate::limiter::algorithm::Usage;
 use crate::limiter::decision::Verdict;
-use crate::remote::service::{Answer, Descriptor, Failure, Question, Service, Status, Urgency};
+use crate::remote::service::{
+    Descriptor, Failure, Service, ServiceRequest, ServiceResponse, Status, Urgency,
+};
 use crate::response::ietf::{Policy, QuotaUnit};
 use crate::response::rate_limit_headers::Notation;
 use crate::rules::RuleIndex;
@@ -69,7 +72,7 @@ struct Group {
     queries: Vec<RemoteQuery>,
 }
 
-type Response = (Vec<RemoteQuery>, Result<Answer, Failure>);
+type Response = (Vec<RemoteQuery>, Result<ServiceResponse, Failure>);
 
 /// What is said about one rule; nothing without a response.
 struct Said {
@@ -175,20 +178,24 @@ impl Group {
             .queries
             .iter_mut()
             .map(|query| Descriptor { entries: std::mem::take(&mut query.entries), hits: query.hits });
-        let question = Question { domain: self.domain.into(), descriptors: descriptors.collect() };
-        let answer = self.service.ask(question, urgency).await;
-        (self.queries, answer)
+        let request = ServiceRequest { domain: self.domain.into(), descriptors: descriptors.collect() };
+        let response = self.service.ask(request, urgency).await;
+        (self.queries, response)
     }
 }
 
 /// What is said about each rule, in the order of the file.
 fn by_rule(responses: Vec<Response>) -> Vec<Said> {
     let mut all = Vec::new();
-    for (queries, answer) in responses {
+    for (queries, response) in responses {
         for (position, query) in queries.into_iter().enumerate() {
-            let verdict = answer.as_ref().ok().and_then(|answer| {
-                let status = *answer.statuses.get(position)?;
-                Some(RemoteVerdict { rejects: rejects(answer, &status), status, body: answer.body.clone() })
+            let verdict = response.as_ref().ok().and_then(|response| {
+                let status = *response.statuses.get(position)?;
+                Some(RemoteVerdict {
+                    rejects: rejects(response, &status),
+                    status,
+                    body: response.body.clone(),
+                })
             });
             all.push(Said { query, verdict });
         }
@@ -204,9 +211,9 @@ fn decide(
     responses: Vec<Response>,
 ) -> Result<HeaderMap, (RuleIndex, Duration, Reason)> {
     let (mut verdicts, mut added) = (RemoteVerdicts::default(), HeaderMap::new());
-    for answer in responses.iter().filter_map(|(_, answer)| answer.as_ref().ok()) {
-        append(&mut verdicts.headers, &answer.response_headers);
-        append(&mut added, &answer.request_headers);
+    for response in responses.iter().filter_map(|(_, response)| response.as_ref().ok()) {
+        append_all(&mut verdicts.headers, &response.response_headers);
+        append_all(&mut added, &response.request_headers);
     }
     let (mut rejection, mut unanswered) = (None, None);
     let mut passing: SmallVec<[RuleIndex; 2]> = SmallVec::new();
@@ -217,7 +224,7 @@ fn decide(
                 verdicts.standings.extend(standing(view.rule_name(rule), &status));
                 if rejects {
                     view.record(rule, DecisionOutcome::Limited);
-                    strengthen(&mut rejection, (rule, status.reset), body);
+                    strengthen(&mut rejection, rule, status.reset, body);
                 } else {
                     passing.push(rule);
                 }
@@ -249,14 +256,15 @@ fn on_error(view: &View, rule: RuleIndex) -> OnError {
 }
 
 /// Whether a descriptor is one of those for which the request is rejected: where none is named, all are.
-fn rejects(answer: &Answer, status: &Status) -> bool {
-    answer.is_over && (status.is_over || !answer.statuses.iter().any(|status| status.is_over))
+fn rejects(response: &ServiceResponse, status: &Status) -> bool {
+    response.is_over && (status.is_over || !response.statuses.iter().any(|status| status.is_over))
 }
 
 /// The longest wait decides; ties go to the first.
 fn strengthen(
     rejection: &mut Option<(RuleIndex, Duration, Reason)>,
-    (rule, retry_after): (RuleIndex, Duration),
+    rule: RuleIndex,
+    retry_after: Duration,
     body: Bytes,
 ) {
     match rejection {
@@ -289,16 +297,9 @@ fn standing(rule: &str, status: &Status) -> Option<(Notation, Policy, Usage)> {
     Some((Notation::of(rule, count, window), policy, usage))
 }
 
-/// Adds fields beside those that are there, as long as there is room.
-fn append(headers: &mut HeaderMap, more: &HeaderMap) {
-    for (name, value) in more {
-        let _ = headers.try_append(name, value.clone());
-    }
-}
-
 /// Asks for rules in shadow mode, and counts what they would have done.
 async fn shadow_check(view: Rc<View>, group: Group) {
-    let response = group.send(Urgency::Aside).await;
+    let response = group.send(Urgency::Background).await;
     for Said { query, verdict } in by_rule(vec![response]) {
         let would_reject = match verdict {
             Some(verdict) => verdict.rejects,

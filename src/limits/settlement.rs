@@ -50,6 +50,10 @@ struct Open {
 impl Settlement {
     /// What the request that `limits` let pass has to settle; `None` if nothing.
     pub(super) fn new(limits: &Limits, policy: &Arc<Policy>) -> Option<Box<Self>> {
+        // Most requests have nothing to settle, which is to be seen before there is a place for it.
+        if limits.reservations().next().is_none() && limits.permits().next().is_none() {
+            return None;
+        }
         let open: SmallVec<[Open; 2]> = limits
             .reservations()
             .map(|(position, selected, reservation)| Open {
@@ -66,16 +70,17 @@ impl Settlement {
             })
             .collect();
         let permits: SmallVec<[Reservation; 1]> = limits.permits().collect();
-        let any = !open.is_empty() || !permits.is_empty();
-        any.then(|| Box::new(Self { policy: Arc::clone(policy), open, permits, ended: false }))
+        Some(Box::new(Self { policy: Arc::clone(policy), open, permits, ended: false }))
     }
 
     /// The end of the request is known, its bodies' octets and what is awaited of a gRPC `call` apart; tells `note` what
     /// became of which check.
     pub fn settle(
         &mut self,
-        (ending, call): (&Ending<'_>, CallStatus),
-        (limiter, now): (&Limiter, Timestamp),
+        ending: &Ending<'_>,
+        call: CallStatus,
+        limiter: &Limiter,
+        now: Timestamp,
         mut note: impl FnMut(usize, Settled),
     ) {
         self.ended = true;
@@ -93,14 +98,14 @@ impl Settlement {
                     continue;
                 }
             }
-            if let Some(settled) = open.settle(due, (limiter, now)) {
+            if let Some(settled) = open.settle(due, limiter, now) {
                 note(open.position, settled);
             }
         }
     }
 
     /// The call that was awaited has ended with this status, or without any that we could see.
-    pub fn settle_call(&mut self, status: Option<GrpcStatus>, (limiter, now): (&Limiter, Timestamp)) {
+    pub fn settle_call(&mut self, status: Option<GrpcStatus>, limiter: &Limiter, now: Timestamp) {
         for open in &mut self.open {
             let Some(awaited) = open.awaited.take() else { continue };
             let Some(tariff) = tariff_of(&self.policy, open.rule) else { continue };
@@ -110,7 +115,7 @@ impl Settlement {
                 None => awaited,
             };
             if tariff.counts_calls() || due == Due::Nothing {
-                let _ = open.settle(due, (limiter, now));
+                let _ = open.settle(due, limiter, now);
             }
         }
     }
@@ -121,13 +126,13 @@ impl Settlement {
     }
 
     /// The exchange is over: so many octets were received and sent, and nothing more can become known.
-    pub fn end(&mut self, received: u64, sent: u64, (limiter, now): (&Limiter, Timestamp)) {
+    pub fn end(&mut self, received: u64, sent: u64, limiter: &Limiter, now: Timestamp) {
         if !self.ended {
             // There was no answer; who leaves early is not better off than who waits.
-            self.settle((&Ending::Abandoned, CallStatus::None), (limiter, now), |_, _| {});
+            self.settle(&Ending::Abandoned, CallStatus::None, limiter, now, |_, _| {});
         }
-        self.settle_call(None, (limiter, now));
-        self.octets(received, sent, (limiter, now), |_, _| {});
+        self.settle_call(None, limiter, now);
+        self.octets(received, sent, limiter, now, |_, _| {});
         self.permits.drain(..).for_each(|permit| limiter.release(&permit));
     }
 
@@ -137,7 +142,8 @@ impl Settlement {
         &mut self,
         received: u64,
         sent: u64,
-        (limiter, now): (&Limiter, Timestamp),
+        limiter: &Limiter,
+        now: Timestamp,
         mut note: impl FnMut(usize, Settled),
     ) {
         for open in self.open.iter_mut().filter(|open| !open.free) {
@@ -157,7 +163,7 @@ impl Settlement {
 
 impl Open {
     /// Charges `due`.
-    fn settle(&mut self, due: Due, (limiter, now): (&Limiter, Timestamp)) -> Option<Settled> {
+    fn settle(&mut self, due: Due, limiter: &Limiter, now: Timestamp) -> Option<Settled> {
         let units = match due {
             Due::Nothing => 0,
             // A response that is replaced by a local reply is settled twice, and may have been free at first.

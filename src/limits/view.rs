@@ -42,7 +42,9 @@ impl View {
         policy: &Arc<Policy>,
         services: &[service::Settings],
         before: Option<&Self>,
-        (limiter, clock, metrics): (&Arc<Limiter>, &Arc<Clock>, &Metrics),
+        limiter: &Arc<Limiter>,
+        clock: &Arc<Clock>,
+        metrics: &Metrics,
     ) -> Self {
         let rules = policy.rules.rules();
         let notations: Box<[_]> = rules.iter().map(notations).collect();
@@ -89,7 +91,7 @@ impl View {
     }
 
     pub(super) fn notation(&self, selected: &Selected) -> Option<&Notation> {
-        self.notations.get(selected.rule.0)?.get(selected.part.told()?)
+        self.notations.get(selected.rule.0)?.get(selected.part.reported_limit()?)
     }
 
     pub(super) fn prepared(&self, rule: RuleIndex) -> Option<&Prepared> {

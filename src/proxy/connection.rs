@@ -1,10 +1,10 @@
 //! One client's connection, whatever it speaks: HTTP/1.1 or HTTP/2, until either side has had enough.
 
-mod arrival;
 pub(super) mod http1;
 mod http2;
-mod opening;
-mod rejected;
+mod malformed;
+mod protocol_detect;
+mod transport_setup;
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use http::{HeaderValue, Version};
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 
-use self::opening::Opening;
+use self::protocol_detect::Protocol;
 use super::Worker;
 use super::headers::{self, Hop, PeerTls};
 use super::request_context::UpgradedRequest;
@@ -174,13 +174,13 @@ pub(super) async fn serve(
     accepted.stream.set_nodelay();
     let peer = accepted.peer.ip().to_canonical();
     let mut connection = Connection::new(worker, settings, Rc::clone(&timer), peer, permit);
-    let Some(transport) = arrival::arrive(&mut connection, settings, accepted).await else { return };
+    let Some(transport) = transport_setup::set_up(&mut connection, settings, accepted).await else { return };
     let connection = Rc::new(connection);
     let mut stream = Downstream::new(transport, Rc::clone(&timer), connection.network());
-    match opening::read(&mut stream, &timer).await {
-        Opening::Http1 => http1::serve(connection, stream).await,
-        Opening::Http2 => http2::serve(connection, TokioIo::new(stream)).await,
-        Opening::TimedOut => http1::time_out(&connection, &mut stream, &[]),
-        Opening::Unused => {}
+    match protocol_detect::detect(&mut stream, &timer).await {
+        Protocol::Http1 => http1::serve(connection, stream).await,
+        Protocol::Http2 => http2::serve(connection, TokioIo::new(stream)).await,
+        Protocol::TimedOut => http1::time_out(&connection, &mut stream, &[]),
+        Protocol::Unused => {}
     }
 }

@@ -9,9 +9,9 @@ use http::HeaderMap;
 use super::connection::Connection;
 use super::fallback::{Fallbacks, IncomingRequest};
 use super::finish;
-use super::headers::append;
 use super::request_context::RequestContext;
 use super::timeouts::RequestTimer;
+use crate::headers::append_all;
 use crate::limiter::timestamp::Timestamp;
 use crate::limits::{self, Limits, Pending, Query, Rejected, Sources};
 use crate::response::fallback::Kept;
@@ -76,7 +76,7 @@ pub(super) async fn resolve<'a>(
                     // What the upstream learns from a service may be about this client.
                     context.recorder = None;
                 }
-                append(headers, &added);
+                append_all(headers, &added);
                 Ok(limits)
             }
             Err(rejected) => {

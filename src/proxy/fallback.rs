@@ -47,13 +47,13 @@ pub struct Fallbacks {
 /// A request and what is known of where it came from and goes to.
 #[derive(Clone, Copy)]
 pub(super) struct IncomingRequest<'a> {
-    pub(super) head: &'a request::Parts,
-    pub(super) has_body: bool,
-    pub(super) hop: &'a Hop<'a>,
-    pub(super) attributes: &'a Attributes<'a>,
-    pub(super) policy: &'a Policy,
+    head: &'a request::Parts,
+    has_body: bool,
+    hop: &'a Hop<'a>,
+    attributes: &'a Attributes<'a>,
+    policy: &'a Policy,
     /// In the order of the policy's routes.
-    pub(super) upstreams: &'a [Rc<Upstream>],
+    upstreams: &'a [Rc<Upstream>],
 }
 
 /// The answers that are kept for one rule.
@@ -158,7 +158,19 @@ impl Memory {
     }
 }
 
-impl IncomingRequest<'_> {
+impl<'a> IncomingRequest<'a> {
+    #[inline]
+    pub(super) const fn new(
+        head: &'a request::Parts,
+        has_body: bool,
+        hop: &'a Hop<'a>,
+        attributes: &'a Attributes<'a>,
+        policy: &'a Policy,
+        upstreams: &'a [Rc<Upstream>],
+    ) -> Self {
+        Self { head, has_body, hop, attributes, policy, upstreams }
+    }
+
     /// Over HTTP/2 a body needs no length.
     fn has_body(&self) -> bool {
         let headers = &self.head.headers;

@@ -18,8 +18,8 @@ use crate::telemetry::spans::{Decision, Notes};
 /// Settles what the request reserved, now that its outcome is known, and records in `limits` how the client stands.
 pub(super) fn settle(context: &mut RequestContext, ending: &Ending<'_>, limits: &mut Limits) {
     let received = context.bytes_received();
-    let call = grpc::call_status(context.is_grpc, ending);
     if let Some(settlement) = &mut context.settlement {
+        let call = grpc::call_status(context.is_grpc, ending);
         let shared = &context.connection.worker.shared;
         let now = shared.clock.now();
         // The upstream knows the client's deadline too, and may be the first to give up.
@@ -27,8 +27,8 @@ pub(super) fn settle(context: &mut RequestContext, ending: &Ending<'_>, limits: 
         let gave_up = is_past && ending.may_be_by_deadline(call);
         let ending = if gave_up { &Ending::Abandoned } else { ending };
         let mut note = |position, settled| limits.note_settled(position, settled, now);
-        settlement.settle((ending, call), (&shared.limiter, now), &mut note);
-        settlement.octets(received, 0, (&shared.limiter, now), &mut note);
+        settlement.settle(ending, call, &shared.limiter, now, &mut note);
+        settlement.octets(received, 0, &shared.limiter, now, &mut note);
     }
 }
 
@@ -39,7 +39,7 @@ fn settle_call(context: &mut RequestContext, status: GrpcStatus) {
         let now = shared.clock.now();
         // A call that fails once the client's deadline has passed is one that the client has left.
         let gave_up = !status.is_ok() && context.deadline.is_some_and(|deadline| deadline <= now);
-        settlement.settle_call((!gave_up).then_some(status), (&shared.limiter, now));
+        settlement.settle_call((!gave_up).then_some(status), &shared.limiter, now);
     }
 }
 
@@ -87,7 +87,7 @@ fn finish(context: &mut RequestContext) {
     let now = worker.shared.clock.now();
     let duration = now.since(context.started);
     if let Some(mut settlement) = context.settlement.take() {
-        settlement.end(context.bytes_received(), context.bytes_sent, (&worker.shared.limiter, now));
+        settlement.end(context.bytes_received(), context.bytes_sent, &worker.shared.limiter, now);
     }
     match context.status {
         Some(status) if context.is_complete => {

@@ -9,7 +9,7 @@ use super::{elastic, grpc, headers};
 
 /// Whether a Host field names one.
 pub(crate) fn is_host(host: &[u8]) -> bool {
-    headers::is_host(host)
+    headers::validate::is_host(host)
 }
 
 /// Nobody outside steers, nothing that steers goes further, and gRPC's deadlines are times. Fields that steer, a line each:

@@ -9,6 +9,8 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, request};
 
+use super::request_context::RequestContext;
+use super::timeouts::Timeout;
 use crate::rules::grpc::{CallStatus, GRPC_STATUS, GrpcStatus};
 use crate::rules::tariff::Ending;
 
@@ -30,14 +32,29 @@ pub(super) fn is_call(head: &request::Parts) -> bool {
     media_type.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
+/// Applies the client's deadline: a gRPC call waits for its response no longer than its client does. Of other requests the
+/// deadline only matters for what they are charged, since the upstream may heed it.
+pub(super) fn apply_client_deadline(context: &mut RequestContext, headers: &HeaderMap) {
+    if context.is_grpc
+        && let Some(time) = call_timeout(headers)
+    {
+        context.timer.await_response(Timeout::by_client(time));
+    }
+    if context.settlement.is_some()
+        && let Some(time) = deadline(headers)
+    {
+        context.deadline = Some(context.forwarded.saturating_add(time));
+    }
+}
+
 /// How long a gRPC client waits for the response, as far as it says so.
-pub(super) fn call_timeout(headers: &HeaderMap) -> Option<Duration> {
+fn call_timeout(headers: &HeaderMap) -> Option<Duration> {
     headers.get_all(GRPC_TIMEOUT).iter().filter_map(|value| timeout(value.as_bytes())).min()
 }
 
 /// The shortest time that the client gives the upstream, by gRPC or by Connect ("Connect Protocol Reference", Timeout). What
 /// we cannot read may be any time to others.
-pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
+fn deadline(headers: &HeaderMap) -> Option<Duration> {
     let told = |name: &HeaderName, read: fn(&[u8]) -> Option<Duration>| {
         let values = headers.get_all(name).iter();
         values.map(|value| read(value.as_bytes()).unwrap_or_default()).min()

@@ -80,7 +80,7 @@ pub(super) fn overloaded(context: Box<RequestContext>, by: LoadShed, pending: Pe
     let body = &Bytes::from_static(b"overloaded\n");
     let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::Overloaded);
     let mut reply = send(context, LocalReply { status, flag, headers: plain_text(), body }, pending);
-    reply.headers.set(X_ENVOY_OVERLOADED, &HeaderValue::from_static("true"));
+    reply.headers.set(&X_ENVOY_OVERLOADED, &HeaderValue::from_static("true"));
     closing_if(close, reply)
 }
 
@@ -220,7 +220,7 @@ pub(super) fn upstream_failed(
     let close = is_last(&context) || (context.owns_connection() && !is_read);
     let mut reply = plain(context, status, text);
     if flag == ResponseFlag::UpstreamOverflow {
-        reply.headers.set(X_ENVOY_OVERLOADED, &HeaderValue::from_static("true"));
+        reply.headers.set(&X_ENVOY_OVERLOADED, &HeaderValue::from_static("true"));
     }
     closing_if(close, reply)
 }
@@ -277,7 +277,7 @@ pub(super) fn is_last(context: &RequestContext) -> bool {
 
 pub(super) fn closing_if(close: bool, mut reply: Reply) -> Reply {
     if close {
-        reply.headers.set(CONNECTION, &HeaderValue::from_static("close"));
+        reply.headers.set(&CONNECTION, &HeaderValue::from_static("close"));
     }
     reply
 }
@@ -316,7 +316,7 @@ fn trailers_only(
 
 fn plain_text() -> Headers {
     let mut headers = Headers::default();
-    headers.set(CONTENT_TYPE, &PLAIN_TEXT);
+    headers.set(&CONTENT_TYPE, &PLAIN_TEXT);
     headers
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode, request};
+use http::{StatusCode, request};
 use hyper::body::Body as _;
 
 use super::body::{Incoming, RequestBody, ResponseBody};
@@ -21,7 +21,6 @@ use super::headers::overrides::{RequestOverrides, SERVICE_TIME};
 use super::headers::{self, Expectation, Hop, RequestHeaderFlags, Unacceptable};
 use super::local_reply::{self, PendingBody, Reply, closing_if, is_last};
 use super::request_context::{LogRecord, RequestContext, ResponseFlag};
-use super::timeouts::Timeout;
 use super::tunnel;
 use super::view::View;
 use crate::engine::Policy;
@@ -87,7 +86,8 @@ pub(super) fn handle(
         }
     };
     set_route(&mut context, &view.policy, pending.rules(), &attributes);
-    let incoming = incoming(&view, &head, &body, &hop, &attributes);
+    let has_body = !body.is_end_stream();
+    let incoming = IncomingRequest::new(&head, has_body, &hop, &attributes, &view.policy, &view.upstreams);
     let delay = match pending.admission() {
         Admission::Pass(delay) => delay,
         Admission::Reject(rejected) => {
@@ -115,7 +115,7 @@ pub(super) fn handle(
                 return local_reply::rejected_remotely(context, view, &rejected, cached, method, unread);
             }
         };
-        apply_client_deadline(&mut context, headers);
+        grpc::apply_client_deadline(&mut context, headers);
         let (upstream, overrides) = (upstream.as_deref(), overrides.as_deref());
         let body = RequestBody::new(body, &mut context, response_timeout(upstream, overrides));
         let result = forward(upstream, &mut context, &mut request, body, overrides).await;
@@ -155,7 +155,7 @@ fn validate(
     head: &mut request::Parts,
     settings: &identify::Settings,
 ) -> Result<RequestHeaderFlags, Unacceptable> {
-    headers::settle_length(head)?;
+    headers::normalise_length(head)?;
     let flags = headers::validate(head, connection.limits.headers)?;
     let believed = || connection.is_believed_on_certificates(settings);
     headers::sanitize_certificate(&mut head.headers, flags, believed);
@@ -171,19 +171,6 @@ fn set_client(context: &mut RequestContext, hop: &Hop<'_>, flags: RequestHeaderF
     if let Some(log) = &mut context.log {
         log.client = Some(ip);
     }
-}
-
-/// What stored responses are looked up by.
-#[inline]
-fn incoming<'a>(
-    view: &'a View,
-    head: &'a request::Parts,
-    body: &Incoming,
-    hop: &'a Hop<'a>,
-    attributes: &'a Attributes<'a>,
-) -> IncomingRequest<'a> {
-    let (policy, upstreams) = (&view.policy, &view.upstreams);
-    IncomingRequest { head, has_body: !body.is_end_stream(), hop, attributes, policy, upstreams }
 }
 
 /// The route of the request's span.
@@ -254,21 +241,6 @@ fn can_serialize_directly(context: &RequestContext, pending: &Pending, upstream:
     by_http1 && context.log.is_none() && !pending.is_remote()
 }
 
-/// A gRPC call waits for its response no longer than its client does. Of other requests the deadline only matters for what
-/// they are charged: the upstream may heed it, whatever the request looks like to us.
-fn apply_client_deadline(context: &mut RequestContext, headers: &HeaderMap) {
-    if context.is_grpc
-        && let Some(time) = grpc::call_timeout(headers)
-    {
-        context.timer.await_response(Timeout::by_client(time));
-    }
-    if context.settlement.is_some()
-        && let Some(time) = grpc::deadline(headers)
-    {
-        context.deadline = Some(context.forwarded.saturating_add(time));
-    }
-}
-
 /// Elastic limits go by how the upstream does.
 fn record_load(context: &RequestContext, policy: &Policy, result: &AttemptResult) {
     if let Ok(response) = result
@@ -308,7 +280,7 @@ fn respond(
             return reply;
         }
     };
-    reply.headers.set_number(SERVICE_TIME, saturating_millis(took));
+    reply.headers.set_number(&SERVICE_TIME, saturating_millis(took));
     limits.write_all(&mut reply.headers, &view.limits);
     reply
 }

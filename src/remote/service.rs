@@ -1,8 +1,8 @@
 //! Another rate limit service, as one worker asks it by Envoy's protocol.
 //!
-//! A question is asked once and waits for its answer no longer than `timeout`: what then becomes of the request is the
-//! rule's to say. A service that has not answered several times in a row is left alone for a while, so that one that is
-//! gone costs hardly any request its timeout. The number of questions that wait is bounded.
+//! A request is sent once and waits for its response no longer than `timeout`: the rule then decides about the client's
+//! request. A service that has not responded several times in a row gets no requests for a while, so that one that is
+//! down costs hardly any request its timeout. The number of requests in flight is bounded.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -48,22 +48,22 @@ pub struct Settings {
     pub timeout: Duration,
 }
 
-/// What is asked about one request.
+/// A request to the service, about one request of a client.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct ServiceRequest {
     /// The domain of the descriptors.
     pub domain: String,
     /// At least one.
     pub descriptors: Vec<Descriptor>,
 }
 
-/// Whether a request waits for the answer.
+/// Whether a client's request waits for the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
     /// It does.
     Awaited,
-    /// The rule only looks on.
-    Aside,
+    /// It does not: the rule is in shadow mode.
+    Background,
 }
 
 /// Whom a request counts for, and how much.
@@ -75,18 +75,18 @@ pub struct Descriptor {
     pub hits: u32,
 }
 
-/// What a service says about a request.
+/// The response of a service.
 #[derive(Clone, Debug, Default)]
-pub struct Answer {
-    /// The request is refused.
+pub struct ServiceResponse {
+    /// The request is over a limit.
     pub is_over: bool,
-    /// About each descriptor of the question, in order.
+    /// The status of each descriptor of the request, in order.
     pub statuses: Vec<Status>,
     /// For the upstream, beside the request's own.
     pub request_headers: HeaderMap,
-    /// For the client, beside the answer's own.
+    /// For the client, beside the response's own.
     pub response_headers: HeaderMap,
-    /// The body of a refusal; empty where the service leaves it to us.
+    /// The body of a rejection; empty where the service leaves it to the rule.
     pub body: Bytes,
 }
 
@@ -143,7 +143,7 @@ pub struct Service {
     /// `None` if there can be no connection.
     channel: Option<Channel>,
     waiting: Cell<u32>,
-    waiting_aside: Cell<u32>,
+    waiting_background: Cell<u32>,
     failures: Cell<u32>,
     rests_until: Cell<Timestamp>,
     clock: Arc<Clock>,
@@ -161,7 +161,7 @@ impl Service {
             settings,
             channel: opened.ok(),
             waiting: Cell::default(),
-            waiting_aside: Cell::default(),
+            waiting_background: Cell::default(),
             failures: Cell::default(),
             rests_until: Cell::default(),
             clock,
@@ -185,18 +185,18 @@ impl Service {
         }
     }
 
-    /// Asks `question`.
+    /// Sends `request` and waits for the response.
     ///
     /// # Errors
-    /// Why there is no answer.
-    pub async fn ask(&self, question: Question, urgency: Urgency) -> Result<Answer, Failure> {
+    /// Why there is no response.
+    pub async fn ask(&self, request: ServiceRequest, urgency: Urgency) -> Result<ServiceResponse, Failure> {
         let began = self.clock.now();
         let mut asking = Asking { service: self, began, has_ended: false };
         let asked = match self.begin(began, urgency) {
-            Ok((channel, _waiting)) => self.call(channel, question).await,
+            Ok((channel, _waiting)) => self.call(channel, request).await,
             Err(failure) => Err(failure),
         };
-        asking.end(asked.as_ref().map(|answer| answer.is_over).map_err(|failure| *failure));
+        asking.end(asked.as_ref().map(|response| response.is_over).map_err(|failure| *failure));
         asked
     }
 
@@ -210,16 +210,16 @@ impl Service {
         }
         let waiting = match urgency {
             Urgency::Awaited => &self.waiting,
-            // Nobody is to find out on the side, where it would be nobody's time.
-            Urgency::Aside if self.failures.get() >= PATIENCE => return Err(Failure::Resting),
-            Urgency::Aside => &self.waiting_aside,
+            // Only a request that waits finds out whether the service responds again.
+            Urgency::Background if self.failures.get() >= PATIENCE => return Err(Failure::Resting),
+            Urgency::Background => &self.waiting_background,
         };
         Waiting::begin(waiting).map(|waiting| (channel, waiting)).ok_or(Failure::Crowded)
     }
 
-    async fn call(&self, channel: Channel, question: Question) -> Result<Answer, Failure> {
-        let descriptors = question.descriptors.len();
-        let mut request = tonic::Request::new(wire::request(question));
+    async fn call(&self, channel: Channel, request: ServiceRequest) -> Result<ServiceResponse, Failure> {
+        let descriptors = request.descriptors.len();
+        let mut request = tonic::Request::new(wire::request(request));
         request.set_timeout(self.settings.timeout);
         let mut client = RateLimitServiceClient::new(channel).max_decoding_message_size(LARGEST);
         match tokio::time::timeout(self.settings.timeout, client.should_rate_limit(request)).await {
@@ -233,7 +233,9 @@ impl Service {
                 Err(Failure::Away(status.code()))
             }
             Ok(Err(status)) => Err(Failure::Call(status.code())),
-            Ok(Ok(response)) => wire::answer(response.into_inner(), descriptors).ok_or(Failure::Meaningless),
+            Ok(Ok(response)) => {
+                wire::response(response.into_inner(), descriptors).ok_or(Failure::Meaningless)
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! From questions to Envoy's messages, and from those to answers.
+//! Envoy's messages, from a `ServiceRequest` and to a `ServiceResponse`.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use envoy_types::pb::google::protobuf;
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRAILER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::service::{Answer, Descriptor, Question, Status};
+use super::service::{Descriptor, ServiceRequest, ServiceResponse, Status};
 use crate::headers::is_hop_by_hop;
 use crate::limiter::quota::{self, Period};
 
@@ -25,13 +25,13 @@ const MOST_OCTETS: usize = 16 * 1024;
 
 /// What is asked. Hits are said for each descriptor where they differ, and for all of them as well: a service that reads
 /// those alone counts rather too much than too little.
-pub(super) fn request(question: Question) -> RateLimitRequest {
-    let hits = || question.descriptors.iter().map(|descriptor| descriptor.hits);
+pub(super) fn request(asked: ServiceRequest) -> RateLimitRequest {
+    let hits = || asked.descriptors.iter().map(|descriptor| descriptor.hits);
     let most = hits().max().unwrap_or(0);
     let agree = hits().all(|hits| hits == most);
     RateLimitRequest {
-        domain: question.domain,
-        descriptors: question.descriptors.into_iter().map(|one| descriptor(one, agree)).collect(),
+        domain: asked.domain,
+        descriptors: asked.descriptors.into_iter().map(|one| descriptor(one, agree)).collect(),
         hits_addend: most,
     }
 }
@@ -46,8 +46,8 @@ fn descriptor(descriptor: Descriptor, agree: bool) -> RateLimitDescriptor {
     }
 }
 
-/// What is answered about so many descriptors; `None` where that is nothing, or about others.
-pub(super) fn answer(wire: RateLimitResponse, descriptors: usize) -> Option<Answer> {
+/// The response about `descriptors` descriptors; `None` if it is about another number or says nothing.
+pub(super) fn response(wire: RateLimitResponse, descriptors: usize) -> Option<ServiceResponse> {
     let is_over = match wire.overall_code() {
         Code::Ok => false,
         Code::OverLimit => true,
@@ -56,7 +56,7 @@ pub(super) fn answer(wire: RateLimitResponse, descriptors: usize) -> Option<Answ
     if wire.statuses.len() != descriptors {
         return None;
     }
-    Some(Answer {
+    Some(ServiceResponse {
         is_over,
         statuses: wire.statuses.iter().map(status).collect(),
         request_headers: headers(&wire.request_headers_to_add)?,
@@ -124,9 +124,9 @@ fn headers(wire: &[WireHeader]) -> Option<HeaderMap> {
 mod tests {
     use super::*;
 
-    fn question(hits: [u32; 2]) -> Question {
+    fn service_request(hits: [u32; 2]) -> ServiceRequest {
         let descriptor = |hits| Descriptor { entries: vec![("key".to_owned(), "value".to_owned())], hits };
-        Question { domain: "edge".to_owned(), descriptors: hits.map(descriptor).into() }
+        ServiceRequest { domain: "edge".to_owned(), descriptors: hits.map(descriptor).into() }
     }
 
     fn header(key: &str, value: &str) -> WireHeader {
@@ -135,14 +135,14 @@ mod tests {
 
     #[test]
     fn hits_that_agree_are_said_once() {
-        let wire = request(question([3, 3]));
+        let wire = request(service_request([3, 3]));
         assert_eq!(wire.hits_addend, 3);
         assert!(wire.descriptors.iter().all(|descriptor| descriptor.hits_addend.is_none()));
     }
 
     #[test]
     fn hits_that_differ_are_said_for_each_and_the_most_for_all() {
-        let wire = request(question([1, 3]));
+        let wire = request(service_request([1, 3]));
         let hits: Vec<_> = wire.descriptors.iter().map(|one| one.hits_addend.unwrap().value).collect();
         assert_eq!((wire.hits_addend, hits), (3, vec![1, 3]));
     }
@@ -150,9 +150,12 @@ mod tests {
     #[test]
     fn an_answer_about_other_descriptors_is_none() {
         let wire = RateLimitResponse { overall_code: Code::Ok.into(), ..RateLimitResponse::default() };
-        assert!(answer(wire.clone(), 0).is_some());
-        assert!(answer(wire, 1).is_none());
-        assert!(answer(RateLimitResponse::default(), 0).is_none(), "an answer that says neither yes nor no");
+        assert!(response(wire.clone(), 0).is_some());
+        assert!(response(wire, 1).is_none());
+        assert!(
+            response(RateLimitResponse::default(), 0).is_none(),
+            "an answer that says neither yes nor no"
+        );
     }
 
     #[test]

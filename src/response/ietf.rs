@@ -96,8 +96,8 @@ pub fn write(headers: &mut Headers, limits: &[ServiceLimit<'_>]) {
         push_limit(&mut state, limit);
     }
     if !limits.is_empty() {
-        headers.set_text(RATELIMIT, state);
-        headers.set_text(RATELIMIT_POLICY, policy);
+        headers.set_text(&RATELIMIT, state);
+        headers.set_text(&RATELIMIT_POLICY, policy);
     }
 }
 

@@ -91,7 +91,7 @@ pub fn write_envoy(headers: &mut Headers, standings: &[Standing<'_>]) {
     let Some(least) = standings.iter().min_by_key(|standing| standing.usage.remaining) else { return };
     match standings {
         [only] if only.grown.is_none() => {
-            headers.set(X_RATELIMIT_LIMIT, &only.notation.alone);
+            headers.set(&X_RATELIMIT_LIMIT, &only.notation.alone);
         }
         standings => {
             let mut text = Vec::with_capacity(32 * standings.len());
@@ -99,11 +99,11 @@ pub fn write_envoy(headers: &mut Headers, standings: &[Standing<'_>]) {
             for standing in standings {
                 standing.notation.push_policy(standing.count(), &mut text);
             }
-            headers.set_text(X_RATELIMIT_LIMIT, text);
+            headers.set_text(&X_RATELIMIT_LIMIT, text);
         }
     }
-    headers.set_number(X_RATELIMIT_REMAINING, least.usage.remaining.into());
-    headers.set_number(X_RATELIMIT_RESET, whole_seconds(least.usage.reset));
+    headers.set_number(&X_RATELIMIT_REMAINING, least.usage.remaining.into());
+    headers.set_number(&X_RATELIMIT_RESET, whole_seconds(least.usage.reset));
 }
 
 /// A duration in seconds, rounded up: a client told to wait must not come too early.

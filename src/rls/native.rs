@@ -153,7 +153,7 @@ impl<'p> Native<'p> {
     fn status(&self, checks: &Range<usize>, is_back: bool, verdicts: &[Verdict], now: Timestamp) -> Status {
         let told = |at: &usize| {
             let one = &self.selected[*at];
-            one.part.told().is_some() && one.check.enforcement != Enforcement::Shadow
+            one.part.reported_limit().is_some() && one.check.enforcement != Enforcement::Shadow
         };
         let over = self.over(checks, is_back, verdicts);
         // A ban or a margin refuses for a limit of its rule.

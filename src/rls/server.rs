@@ -132,8 +132,8 @@ pub async fn run(port: Arc<Port>, socket: Socket) -> Result<(), Unfinished> {
     let handle = |accepted: Accepted| {
         // Without a place it is closed: what balances in front of us comes back elsewhere.
         let Some(place) = port.budget.enter() else { return };
-        let entrance = (Arc::clone(&port), Rc::clone(&shared));
-        let serving = connection::serve(entrance, services.clone(), accepted, place);
+        let (port, shared) = (Arc::clone(&port), Rc::clone(&shared));
+        let serving = connection::serve(port, shared, services.clone(), accepted, place);
         let mut connections = connections.borrow_mut();
         while connections.try_join_next().is_some() {}
         connections.spawn_local(serving);

@@ -25,8 +25,8 @@ pub enum Part {
 }
 
 impl Part {
-    /// The limit that clients are told about by this check: where there is a margin, the limit as written.
-    pub const fn told(self) -> Option<usize> {
+    /// The position of the limit that this check reports to clients: where there is a margin, the limit as written.
+    pub const fn reported_limit(self) -> Option<usize> {
         match self {
             Self::Limit(limit) | Self::Mark(limit) => Some(limit as usize),
             Self::Ban | Self::Permit | Self::Margin(_) => None,

@@ -109,8 +109,9 @@ impl Bound {
 
 /// The names of the rules whose limits apply, with the limit's position.
 fn names<'a>(bound: &'a Bound, uri: &str) -> Vec<(&'a str, usize)> {
-    let name =
-        |selected: Selected| (&*bound.rules.get(selected.rule).unwrap().name, selected.part.told().unwrap());
+    let name = |selected: Selected| {
+        (&*bound.rules.get(selected.rule).unwrap().name, selected.part.reported_limit().unwrap())
+    };
     bound.limited(uri).into_iter().map(name).collect()
 }
 

@@ -24,6 +24,6 @@ pub(super) fn answer<B: Body<Data = Bytes> + Unpin + 'static>(
     }
     text.push(b'\n');
     let mut response = Response::new(StatusCode::OK, Answer::echo(Bytes::from(text), body));
-    response.headers.set(CONTENT_TYPE, &HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers.set(&CONTENT_TYPE, &HeaderValue::from_static("text/plain; charset=utf-8"));
     response
 }

@@ -205,7 +205,7 @@ impl Endpoint {
         let mut response = match kind {
             Kind::Echo => echo::answer(request, body),
             Kind::Http1 { connection, is_kept } => {
-                self.send_by_http1((connection, is_kept), request, body, interims).await?
+                self.send_by_http1(connection, is_kept, request, body, interims).await?
             }
             // Its future is large: it does not burden the requests of HTTP/1.1.
             Kind::Http2(permit) => Box::pin(self.send_by_http2(permit, request, body, interims)).await?,
@@ -227,12 +227,13 @@ impl Endpoint {
     {
         let scheme = if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let head = || http2::head::for_http2(request, scheme.clone(), &self.host.name);
-        http2::send(permit, &self.http2, async || self.open_shared().await, (head, interims), body).await
+        http2::send(permit, &self.http2, async || self.open_shared().await, head, interims, body).await
     }
 
     async fn send_by_http1<B>(
         &self,
-        (mut connection, is_kept): (Box<Connection>, bool),
+        mut connection: Box<Connection>,
+        is_kept: bool,
         request: &Outgoing,
         body: B,
         interims: &Interims,
@@ -287,7 +288,7 @@ impl Endpoint {
                 }
                 Answer::whole(content)
             }
-            length => Answer::streaming(Streaming::new(connection, upload, (length, keeps), &self.pool)),
+            length => Answer::streaming(Streaming::new(connection, upload, length, keeps, &self.pool)),
         };
         Response { status, headers, body }
     }

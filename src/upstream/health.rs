@@ -11,8 +11,8 @@ use super::cluster::Cluster;
 use super::connect;
 use super::host::{FAILED_CHECK, Host, Target};
 use super::http2;
-use super::jitter::jittered;
 use super::settings::HealthCheck;
+use crate::jitter::jittered;
 use crate::tls::Protocol;
 use crate::transport::Transport;
 

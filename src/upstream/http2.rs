@@ -21,12 +21,13 @@ use std::task::Poll;
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Request, StatusCode};
+use http::{HeaderMap, StatusCode};
 use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
 pub(in crate::upstream) use self::check::check;
 use self::extended_connect::ExtendedConnect;
+use self::head::RequestHead;
 use self::pool::{Pool, StreamPermit};
 use self::stream::Stream;
 use self::streaming::Streaming;
@@ -63,7 +64,8 @@ pub(in crate::upstream) async fn send<B>(
     permit: StreamPermit,
     pool: &Pool,
     open: impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
-    (head, interims): (impl Fn() -> (Request<()>, Option<ExtendedConnect>), &Interims),
+    head: impl Fn() -> RequestHead,
+    interims: &Interims,
     body: B,
 ) -> Result<Response<Answer<B>>, Unanswered<B>>
 where
@@ -82,7 +84,7 @@ where
         Err(error) => return Err(Unanswered::untouched(error, upload.into_body())),
     };
     let head = head();
-    if head.1.is_some() && !permit.allows_extended_connect().await {
+    if head.extended.is_some() && !permit.allows_extended_connect().await {
         let error = Error::Reset(io::ErrorKind::Unsupported.into());
         return Err(Unanswered::untouched(error, upload.into_body()));
     }
@@ -106,7 +108,7 @@ struct Asked {
 /// Opens a stream and waits for the head of the answer, sending what there is of the body meanwhile.
 async fn ask<B>(
     permit: &StreamPermit,
-    (head, extended): (Request<()>, Option<ExtendedConnect>),
+    RequestHead { request, extended }: RequestHead,
     upload: &mut Upload<B>,
     interims: &Interims,
 ) -> Result<Asked, Failure>
@@ -118,7 +120,7 @@ where
     poll_fn(|cx| sender.poll_ready(cx)).await.map_err(Failure::Unsent)?;
     // A stream that may leave HTTP has no body, and does not end with its head.
     let ends = upload.is_empty() && extended.is_none();
-    let (mut answer, stream) = sender.send_request(head, ends).map_err(Failure::Unsent)?;
+    let (mut answer, stream) = sender.send_request(request, ends).map_err(Failure::Unsent)?;
     let extended = match extended {
         Some(extended) => Some((extended, stream)),
         None => {

@@ -14,8 +14,8 @@ use tokio::runtime::Handle;
 use super::cluster::Cluster;
 use super::health;
 use super::host::Target;
-use super::jitter::jittered;
 use super::settings::Address;
+use crate::jitter::jittered;
 
 /// Addresses of one name that are used; more is a mistake, or somebody's attack.
 const MOST_ADDRESSES: usize = 256;

@@ -1,6 +1,6 @@
 //! Listeners and the admin port: who sits where, and that nobody sits on another's place.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::{clients, each, rules, timeout, tls};
 use crate::config::at::At;
@@ -55,47 +55,37 @@ fn listener(
     taken: &mut Taken,
     report: &mut Report<'_>,
 ) -> Option<listener::Settings> {
-    let (name, address, address_at) = match raw {
-        raw::Listener::Address(address) => (None, Some(address), at.same()),
-        raw::Listener::Map(map) => (map.name.as_ref(), map.address.as_ref(), at.key("address")),
+    let unsaid = raw::ListenerMap::default();
+    let (raw, address, address_at) = match raw {
+        raw::Listener::Address(address) => (&unsaid, Some(address), at.same()),
+        raw::Listener::Map(map) => (map, map.address.as_ref(), at.key("address")),
     };
-    if let Some(name) = name {
-        let checked = rules::check_name(name);
-        report.take(at.key("name"), checked);
+    if let Some(name) = &raw.name {
+        report.take(at.key("name"), rules::check_name(name));
     }
-    let map = match raw {
-        raw::Listener::Address(_) => None,
-        raw::Listener::Map(map) => Some(map),
-    };
-    let (header, idle) =
-        map.map_or((None, None), |map| (map.header_timeout.as_ref(), map.idle_timeout.as_ref()));
-    let proxy = map.and_then(|map| map.proxy_protocol);
-    let limits = clients::limits(map.and_then(|map| map.limits.as_ref()), at.key("limits"), report);
-    let header = timeout(header, at.key("header_timeout"), report);
-    let idle = timeout(idle, at.key("idle_timeout"), report);
-    let address = report.take(address_at, parse::listener_address(&address?.0))?;
-    taken.claim(address.clone(), address_at, report);
+    let limits = clients::limits(raw.limits.as_ref(), at.key("limits"), report);
+    let mut read = |raw: &Option<raw::Duration>, default, key| timeout(raw, default, at.key(key), report);
+    let header_timeout = read(&raw.header_timeout, defaults::HEADER_TIMEOUT, "header_timeout");
+    let idle_timeout = read(&raw.idle_timeout, defaults::LISTENER_IDLE_TIMEOUT, "idle_timeout");
+    let address = taken.listener(address, address_at, report)?;
     Some(listener::Settings {
-        name: name.map_or_else(|| address.to_string(), Clone::clone).into(),
+        name: raw.name.clone().unwrap_or_else(|| address.to_string()).into(),
         address,
-        header_timeout: header.unwrap_or(defaults::HEADER_TIMEOUT),
-        idle_timeout: idle.unwrap_or(defaults::LISTENER_IDLE_TIMEOUT),
+        header_timeout,
+        idle_timeout,
         limits,
-        proxy_protocol: tls::proxy_protocol(proxy, at.key("proxy_protocol"), report),
+        proxy_protocol: tls::proxy_protocol(raw.proxy_protocol.as_ref(), at.key("proxy_protocol"), report),
     })
 }
 
 fn admin(raw: Option<&raw::Admin>, taken: &mut Taken, report: &mut Report<'_>) -> AdminSettings {
     let root = At::ROOT;
     let at = root.key("admin");
-    let mut read = |raw: Option<&raw::Address>, at: At<'_>| {
-        let address = report.take(at, parse::listen_address(&raw?.0))?;
-        taken.claim(listener::Address::Tcp(address), at, report);
-        Some(address)
-    };
-    let address = read(raw.and_then(|raw| raw.address.as_ref()), at.key("address"));
-    let probes = read(raw.and_then(|raw| raw.probes.as_ref()), at.key("probes"));
-    let explicit = raw.is_some_and(|raw| raw.address.is_some());
+    let unsaid = raw::Admin::default();
+    let raw = raw.unwrap_or(&unsaid);
+    let address = taken.port(raw.address.as_ref(), at.key("address"), report);
+    let probes = taken.port(raw.probes.as_ref(), at.key("probes"), report);
+    let explicit = raw.address.is_some();
     if !explicit && let Some(path) = taken.by(&listener::Address::Tcp(defaults::ADMIN_ADDRESS)) {
         let path = path.to_owned();
         report.note(
@@ -110,8 +100,10 @@ fn admin(raw: Option<&raw::Admin>, taken: &mut Taken, report: &mut Report<'_>) -
             Fault::new(format!("the admin port acts on what it is sent, and {address} is not loopback"));
         report.note(at.key("address"), note.hint("`probes` is the address for others"));
     }
-    let hosts = raw.and_then(|raw| raw.hosts.as_ref());
-    let hosts = hosts.map(|hosts| each(hosts, at.key("hosts"), |raw, at| report.take(at, host_name(raw))));
+    let hosts = raw
+        .hosts
+        .as_ref()
+        .map(|hosts| each(hosts, at.key("hosts"), |raw, at| report.take(at, host_name(raw))));
     AdminSettings {
         address: address.unwrap_or(defaults::ADMIN_ADDRESS),
         probes,
@@ -131,8 +123,32 @@ fn host_name(text: &str) -> Result<Box<str>, Fault> {
 }
 
 impl Taken {
+    /// The address of a listener, which is taken from now on.
+    pub(super) fn listener(
+        &mut self,
+        raw: Option<&raw::Address>,
+        at: At<'_>,
+        report: &mut Report<'_>,
+    ) -> Option<listener::Address> {
+        let address = report.take(at, parse::listener_address(&raw?.0))?;
+        self.claim(address.clone(), at, report);
+        Some(address)
+    }
+
+    /// The same for what listens on TCP alone.
+    pub(super) fn port(
+        &mut self,
+        raw: Option<&raw::Address>,
+        at: At<'_>,
+        report: &mut Report<'_>,
+    ) -> Option<SocketAddr> {
+        let address = report.take(at, parse::listen_address(&raw?.0))?;
+        self.claim(listener::Address::Tcp(address), at, report);
+        Some(address)
+    }
+
     /// Takes `address`. Two listeners on one address would both be bound, and share what arrives at random.
-    pub(super) fn claim(&mut self, address: listener::Address, at: At<'_>, report: &mut Report<'_>) {
+    fn claim(&mut self, address: listener::Address, at: At<'_>, report: &mut Report<'_>) {
         match self.by(&address) {
             Some(path) => report.value(at, format!("address is taken by `{path}`, got {address}")),
             None => self.0.push((address, at.to_string())),

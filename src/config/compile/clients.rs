@@ -1,8 +1,8 @@
 //! How much may be under way: of one listener's connections, and in all.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroUsize;
 
-use super::endpoints::{count, percent};
+use super::endpoints::percent;
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::{defaults, parse, raw};
@@ -17,16 +17,17 @@ const LEAST_MEMORY: u64 = 1024 * 1024;
 
 /// What a connection and a request may take.
 pub(super) fn limits(raw: Option<&raw::ListenerLimits>, at: At<'_>, report: &mut Report<'_>) -> Limits {
-    let size = raw.and_then(|raw| raw.header_size.as_ref());
+    let unsaid = raw::ListenerLimits::default();
+    let raw = raw.unwrap_or(&unsaid);
     let at = at.key("header_size");
-    let size = size.and_then(|size| report.take(at, parse::size(&size.0)));
+    let size = raw.header_size.as_ref().and_then(|size| report.take(at, parse::size(&size.0)));
     if let Some(size) = size.filter(|size| !HEADER_SIZES.contains(size)) {
         report.value(at, format!("expected a size from 4KiB to 1MiB, got {size} bytes"));
     }
     Limits {
         header_size: size.and_then(|size| u32::try_from(size).ok()).unwrap_or(defaults::HEADER_SIZE),
-        headers: count(raw.and_then(|raw| raw.headers), defaults::MOST_HEADERS),
-        streams: count(raw.and_then(|raw| raw.streams), defaults::MOST_STREAMS),
+        headers: raw.headers.unwrap_or(defaults::MOST_HEADERS),
+        streams: raw.streams.unwrap_or(defaults::MOST_STREAMS),
     }
 }
 
@@ -34,17 +35,16 @@ pub(super) fn limits(raw: Option<&raw::ListenerLimits>, at: At<'_>, report: &mut
 pub(super) fn compile(raw: Option<&raw::Overload>, at: At<'_>, report: &mut Report<'_>) -> Settings {
     let Some(raw) = raw else { return Settings::default() };
     let connections = raw.connections.and_then(connections);
-    let per_client = raw.connections_per_client.and_then(|count| u32::try_from(count).ok());
-    if let (Some(most), Some(each)) = (connections, per_client)
-        && most.get() < usize::try_from(each).unwrap_or(usize::MAX)
+    if let (Some(most), Some(each)) = (connections, raw.connections_per_client)
+        && most.get() < usize::try_from(each.get()).unwrap_or(usize::MAX)
     {
         let fault = format!("above `connections`, {each} > {most}");
         report.value(at.key("connections_per_client"), fault);
     }
     Settings {
         connections,
-        connections_per_client: per_client.and_then(NonZeroU32::new),
-        requests: raw.requests.and_then(number),
+        connections_per_client: raw.connections_per_client,
+        requests: raw.requests,
         memory: raw.memory.as_ref().and_then(|raw| memory(&raw.0, at.key("memory"), report)),
     }
 }
@@ -52,13 +52,9 @@ pub(super) fn compile(raw: Option<&raw::Overload>, at: At<'_>, report: &mut Repo
 /// A number of connections; `None` for `auto`.
 pub(super) fn connections(raw: raw::Connections) -> Option<NonZeroUsize> {
     match raw {
-        raw::Connections::Count(count) => number(count),
+        raw::Connections::Count(count) => Some(count),
         raw::Connections::Auto(_) => None,
     }
-}
-
-fn number(number: u64) -> Option<NonZeroUsize> {
-    usize::try_from(number).ok().and_then(NonZeroUsize::new)
 }
 
 fn memory(text: &str, at: At<'_>, report: &mut Report<'_>) -> Option<Memory> {

@@ -144,13 +144,7 @@ fn note_unshared(
         if alone && raw.name.as_deref() != Some(counter) {
             let others = counters.keys().copied().filter(|other| *other != counter);
             let note = Fault::new(format!("no other rule charges the counter {}", named(counter)));
-            report.note(
-                at.key("counter"),
-                match nearest(counter, others) {
-                    Some(meant) => note.hint(format!("did you mean `{meant}`?")),
-                    None => note,
-                },
-            );
+            report.note(at.key("counter"), note.meant(nearest(counter, others)));
         }
         Some(())
     });

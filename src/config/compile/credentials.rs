@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 
 use crate::config::at::At;
 use crate::config::problem::{Report, quoted};
+use crate::config::raw::Secret;
 
 /// The headers of the map at `at`, as `name` and `value` read them.
 pub(super) fn headers<N, V>(
-    raw: Option<&BTreeMap<String, String>>,
+    raw: Option<&BTreeMap<String, Secret<String>>>,
     (name, value): (impl Fn(&String) -> Option<N>, impl Fn(&String) -> Option<V>),
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Vec<(N, V)> {
     let mut headers = Vec::new();
     for (given_name, given_value) in raw.into_iter().flatten() {
-        match (name(given_name), value(given_value)) {
+        match (name(given_name), value(given_value.expose())) {
             (Some(name), Some(value)) => headers.push((name, value)),
             (None, _) => {
                 let problem = format!("not the name of a header, got {}", quoted(given_name));

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::timeout;
+use super::{on, positive, timeout};
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw::{self, OrOff};
@@ -14,8 +14,6 @@ const MAX_CLIENT_RATE: u64 = 1 << 20;
 
 /// What endpoints are asked.
 pub(super) fn health_check(raw: &raw::HealthCheck, at: At<'_>, report: &mut Report<'_>) -> HealthCheck {
-    let interval = timeout(raw.interval.as_ref(), at.key("interval"), report);
-    let patience = timeout(raw.timeout.as_ref(), at.key("timeout"), report);
     if let Some(path) = &raw.path {
         report.take(at.key("path"), target(path));
     }
@@ -31,10 +29,10 @@ pub(super) fn health_check(raw: &raw::HealthCheck, at: At<'_>, report: &mut Repo
     HealthCheck {
         path: raw.path.as_deref().map(Into::into),
         host: raw.host.as_deref().map(Into::into),
-        interval: interval.unwrap_or(defaults::CHECK_INTERVAL),
-        timeout: patience.unwrap_or(defaults::CHECK_TIMEOUT),
-        healthy: count(raw.healthy, defaults::HEALTHY_AFTER),
-        unhealthy: count(raw.unhealthy, defaults::UNHEALTHY_AFTER),
+        interval: timeout(&raw.interval, defaults::CHECK_INTERVAL, at.key("interval"), report),
+        timeout: timeout(&raw.timeout, defaults::CHECK_TIMEOUT, at.key("timeout"), report),
+        healthy: raw.healthy.unwrap_or(defaults::HEALTHY_AFTER),
+        unhealthy: raw.unhealthy.unwrap_or(defaults::UNHEALTHY_AFTER),
     }
 }
 
@@ -54,27 +52,17 @@ pub(super) fn outliers(
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Option<Outliers> {
-    let nothing = raw::OutlierMap::default();
-    let raw = match raw {
-        None => &nothing,
-        Some(OrOff::On(map)) => map,
-        Some(OrOff::Switch(false)) => return None,
-        Some(OrOff::Switch(true)) => {
-            report.value(
-                at,
-                Fault::new("expected a map or `false`, got true").hint("it is on unless turned off"),
-            );
-            return None;
-        }
-    };
-    let ejection = timeout(raw.ejection.as_ref(), at.key("ejection"), report).unwrap_or(defaults::EJECTION);
-    let most = timeout(raw.ejection_max.as_ref(), at.key("ejection_max"), report);
+    let unsaid = raw::OutlierMap::default();
+    let fault = Fault::new("expected a map or `false`, got true").hint("it is on unless turned off");
+    let raw = raw.map_or(Some(&unsaid), |raw| on(raw, fault, at, report))?;
+    let ejection = timeout(&raw.ejection, defaults::EJECTION, at.key("ejection"), report);
+    let most = positive(raw.ejection_max.as_ref(), at.key("ejection_max"), report);
     if let Some(most) = most.filter(|most| *most < ejection) {
         let [most, ejection] = [most, ejection].map(parse::duration_text);
         report.value(at.key("ejection_max"), format!("shorter than `ejection`, {most} < {ejection}"));
     }
     Some(Outliers {
-        failures: count(raw.failures, defaults::OUTLIER_FAILURES),
+        failures: raw.failures.unwrap_or(defaults::OUTLIER_FAILURES),
         ejection,
         ejection_max: most.unwrap_or(defaults::EJECTION_MAX).max(ejection),
         max_ejected: percent(raw.max_ejected.as_ref(), defaults::MAX_EJECTED, at.key("max_ejected"), report),
@@ -83,16 +71,15 @@ pub(super) fn outliers(
 
 /// How much may be under way.
 pub(super) fn limits(raw: Option<&raw::UpstreamLimits>, at: At<'_>, report: &mut Report<'_>) -> Limits {
-    let read = |of: fn(&raw::UpstreamLimits) -> Option<u64>, default| count(raw.and_then(of), default);
-    let per_client = raw.and_then(|raw| raw.requests_per_client);
-    let rate = raw.and_then(|raw| raw.min_client_rate.as_ref());
+    let unsaid = raw::UpstreamLimits::default();
+    let raw = raw.unwrap_or(&unsaid);
     let limits = Limits {
-        requests_per_client: share(per_client, at.key("requests_per_client"), report),
-        min_client_rate: client_rate(rate, at.key("min_client_rate"), report),
-        connections: read(|raw| raw.connections, defaults::MOST_UNDER_WAY),
-        pending: read(|raw| raw.pending, defaults::MOST_UNDER_WAY),
-        requests: read(|raw| raw.requests, defaults::MOST_UNDER_WAY),
-        retries: read(|raw| raw.retries, defaults::MOST_RETRIES),
+        requests_per_client: share(raw.requests_per_client, at.key("requests_per_client"), report),
+        min_client_rate: client_rate(raw.min_client_rate.as_ref(), at.key("min_client_rate"), report),
+        connections: raw.connections.unwrap_or(defaults::MOST_UNDER_WAY),
+        pending: raw.pending.unwrap_or(defaults::MOST_UNDER_WAY),
+        requests: raw.requests.unwrap_or(defaults::MOST_UNDER_WAY),
+        retries: raw.retries.unwrap_or(defaults::MOST_RETRIES),
     };
     if let ClientShare::Fixed(each) = limits.requests_per_client
         && each.get() > limits.requests
@@ -107,10 +94,7 @@ pub(super) fn limits(raw: Option<&raw::UpstreamLimits>, at: At<'_>, report: &mut
 fn share(raw: Option<raw::PerClient>, at: At<'_>, report: &mut Report<'_>) -> ClientShare {
     match raw {
         None | Some(raw::PerClient::Auto(_)) => ClientShare::Auto,
-        Some(raw::PerClient::Count(most)) => {
-            let most = u32::try_from(most).ok().and_then(NonZeroU32::new);
-            most.map_or(ClientShare::Auto, ClientShare::Fixed)
-        }
+        Some(raw::PerClient::Count(most)) => ClientShare::Fixed(most),
         Some(raw::PerClient::Switch(is_on)) => {
             if is_on {
                 report.value(at, "expected a number, `auto` or `false`, got true");
@@ -122,24 +106,14 @@ fn share(raw: Option<raw::PerClient>, at: At<'_>, report: &mut Report<'_>) -> Cl
 
 /// Bytes a second.
 fn client_rate(raw: Option<&OrOff<raw::Size>>, at: At<'_>, report: &mut Report<'_>) -> Option<NonZeroU32> {
-    match raw {
-        None => Some(defaults::MIN_CLIENT_RATE),
-        Some(OrOff::Switch(is_on)) => {
-            if *is_on {
-                report.value(at, "expected a size or `false`, got true");
-            }
-            None
-        }
-        Some(OrOff::On(raw)) => {
-            let bytes = report.take(at, parse::size(&raw.0))?;
-            let rate =
-                u32::try_from(bytes).ok().and_then(NonZeroU32::new).filter(|_| bytes <= MAX_CLIENT_RATE);
-            if rate.is_none() {
-                report.value(at, format!("expected a size from 1B to 1MiB, got {bytes} bytes"));
-            }
-            rate
-        }
+    let Some(raw) = raw else { return Some(defaults::MIN_CLIENT_RATE) };
+    let size = on(raw, "expected a size or `false`, got true".into(), at, report)?;
+    let bytes = report.take(at, parse::size(&size.0))?;
+    let rate = u32::try_from(bytes).ok().and_then(NonZeroU32::new).filter(|_| bytes <= MAX_CLIENT_RATE);
+    if rate.is_none() {
+        report.value(at, format!("expected a size from 1B to 1MiB, got {bytes} bytes"));
     }
+    rate
 }
 
 /// A whole share, in percent.
@@ -154,9 +128,4 @@ pub(super) fn percent(raw: Option<&raw::Percentage>, default: u8, at: At<'_>, re
             default
         }
     }
-}
-
-/// A number that the schema lets through fits.
-pub(super) fn count(raw: Option<u64>, default: u32) -> u32 {
-    raw.and_then(|count| u32::try_from(count).ok()).unwrap_or(default)
 }

@@ -66,10 +66,10 @@ pub(super) fn system(
     report: &mut Report<'_>,
 ) -> Option<HeaderPattern> {
     let number = match raw {
-        raw::Asn::Number(number) => parse::asn(&number.to_string()),
-        raw::Asn::Text(text) => parse::asn(text),
+        raw::Asn::Number(number) => *number,
+        raw::Asn::Text(text) => report.take(at, parse::asn(text))?.0,
     };
-    Some(HeaderPattern::Number(report.take(at, number)?.0))
+    Some(HeaderPattern::Number(number))
 }
 
 /// What stands at `at` asks for countries or continents.

@@ -4,7 +4,7 @@ use jiff::Timestamp as Moment;
 use jsonwebtoken::Algorithm;
 
 use super::scope::Scope;
-use super::{duration, each, matching};
+use super::{duration, each, given, matching};
 use crate::config::at::At;
 use crate::config::defaults;
 use crate::config::files::keys::{JWKS, Jwks, PUBLIC_KEY, SECRET};
@@ -57,15 +57,13 @@ fn source(raw: &raw::Jwt, at: At<'_>, report: &mut Report<'_>) -> Option<Source>
 }
 
 fn trust(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Option<Trust> {
-    let given: Vec<&str> = [
+    let reasons = [
         ("secret", raw.secret.is_some()),
         ("public_key", raw.public_key.is_some()),
         ("jwks", raw.jwks.is_some()),
         ("trusted", raw.trusted == Some(true)),
-    ]
-    .into_iter()
-    .filter_map(|(key, is_given)| is_given.then_some(key))
-    .collect();
+    ];
+    let given: Vec<&str> = given(reasons).collect();
     let [reason] = given[..] else {
         if !report.is_faulty(at) {
             let got = if given.is_empty() { "none".to_owned() } else { listed(given) };
@@ -117,12 +115,12 @@ fn secrets(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_
     let Some(secrets) = &raw.secret else { return Vec::new() };
     each(secrets, at.key("secret"), |secret, at| {
         let (key, length) = match secret {
-            raw::Secret::Text(text) if text.0.is_empty() => {
+            raw::JwtSecret::Text(text) if text.expose().is_empty() => {
                 report.value(at, "empty, expected a secret");
                 return None;
             }
-            raw::Secret::Text(text) => (Key::from_secret(text.0.as_bytes()), text.0.len()),
-            raw::Secret::File(name) => {
+            raw::JwtSecret::Text(text) => (Key::from_secret(text.expose().as_bytes()), text.expose().len()),
+            raw::JwtSecret::File(name) => {
                 let secret = files.load(name.file.as_deref()?, &SECRET, at.key("file"), report)?;
                 (Key::from_secret(&secret.0), secret.0.len())
             }

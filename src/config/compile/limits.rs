@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{each, elsewhere};
+use super::{each, given, remote_limit};
 use crate::config::at::At;
 use crate::config::parse::{self, word};
 use crate::config::problem::{Fault, Report};
@@ -45,9 +45,9 @@ pub(super) fn compile(
     }
     match (&raw.limit, &raw.limits) {
         (None, None) if written_keys(raw).iter().any(|(key, _)| report.is_faulty(at.key(key))) => Vec::new(),
-        (None, None) if elsewhere::needs_no_limit(raw) || report.is_faulty(at.key("scope")) => Vec::new(),
+        (None, None) if remote_limit::needs_no_limit(raw) || report.is_faulty(at.key("scope")) => Vec::new(),
         (None, None) if raw.in_flight.is_some() || report.is_faulty(at.key("in_flight")) => Vec::new(),
-        (None, None) if matches!(raw.scope, Some(raw::Scope::Elsewhere(_))) => {
+        (None, None) if matches!(raw.scope, Some(raw::Scope::Remote(_))) => {
             let missing = "missing, `on_error: local` needs `limit` or `limits`";
             let hint = "they hold where the other service does not answer";
             report.value(at.key("scope"), Fault::new(missing).hint(hint));
@@ -68,7 +68,7 @@ pub(super) fn compile(
             let entry = Entry {
                 written: Written::Rate(&rate.0),
                 at: at.key("limit"),
-                burst: burst(raw.burst).or_else(|| queued(algorithm, throttle)),
+                burst: raw.burst.or_else(|| queued(algorithm, throttle)),
                 burst_at: at.key("burst"),
                 algorithm,
             };
@@ -85,8 +85,7 @@ fn bucket_of(
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Option<RuleLimit> {
-    let others = [("limit", raw.limit.is_some()), ("limits", raw.limits.is_some())];
-    for (other, _) in others.iter().filter(|(_, is_given)| *is_given) {
+    for other in given([("limit", raw.limit.is_some()), ("limits", raw.limits.is_some())]) {
         let fault = Fault::new(format!("both `{other}` and `token_bucket`, expected one of them"));
         report.key(at.key(other), fault.hint("`limits` takes several, a `token_bucket` among them"));
     }
@@ -94,7 +93,7 @@ fn bucket_of(
     let entry = Entry {
         written: Written::Bucket(bucket),
         at: at.key("token_bucket"),
-        burst: burst(raw.burst),
+        burst: raw.burst,
         burst_at: at.key("burst"),
         algorithm: Algorithm::RefillBucket,
     };
@@ -137,8 +136,8 @@ pub(super) fn several(
             Written::Bucket(_) => Algorithm::RefillBucket,
             Written::Rate(_) => map.and_then(|map| map.algorithm).unwrap_or(inherited),
         };
-        let own = map.and_then(|map| burst(map.burst));
-        let from_rule = burst(rule.burst).filter(|_| own.is_none() && algorithm.has_burst());
+        let own = map.and_then(|map| map.burst);
+        let from_rule = rule.burst.filter(|_| own.is_none() && algorithm.has_burst());
         takes_burst |= from_rule.is_some();
         let entry = Entry {
             written,
@@ -185,13 +184,12 @@ fn written<'a>(
     }
 }
 
-/// A bucket's refills as a rate; the schema lets only numbers through that fit.
+/// A bucket's refills as a rate.
 fn refills(bucket: &raw::TokenBucket, at: At<'_>, report: &mut Report<'_>) -> Option<Limit> {
-    let refill = bucket.refill.and_then(|refill| u32::try_from(refill).ok()).and_then(NonZeroU32::new);
     let every_at = at.key("every");
     let every = report.take(every_at.same(), parse::duration(&bucket.every.as_ref()?.0))?;
     match parse::whole_period(every) {
-        Some(period) => Some(Limit::new(refill?, period)),
+        Some(period) => Some(Limit::new(bucket.refill?, period)),
         None => {
             report.value(every_at, "must be at least 1ms, got 0");
             None
@@ -210,27 +208,19 @@ fn quota(entry: &Entry<'_>, report: &mut Report<'_>) -> Option<RuleLimit> {
             Some(quota.into())
         }
         Err(error) => {
-            let fault = match (error, entry.burst) {
-                (QuotaError::TooSlow, Some(burst)) => Fault::new(format!("{error}, got {burst} at {limit}")),
-                (QuotaError::TooSlow, None) => Fault::new(format!("{error}, got {limit}")),
-                (QuotaError::TooMany(_), _) => Fault::new(error.to_string())
-                    .hint("`algorithm: sliding_window` with `precision` remembers sums"),
-                (
-                    QuotaError::NoBurst(_)
-                    | QuotaError::TooFast(_)
-                    | QuotaError::Overflowing(_)
-                    | QuotaError::NoShares(_),
-                    _,
-                ) => Fault::new(error.to_string()),
-            };
-            match error {
-                QuotaError::NoBurst(_) => report.key(entry.burst_at, fault),
-                QuotaError::TooSlow if entry.burst.is_some() => report.value(entry.burst_at, fault),
-                QuotaError::TooSlow
-                | QuotaError::TooMany(_)
-                | QuotaError::TooFast(_)
-                | QuotaError::NoShares(_) => report.value(entry.at.same(), fault),
-                QuotaError::Overflowing(_) => report.value(entry.at.key("refill"), fault),
+            let fault = Fault::new(error.to_string());
+            match (error, entry.burst) {
+                (QuotaError::NoBurst(_), _) => report.key(entry.burst_at, fault),
+                (QuotaError::TooSlow, Some(burst)) => {
+                    report.value(entry.burst_at, format!("{error}, got {burst} at {limit}"));
+                }
+                (QuotaError::TooSlow, None) => report.value(entry.at.same(), format!("{error}, got {limit}")),
+                (QuotaError::TooMany(_), _) => {
+                    let hint = "`algorithm: sliding_window` with `precision` remembers sums";
+                    report.value(entry.at.same(), fault.hint(hint));
+                }
+                (QuotaError::TooFast(_) | QuotaError::NoShares(_), _) => report.value(entry.at.same(), fault),
+                (QuotaError::Overflowing(_), _) => report.value(entry.at.key("refill"), fault),
             }
             None
         }
@@ -274,9 +264,4 @@ pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: At<'_>, report: &m
 fn queued(algorithm: Algorithm, throttle: Throttle) -> Option<NonZeroU32> {
     let is_queue = algorithm == Algorithm::LeakyBucket && matches!(throttle, Throttle::Delay(_));
     is_queue.then_some(NonZeroU32::MIN)
-}
-
-/// The schema lets only numbers through that fit.
-fn burst(raw: Option<u64>) -> Option<NonZeroU32> {
-    raw.and_then(|burst| u32::try_from(burst).ok()).and_then(NonZeroU32::new)
 }

@@ -1,7 +1,5 @@
 //! Whom a rule is for, and what it counts apart.
 
-use std::collections::BTreeMap;
-
 use http::{HeaderName, Method};
 
 use super::scope::Scope;
@@ -64,26 +62,44 @@ fn conditions(
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> Vec<Condition> {
+    // Without `..`: a field that is added has to be read here, or named as one that is read elsewhere.
+    let raw::Matcher {
+        header,
+        descriptor,
+        plan,
+        country,
+        continent,
+        asn,
+        jwt,
+        tls: names,
+        path: _,
+        trailing_slash: _,
+        method: _,
+        host: _,
+        client_ip: _,
+        schedule: _,
+        entries: _,
+    } = raw;
     let mut conditions = Vec::new();
-    if let Some(map) = &raw.header {
-        let headers = headers(map, at.key("header"), scope, report).into_iter();
+    if let Some(map) = header {
+        let patterns = map.iter().map(|(name, patterns)| (name, patterns.expose()));
+        let headers = headers(patterns, at.key("header"), scope, report).into_iter();
         conditions.extend(headers.map(|(name, any)| Condition { attribute: Attribute::Header(name), any }));
     }
-    if let Some(map) = &raw.descriptor {
+    if let Some(map) = descriptor {
         conditions.extend(descriptors::conditions(map, at.key("descriptor"), scope, report));
     }
-    let plan = (raw::PlainKey::Plan, "plan");
-    conditions.extend(plain(plan, raw.plan.as_ref(), at, (&*scope, &mut *report), plans::pattern));
-    let country = (raw::PlainKey::Country, "country");
-    conditions.extend(plain(country, raw.country.as_ref(), at, (&*scope, &mut *report), geo::country));
-    let continent = (raw::PlainKey::Continent, "continent");
-    conditions.extend(plain(continent, raw.continent.as_ref(), at, (&*scope, &mut *report), geo::continent));
-    let system = (raw::PlainKey::Asn, "asn");
-    conditions.extend(plain(system, raw.asn.as_ref(), at, (&*scope, &mut *report), geo::system));
-    if let Some(map) = &raw.jwt {
+    let found = [
+        plain(raw::PlainKey::Plan, plan, at.key("plan"), (scope, report), plans::pattern),
+        plain(raw::PlainKey::Country, country, at.key("country"), (scope, report), geo::country),
+        plain(raw::PlainKey::Continent, continent, at.key("continent"), (scope, report), geo::continent),
+        plain(raw::PlainKey::Asn, asn, at.key("asn"), (scope, report), geo::system),
+    ];
+    conditions.extend(found.into_iter().flatten());
+    if let Some(map) = jwt {
         conditions.extend(patterns::of_claims(map, at.key("jwt"), scope, report));
     }
-    if let Some(names) = &raw.tls {
+    if let Some(names) = names {
         conditions.extend(tls::conditions(names, at.key("tls"), scope, report));
     }
     conditions
@@ -91,13 +107,13 @@ fn conditions(
 
 /// The condition on an attribute that needs no name; `read` reads one of the values that it may have.
 fn plain<T>(
-    (kind, word): (raw::PlainKey, &'static str),
-    list: Option<&raw::OneOrMany<T>>,
-    matcher: At<'_>,
+    kind: raw::PlainKey,
+    list: &Option<raw::OneOrMany<T>>,
+    at: At<'_>,
     (scope, report): (&Scope<'_>, &mut Report<'_>),
     read: impl Fn(&T, At<'_>, &Scope<'_>, &mut Report<'_>) -> Option<HeaderPattern>,
 ) -> Option<Condition> {
-    let (list, at) = (list?, matcher.key(word));
+    let list = list.as_ref()?;
     let attribute = plain_part(kind, at, scope, report);
     let any = each(list, at, |raw, at| read(raw, at, scope, report)).into();
     Some(Condition { attribute: attribute?, any })
@@ -262,14 +278,14 @@ pub(super) fn method(text: &str) -> Result<Method, Fault> {
 pub(super) type Headers = Vec<(HeaderName, Box<[HeaderPattern]>)>;
 
 /// Patterns for headers by name.
-pub(super) fn headers(
-    map: &BTreeMap<String, raw::OneOrMany<raw::HeaderValues>>,
+pub(super) fn headers<'r>(
+    map: impl ExactSizeIterator<Item = (&'r String, &'r raw::OneOrMany<raw::HeaderValues>)>,
     at: At<'_>,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> Headers {
     let mut headers: Headers = Vec::new();
-    if map.is_empty() && !report.is_faulty(at) {
+    if map.len() == 0 && !report.is_faulty(at) {
         report.value(at, "empty map, expected at least one header");
     }
     for (name, patterns) in map {

@@ -1,9 +1,9 @@
 //! How widely a rule counts a client's address: another prefix for one rule, and several networks at once.
 
-use super::limits;
+use super::{given, limits};
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report};
-use crate::config::raw::{self, List};
+use crate::config::raw;
 use crate::rules::attribute::Attribute;
 use crate::rules::key::KeyTemplate;
 use crate::rules::rule::{Nested, RuleLimit, Throttle};
@@ -32,8 +32,8 @@ pub(super) fn part(raw: &raw::ClientNetworks, at: At<'_>, report: &mut Report<'_
         let message = format!("expected prefixes from the narrowest network to the widest, got {given}");
         report.value(at.key("prefixes"), Fault::new(message).hint("such as `[64, 56, 48]`"));
     }
-    let ipv6 = raw.prefix.and_then(bits).or_else(|| prefixes.first().copied());
-    Attribute::ClientNetwork { ipv4: raw.ipv4_prefix.and_then(bits), ipv6 }
+    let ipv6 = raw.prefix.or_else(|| prefixes.first().copied());
+    Attribute::ClientNetwork { ipv4: raw.ipv4_prefix, ipv6 }
 }
 
 /// The limits that stand in the key of the rule at `at`, one for each network; `None` if there are none.
@@ -49,11 +49,9 @@ pub(super) fn limits(
     if nested.next().is_some() {
         report.value(key_at, "`prefixes` more than once, and each would have limits of its own");
     }
-    for (name, given) in limits::written_keys(raw) {
-        if given {
-            let fault = Fault::new(format!("`{name}` beside the limits of `client_ip.prefixes`"));
-            report.key(at.key(name), fault.hint("a limit on something else is another rule"));
-        }
+    for name in given(limits::written_keys(raw)) {
+        let fault = Fault::new(format!("`{name}` beside the limits of `client_ip.prefixes`"));
+        report.key(at.key(name), fault.hint("a limit on something else is another rule"));
     }
     let Some(entries) = &client.limits else { return Some(Vec::new()) };
     let part_at = index.map_or_else(|| key_at.same(), |index| key_at.item(index));
@@ -75,7 +73,7 @@ pub(super) fn limits(
 
 /// The parts of the key that have `prefixes`, with their indices.
 pub(super) fn prefixes_of(raw: &raw::Rule) -> impl Iterator<Item = (Option<usize>, &raw::ClientNetworks)> {
-    raw.key.iter().flat_map(List::items).filter_map(|(index, part)| match part {
+    raw.key.iter().flat_map(raw::List::items).filter_map(|(index, part)| match part {
         raw::KeyPart::Named(named) => {
             Some((index, named.client_ip.as_ref().filter(|it| it.prefixes.is_some())?))
         }
@@ -96,10 +94,5 @@ fn with_prefix(key: &KeyTemplate, prefix: u8) -> KeyTemplate {
 }
 
 fn prefixes(raw: &raw::ClientNetworks) -> Vec<u8> {
-    raw.prefixes.iter().flat_map(List::items).filter_map(|(_, prefix)| bits(prefix.0)).collect()
-}
-
-/// The schema lets only numbers through that fit.
-fn bits(raw: u64) -> Option<u8> {
-    u8::try_from(raw).ok()
+    raw.prefixes.iter().flat_map(raw::List::items).map(|(_, prefix)| prefix.0).collect()
 }

@@ -8,12 +8,12 @@ use crate::config::files::Files;
 use crate::config::files::networks::NETWORKS;
 use crate::config::parse;
 use crate::config::problem::Report;
-use crate::config::raw::{self, List};
+use crate::config::raw;
 use crate::identify::cidr::{CidrSet, Ranges};
 
 /// All networks of `list` as one set.
-pub(super) fn set<L: List<Item = raw::Networks>>(
-    list: &L,
+pub(super) fn set<const MIN: usize>(
+    list: &raw::List<raw::Networks, MIN>,
     at: At<'_>,
     files: &mut Files,
     report: &mut Report<'_>,

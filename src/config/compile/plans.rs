@@ -158,13 +158,8 @@ pub(super) fn pattern(
     if scope.plan_names.is_some() && !known.iter().any(|known| **known == *plan) {
         let names = || known.iter().map(String::as_str);
         let fault = Fault::new(format!("nobody is on the plan {}", quoted(&plan)));
-        report.value(
-            at,
-            match nearest(&plan, names()) {
-                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
-                None => fault.hint(format!("known plans: {}", listed(names()))),
-            },
-        );
+        let fault = fault.hint(format!("known plans: {}", listed(names())));
+        report.value(at, fault.meant(nearest(&plan, names())));
     }
     Some(HeaderPattern::Exact(plan))
 }

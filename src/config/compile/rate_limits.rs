@@ -12,9 +12,7 @@ use super::{clients, timeout, tls};
 use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::problem::{Fault, Report, quoted};
-use crate::config::raw::List as _;
 use crate::config::{defaults, parse, raw};
-use crate::listener;
 use crate::rls::options::{Connections, Directory, Door, Loaded, Options, Ports, load};
 use crate::rls::settings::{DomainSettings, HeaderNames, Settings};
 use crate::telemetry::statsd;
@@ -60,25 +58,17 @@ fn statsd(raw: Option<&raw::Statsd>, at: At<'_>, report: &mut Report<'_>) -> Opt
     if !is_place {
         report.value(at.key("address"), format!("expected `host:port`, got {}", quoted(address)));
     }
-    let interval = timeout(raw.interval.as_ref(), at.key("interval"), report);
     Some(statsd::Settings {
         address: address.into(),
-        interval: interval.unwrap_or(defaults::STATSD_INTERVAL),
+        interval: timeout(&raw.interval, defaults::STATSD_INTERVAL, at.key("interval"), report),
         tags: raw.tags.clone().unwrap_or_default(),
     })
 }
 
 fn ports(raw: &raw::Rls, at: At<'_>, taken: &mut Taken, report: &mut Report<'_>) -> Option<Ports> {
-    let grpc = raw.address.as_ref().and_then(|address| {
-        let at = at.key("address");
-        let address = report.take(at, parse::listener_address(&address.0))?;
-        taken.claim(address.clone(), at, report);
-        Some(address)
-    });
+    let grpc = taken.listener(raw.address.as_ref(), at.key("address"), report);
     let mut door = |raw: Option<&raw::Address>, at: At<'_>, door: Door| -> Option<(SocketAddr, Door)> {
-        let address = report.take(at, parse::listen_address(&raw?.0))?;
-        taken.claim(listener::Address::Tcp(address), at, report);
-        Some((address, door))
+        Some((taken.port(raw, at, report)?, door))
     };
     let http = door(raw.http.as_ref(), at.key("http"), Door::Http);
     let debug = door(raw.debug.as_ref(), at.key("debug"), Door::Debug);
@@ -91,15 +81,12 @@ fn ports(raw: &raw::Rls, at: At<'_>, taken: &mut Taken, report: &mut Report<'_>)
         let fault = Fault::new(format!("expected a path that begins with `/`, got {}", quoted(path)));
         report.value(at.key("prometheus").key("path"), fault);
     }
-    let given = raw.connections.as_ref();
-    let max_age = given.and_then(|raw| raw.max_age.as_ref());
-    let max_age = timeout(max_age, at.key("connections").key("max_age"), report);
-    let grace = given.and_then(|raw| raw.grace.as_ref());
-    let grace = timeout(grace, at.key("connections").key("grace"), report);
+    let unsaid = raw::RlsConnections::default();
+    let (given, given_at) = (raw.connections.as_ref().unwrap_or(&unsaid), at.key("connections"));
     let connections = Connections {
-        max_age: max_age.unwrap_or(defaults::RLS_MAX_AGE),
-        grace: grace.unwrap_or(defaults::RLS_GRACE),
-        max: given.and_then(|raw| raw.max).and_then(clients::connections),
+        max_age: timeout(&given.max_age, defaults::RLS_MAX_AGE, given_at.key("max_age"), report),
+        grace: timeout(&given.grace, defaults::RLS_GRACE, given_at.key("grace"), report),
+        max: given.max.and_then(clients::connections),
     };
     let doors = [http, debug, prometheus].into_iter().flatten().collect();
     let statsd = statsd(raw.statsd.as_ref(), at.key("statsd"), report);

@@ -9,8 +9,8 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use super::each;
 use super::matching::{header_name, method};
+use super::{each, given};
 use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::files::content::{CONTENT, media_type};
@@ -51,7 +51,7 @@ pub(super) fn compile(
     for (name, value) in raw.headers.iter().flatten() {
         let at = at.key("headers");
         let at = at.key(name);
-        match header(name, value, rule) {
+        match header(name, value.expose(), rule) {
             Ok((name, value)) => {
                 if let Some(degraded) = &mut refusal.degraded {
                     degraded.headers.insert(&name, value.clone());
@@ -65,9 +65,8 @@ pub(super) fn compile(
 }
 
 /// A number that the schema lets through is a status.
-fn status(raw: Option<u64>, default: u16) -> StatusCode {
-    let status = raw.and_then(|status| u16::try_from(status).ok()).unwrap_or(default);
-    StatusCode::from_u16(status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
+fn status(raw: Option<u16>, default: u16) -> StatusCode {
+    StatusCode::from_u16(raw.unwrap_or(default)).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 
 fn set_body(raw: &raw::Body, refusal: &mut Refusal, at: At<'_>, files: &mut Files, report: &mut Report<'_>) {
@@ -90,7 +89,7 @@ fn set_body(raw: &raw::Body, refusal: &mut Refusal, at: At<'_>, files: &mut File
 /// not served, and must not be told that it was.
 fn degraded(
     name: &str,
-    (status, methods): (Option<u64>, Option<Box<[Method]>>),
+    (status, methods): (Option<u16>, Option<Box<[Method]>>),
     at: At<'_>,
     files: &mut Files,
     report: &mut Report<'_>,
@@ -114,12 +113,12 @@ fn set_fallback(
     refusal.keeping = raw.cached.as_ref().and_then(|cached| keeping(raw, cached, at.same(), report));
     let without = |key: &str, other: &str| format!("`{key}` has no meaning without `{other}`");
     if raw.cached.is_none() {
-        let given = [
+        let keys = [
             ("largest", raw.largest.is_some()),
             ("max_age", raw.max_age.is_some()),
             ("ignore_headers", raw.ignore_headers.is_some()),
         ];
-        for (key, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+        for key in given(keys) {
             report.key(at.key(key), without(key, "cached"));
         }
     }
@@ -131,13 +130,13 @@ fn set_fallback(
             refusal.degraded = degraded(name, (raw.status, methods), at.key("file"), files, report);
         }
         None => {
-            let given = [("status", raw.status.is_some()), ("methods", raw.methods.is_some())];
-            let mut given = given.into_iter().filter(|(_, is_given)| *is_given).peekable();
+            let keys = [("status", raw.status.is_some()), ("methods", raw.methods.is_some())];
+            let mut given = given(keys).peekable();
             if given.peek().is_none() && raw.cached.is_none() && !report.is_faulty(at.key("cached")) {
                 report.value(at, "says nothing, expected `cached` or `file`");
                 return;
             }
-            for (key, _) in given {
+            for key in given {
                 report.key(at.key(key), without(key, "file"));
             }
         }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::{each, endpoints, timeout};
+use super::tariff::statuses_or;
+use super::{each, endpoints, positive};
 use crate::config::at::At;
-use crate::config::problem::{Fault, Report, quoted};
+use crate::config::problem::{Fault, Report, listed, quoted};
 use crate::config::{defaults, parse, raw};
 use crate::upstream::settings::{Retries, RetryOn};
 
@@ -30,11 +31,11 @@ pub(super) fn compile(raw: Option<&raw::Retries>, at: At<'_>, report: &mut Repor
     let usual = RetryOn { reset: true, statuses: [(503, 503)].into(), ..connecting };
     let backoff = raw.backoff.as_ref().and_then(|raw| report.take(at.key("backoff"), backoff(&raw.0)));
     Retries {
-        attempts: endpoints::count(raw.attempts, defaults::RETRIES),
+        attempts: raw.attempts.unwrap_or(defaults::RETRIES),
         on: raw.retry_on.as_ref().map_or(usual, |raw| retry_on(raw, at.key("retry_on"), report)),
         backoff: backoff.unwrap_or(defaults::BACKOFF),
         budget: endpoints::percent(raw.budget.as_ref(), defaults::RETRY_BUDGET, at.key("budget"), report),
-        per_try_timeout: timeout(raw.per_try_timeout.as_ref(), at.key("per_try_timeout"), report),
+        per_try_timeout: positive(raw.per_try_timeout.as_ref(), at.key("per_try_timeout"), report),
         attempt_count: raw.attempt_count.unwrap_or(false),
     }
 }
@@ -51,26 +52,14 @@ fn retry_on(raw: &raw::OneOrMany<raw::Refund>, at: At<'_>, report: &mut Report<'
             "reset" => on.reset = true,
             "timeout" => on.timeout = true,
             _ => {
-                let range = report.take(at, parse::statuses(&text).map_err(|fault| unknown(&text, fault)))?;
+                let expected = format!("{} or statuses such as `503`", listed(WORDS));
+                let range = report.take(at, statuses_or(WORDS, &expected, &text))?;
                 return Some((*range.start(), *range.end()));
             }
         }
         None
     });
     RetryOn { statuses: statuses.into(), ..on }
-}
-
-/// A word is misspelt, a number is no status.
-fn unknown(text: &str, fault: Fault) -> Fault {
-    if text.starts_with(|first: char| first.is_ascii_digit()) {
-        return fault;
-    }
-    let known = WORDS.map(|word| format!("`{word}`")).join(", ");
-    let fault = Fault::new(format!("expected {known} or statuses such as `503`, got {}", quoted(text)));
-    match parse::nearest(text, WORDS) {
-        Some(word) => fault.hint(format!("did you mean `{word}`?")),
-        None => fault,
-    }
 }
 
 /// `25ms..250ms`, or one duration for both.

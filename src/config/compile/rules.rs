@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::scope::{Asks, Scope};
 use super::{
-    counters, domain, each, elsewhere, limits, matching, nested, refusal, tariff, throttle, windows,
+    counters, domain, each, given, limits, matching, nested, refusal, remote_limit, tariff, throttle, windows,
 };
 use crate::config::applicability::{self, Given, Kind};
 use crate::config::at::At;
@@ -14,7 +14,6 @@ use crate::config::raw;
 use crate::response::refusal::Refusal;
 use crate::rules::key::KeyTemplate;
 use crate::rules::matcher::Matcher;
-use crate::rules::remote_limit::OnError;
 use crate::rules::rule::{Action, LimitSource, Limiting, Rule, Throttle};
 
 /// All rules in file order, each with what it answers when it refuses.
@@ -95,27 +94,21 @@ fn applicable(raw: &raw::Rule, rule: &Rule, at: At<'_>, report: &mut Report<'_>)
         Action::Limit(limiting) => limiting.throttle,
         Action::Allow | Action::Deny => Throttle::default(),
     };
-    let given = Given { rule: raw, throttle };
-    let elsewhere = match &raw.scope {
-        Some(raw::Scope::Elsewhere(elsewhere)) => Some(elsewhere),
-        Some(raw::Scope::Word(_)) | None => None,
-    };
+    let written = Given { rule: raw, throttle };
+    let is_remote = matches!(raw.scope, Some(raw::Scope::Remote(_)));
     let is_limit = matches!(rule.action, Action::Limit(_));
-    let is_limited = limits::written_keys(raw).iter().any(|(_, is_given)| *is_given)
-        || nested::prefixes_of(raw).next().is_some();
+    let is_limited =
+        given(limits::written_keys(raw)).next().is_some() || nested::prefixes_of(raw).next().is_some();
     let kinds = [
         (Kind::Unlimited, raw.action.unwrap_or_default() != raw::Action::Limit),
         (Kind::InFlight, is_limit && !is_limited && raw.in_flight.is_some()),
-        (Kind::Remote, is_limit && elsewhere.is_some()),
-        (
-            Kind::RemoteAlone,
-            is_limit && elsewhere.is_some_and(|elsewhere| elsewhere.on_error != Some(OnError::Local)),
-        ),
+        (Kind::Remote, is_limit && is_remote),
+        (Kind::RemoteAlone, is_limit && remote_limit::needs_no_limit(raw)),
         (Kind::Domain, rule.domain.is_some()),
         (Kind::Descriptors, rule.domain.is_some() && rule.reads_descriptors()),
     ];
     for (kind, _) in kinds.into_iter().filter(|(_, is_such)| *is_such) {
-        applicability::check(&given, kind, at, report);
+        applicability::check(&written, kind, at, report);
     }
 }
 
@@ -137,7 +130,7 @@ fn limiting(
     throttle::fit(throttle, &mut limits, at.key("throttle"), report);
     let tariff = tariff::compile(raw, &limits, at, scope, report);
     throttle::check_charging(throttle, &tariff, at.key("throttle"), report);
-    let remote = elsewhere::compile(raw, &key, at, scope, report);
+    let remote = remote_limit::compile(raw, &key, at, scope, report);
     let enforce = throttle::enforce(raw, (throttle, &key), at, report);
     Limiting {
         counter: counters::name(raw, at, report),
@@ -147,7 +140,7 @@ fn limiting(
         tariff,
         throttle,
         enforce,
-        in_flight: throttle::in_flight(raw),
+        in_flight: raw.in_flight,
         ban: throttle::ban(raw.on_limit.as_ref(), at.key("on_limit"), report),
         on_denied: raw.on_denied.unwrap_or_default(),
         on_change: raw.on_change.unwrap_or_default(),

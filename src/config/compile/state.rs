@@ -16,15 +16,14 @@ pub(super) fn compile(
     report: &mut Report<'_>,
 ) -> Option<Settings> {
     let raw = raw?;
-    let interval = timeout(raw.interval.as_ref(), at.key("interval"), report);
+    let interval = timeout(&raw.interval, defaults::STATE_INTERVAL, at.key("interval"), report);
     let (written, at) = (raw.file.as_ref()?, at.key("file"));
     if written.ends_with('/') || Path::new(written).file_name().is_none() {
         let fault = Fault::new(format!("expected a file, got {}", quoted(written)));
         report.value(at, fault.hint("a directory cannot be written to"));
         return None;
     }
-    let settings =
-        Settings { file: beside(file, written), interval: interval.unwrap_or(defaults::STATE_INTERVAL) };
+    let settings = Settings { file: beside(file, written), interval };
     if let Some(obstacle) = settings.obstacle() {
         let fault = Fault::new(format!("counters cannot be kept in {}: {obstacle}", quoted(written)));
         report.note(at, fault.hint("the directory must be there and writable"));

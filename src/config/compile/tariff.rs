@@ -1,11 +1,12 @@
 //! What requests cost and which of them count.
 
 use std::num::NonZeroU64;
+use std::ops::RangeInclusive;
 
-use super::each;
 use super::limits::check_cost;
 use super::matching::{header_name, headers as headers_of};
 use super::scope::Scope;
+use super::{each, given};
 use crate::config::at::At;
 use crate::config::defaults::COST;
 use crate::config::parse::{self, nearest};
@@ -27,7 +28,7 @@ pub(super) fn compile(
 ) -> Tariff {
     let cost = match &raw.cost {
         None => Cost::Fixed(COST),
-        Some(raw::Cost::Units(units)) => Cost::Fixed(number(Some(*units)).unwrap_or(COST)),
+        Some(raw::Cost::Units(units)) => Cost::Fixed(*units),
         Some(raw::Cost::Told(told)) => told_cost(told, at.key("cost"), report).unwrap_or(Cost::Fixed(COST)),
     };
     check_arrival(&cost, limits, at, report);
@@ -50,10 +51,10 @@ fn counted(raw: &raw::Count, at: At<'_>, scope: &mut Scope<'_>, report: &mut Rep
         statuses.into_iter().collect()
     });
     let headers = raw.response_header.as_ref();
-    let headers = headers.map(|map| headers_of(map, at.key("response_header"), scope, report));
+    let headers = headers.map(|map| headers_of(map.iter(), at.key("response_header"), scope, report));
     let calls = raw.grpc_status.as_ref().map(|calls| {
         let calls = each(calls, at.key("grpc_status"), |status, at| match status {
-            raw::GrpcStatus::Code(code) => GrpcStatus::from_code(*code),
+            raw::GrpcStatus::Code(code) => GrpcStatus::from_code((*code).into()),
             raw::GrpcStatus::Name(name) => report.take(at, grpc_status(name)),
         });
         calls.into_iter().collect()
@@ -70,10 +71,8 @@ fn grpc_status(text: &str) -> Result<GrpcStatus, Fault> {
             "expected a gRPC status such as `unauthenticated` or 16, got {}",
             quoted(text)
         ));
-        match nearest(&name.to_ascii_lowercase(), GrpcStatus::names()) {
-            Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
-            None => fault.hint("0 to 16, or a name; HTTP statuses are for `response_status`"),
-        }
+        let fault = fault.hint("0 to 16, or a name; HTTP statuses are for `response_status`");
+        fault.meant(nearest(&name.to_ascii_lowercase(), GrpcStatus::names()))
     })
 }
 
@@ -88,7 +87,7 @@ fn told_cost(raw: &raw::ToldCost, at: At<'_>, report: &mut Report<'_>) -> Option
     if sources.iter().any(|(source, _)| report.is_faulty(at.key(source))) {
         return None;
     }
-    let given: Vec<_> = sources.iter().filter(|(_, is_given)| *is_given).map(|(source, _)| *source).collect();
+    let given: Vec<_> = given(sources).collect();
     let [source] = given[..] else {
         let known = listed(sources.map(|(source, _)| source));
         report.value(at, format!("expected exactly one of {known}, got {}", given.len()));
@@ -102,9 +101,9 @@ fn told_cost(raw: &raw::ToldCost, at: At<'_>, report: &mut Report<'_>) -> Option
                 .hint(format!("it belongs to `{owner}`")),
         );
     }
-    let most = number(raw.max);
-    let told = |name: &str, given: Option<u64>, key: &str, report: &mut Report<'_>| {
-        let otherwise = number(given).unwrap_or(COST);
+    let most = raw.max;
+    let told = |name: &str, given: Option<u32>, key: &str, report: &mut Report<'_>| {
+        let otherwise = given.unwrap_or(COST);
         if let Some(most) = most.filter(|most| otherwise > *most) {
             report.value(at.key(key), format!("more than `max`, got {otherwise} and {most}"));
         }
@@ -170,7 +169,10 @@ fn compile_refunds(raw: &raw::OneOrMany<raw::Refund>, at: At<'_>, report: &mut R
                     calls.push(status);
                 }
                 None => {
-                    return report.take(at, parse::statuses(name).map_err(|fault| no_refund(name, fault)));
+                    let expected = "statuses such as `5xx`, or gRPC statuses such as `unavailable`";
+                    let expected = format!("{}, {expected}", listed(FAILURES));
+                    let known = FAILURES.into_iter().chain(GrpcStatus::names());
+                    return report.take(at, statuses_or(known, &expected, name));
                 }
             },
         }
@@ -188,23 +190,14 @@ fn note_own_doing(status: GrpcStatus, at: At<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// A word is misspelt, a number is no status.
-fn no_refund(text: &str, fault: Fault) -> Fault {
-    if text.starts_with(|first: char| first.is_ascii_digit()) {
-        return fault;
-    }
-    let known = listed(FAILURES);
-    let fault = Fault::new(format!(
-        "expected {known}, statuses such as `5xx`, or gRPC statuses such as `unavailable`, got {}",
-        quoted(text)
-    ));
-    match nearest(text, FAILURES.into_iter().chain(GrpcStatus::names())) {
-        Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
-        None => fault,
-    }
-}
-
-/// The schema lets only numbers through that fit.
-fn number(raw: Option<u64>) -> Option<u32> {
-    raw.and_then(|number| u32::try_from(number).ok())
+/// Statuses where one of the `known` words may stand too: what is no number is a misspelt word.
+pub(super) fn statuses_or<'w>(
+    known: impl IntoIterator<Item = &'w str> + Clone,
+    expected: &str,
+    text: &str,
+) -> Result<RangeInclusive<u16>, Fault> {
+    parse::statuses(text).map_err(|fault| match text.starts_with(|first: char| first.is_ascii_digit()) {
+        true => fault,
+        false => Fault::new(format!("expected {expected}, got {}", quoted(text))).meant(nearest(text, known)),
+    })
 }

@@ -1,7 +1,6 @@
 //! What becomes of requests that are over a limit, and the keys about it that go together.
 
-use std::num::NonZeroU32;
-
+use super::{positive, timeout};
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report};
 use crate::config::{defaults, parse, raw};
@@ -54,14 +53,13 @@ fn from_map(map: &raw::ThrottleMap, at: At<'_>, report: &mut Report<'_>) -> Thro
             },
         );
     }
-    let queue = map.queue.and_then(|queue| u32::try_from(queue).ok());
-    if queue.is_some() && (delay.is_none() || soft.is_some()) {
+    if map.queue.is_some() && (delay.is_none() || soft.is_some()) {
         report.key(at.key("queue"), "`queue` has no meaning without `delay` alone");
     }
     match (soft, elastic, delay) {
         (Some(margin), None, delay) => Throttle::Soft { margin, delay },
         (None, Some(factor), None) => Throttle::Elastic(factor),
-        (None, None, Some(delay)) => Throttle::Delay(Slack::new(delay, queue)),
+        (None, None, Some(delay)) => Throttle::Delay(Slack::new(delay, map.queue)),
         _ if other.is_some() => Throttle::default(),
         _ => {
             let fault = Fault::new("says nothing, expected `soft`, `delay`, `wait` or `elastic`");
@@ -157,26 +155,14 @@ pub(super) fn enforce(
     enforce
 }
 
-/// How many may be under way; a number that the schema lets through fits.
-pub(super) fn in_flight(raw: &raw::Rule) -> Option<NonZeroU32> {
-    raw.in_flight.and_then(|most| u32::try_from(most).ok()).and_then(NonZeroU32::new)
-}
-
 pub(super) fn ban(raw: Option<&raw::OnLimit>, at: At<'_>, report: &mut Report<'_>) -> Option<Ban> {
     let raw = raw?;
-    let mut read = |raw: Option<&raw::Duration>, at: At<'_>| {
-        let length = report.take(at.same(), parse::duration(&raw?.0))?;
-        if length.is_zero() {
-            report.value(at, "must be longer than nothing, got 0");
-        }
-        Some(length)
-    };
-    let first = read(raw.ban.as_ref(), at.key("ban"));
-    let most = read(raw.ban_max.as_ref(), at.key("ban_max"));
+    let first = positive(raw.ban.as_ref(), at.key("ban"), report);
+    let most = timeout(&raw.ban_max, defaults::BAN_MAX, at.key("ban_max"), report);
     if raw.ban.is_none() && raw.ban_max.is_some() && !report.is_faulty(at.key("ban")) {
         report.key(at.key("ban_max"), "`ban_max` has no meaning without `ban`");
     }
-    let (first, most) = (first?, most.unwrap_or(defaults::BAN_MAX));
+    let first = first?;
     if first > most {
         let (first, most) = (parse::duration_text(first), parse::duration_text(most));
         let fault = Fault::new(format!("longer than `ban_max`, which is {most}, got {first}"));

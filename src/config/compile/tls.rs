@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::scope::Scope;
-use super::{each, patterns};
+use super::{each, on, patterns};
 use crate::config::at::At;
 use crate::config::defaults;
 use crate::config::files::Files;
@@ -42,8 +42,7 @@ pub(super) fn server(
         pairs.extend(each(list, at.key("certificates"), read));
     }
     let clients = clients(raw, at, files, report)?;
-    let handshakes = raw.handshakes.and_then(|count| usize::try_from(count).ok());
-    let handshakes = handshakes.unwrap_or(defaults::HANDSHAKES);
+    let handshakes = raw.handshakes.unwrap_or(defaults::HANDSHAKES);
     (!pairs.is_empty()).then_some(Settings { pairs, clients, handshakes })
 }
 
@@ -106,24 +105,16 @@ fn clients(raw: &raw::Tls, at: At<'_>, files: &mut Files, report: &mut Report<'_
 
 /// `proxy_protocol` of a listener.
 pub(super) fn proxy_protocol(
-    raw: Option<OrOff<ProxyProtocol>>,
+    raw: Option<&OrOff<ProxyProtocol>>,
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> ProxyProtocol {
-    match raw {
-        None | Some(OrOff::Switch(false)) => ProxyProtocol::Disabled,
-        Some(OrOff::Switch(true)) => {
-            let fault = Fault::new("expected one of disabled, optional, required, got true");
-            report.value(at, fault.hint("did you mean `required`?"));
-            ProxyProtocol::Disabled
-        }
-        Some(OrOff::On(mode)) => mode,
-    }
+    let fault = Fault::new("expected one of disabled, optional, required, got true").meant(Some("required"));
+    *raw.and_then(|raw| on(raw, fault, at, report)).unwrap_or(&ProxyProtocol::Disabled)
 }
 
 /// Whether any listener verifies clients' certificates.
 pub(super) fn verifies_clients(root: &raw::Root) -> bool {
-    use raw::List as _;
     root.listeners.as_ref().is_some_and(|listeners| {
         listeners.items().any(|(_, listener)| match listener {
             raw::Listener::Address(_) => false,

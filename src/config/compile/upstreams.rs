@@ -2,12 +2,12 @@
 
 use super::addresses::Taken;
 use super::scope::Scope;
-use super::{each, endpoints, matching, retries, rules, timeout, upstream_tls};
+use super::{each, endpoints, matching, on, retries, rules, timeout, upstream_tls};
 use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::parse::UpstreamPlace;
 use crate::config::problem::{Fault, Report, named};
-use crate::config::raw::{self, List as _, OrOff};
+use crate::config::raw::{self, OrOff};
 use crate::config::{defaults, parse};
 use crate::rules::matcher::Matcher;
 use crate::rules::routes::Routes;
@@ -69,14 +69,7 @@ fn only(
     match raw {
         raw::Upstream::Address(raw) => {
             let place = address(raw, at.same(), taken, report)?;
-            let tls = upstream_tls::client(
-                None,
-                std::slice::from_ref(&place),
-                (at, at.key("address")),
-                files,
-                report,
-            );
-            Some((settings(vec![place.address], Some(ONLY.into()), None, at, report)?, tls))
+            at_places(vec![place], Some(ONLY.into()), &raw::UpstreamMap::default(), at, files, report)
         }
         raw::Upstream::Map(map) => {
             if map.matching.is_some() {
@@ -136,50 +129,51 @@ fn of_map(
         .address
         .as_ref()
         .map(|raw| each(raw, at.key("address"), |raw, at| address(raw, at, taken, report)));
-    let places = addresses.unwrap_or_default();
+    at_places(addresses.unwrap_or_default(), name, raw, at, files, report)
+}
+
+fn at_places(
+    places: Vec<UpstreamPlace>,
+    name: Option<Box<str>>,
+    raw: &raw::UpstreamMap,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Option<One> {
     let tls = upstream_tls::client(raw.tls.as_deref(), &places, (at, at.key("address")), files, report);
     let addresses = places.into_iter().map(|place| place.address).collect();
-    Some((settings(addresses, name, Some(raw), at, report)?, tls))
+    Some((settings(addresses, name, raw, at, report)?, tls))
 }
 
 fn settings(
     addresses: Vec<Address>,
     name: Option<Box<str>>,
-    raw: Option<&raw::UpstreamMap>,
+    raw: &raw::UpstreamMap,
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Option<Settings> {
-    let mut read = |raw: Option<&raw::Duration>, key| timeout(raw, at.key(key), report);
-    let connect = read(raw.and_then(|raw| raw.connect_timeout.as_ref()), "connect_timeout");
-    let answer = read(raw.and_then(|raw| raw.timeout.as_ref()), "timeout");
-    let idle = read(raw.and_then(|raw| raw.idle_timeout.as_ref()), "idle_timeout");
-    let refresh = read(raw.and_then(|raw| raw.dns_refresh.as_ref()), "dns_refresh");
-    let check = raw.and_then(|raw| raw.health_check.as_ref());
+    let check = raw.health_check.as_ref();
     let health_check = check.map(|raw| endpoints::health_check(raw, at.key("health_check"), report));
-    let outliers = raw.and_then(|raw| raw.outliers.as_ref());
-    let outliers = endpoints::outliers(outliers, at.key("outliers"), report);
-    let panic = raw.and_then(|raw| raw.panic_threshold.as_ref());
-    let panic_threshold =
-        endpoints::percent(panic, defaults::PANIC_THRESHOLD, at.key("panic_threshold"), report);
-    let retries = retries::compile(raw.and_then(|raw| raw.retries.as_ref()), at.key("retries"), report);
-    let upgrades = upgrades(raw.and_then(|raw| raw.upgrades.as_ref()), at.key("upgrades"), report);
-    let first = addresses.first()?;
-    Some(Settings {
-        dns_refresh: refresh.unwrap_or(defaults::DNS_REFRESH),
-        balance: raw.and_then(|raw| raw.balance).unwrap_or_default(),
+    let panic = raw.panic_threshold.as_ref();
+    let panic_at = at.key("panic_threshold");
+    let mut read = |raw: &Option<raw::Duration>, default, key| timeout(raw, default, at.key(key), report);
+    let settings = Settings {
+        dns_refresh: read(&raw.dns_refresh, defaults::DNS_REFRESH, "dns_refresh"),
+        connect_timeout: read(&raw.connect_timeout, defaults::CONNECT_TIMEOUT, "connect_timeout"),
+        timeout: read(&raw.timeout, defaults::UPSTREAM_TIMEOUT, "timeout"),
+        idle_timeout: read(&raw.idle_timeout, defaults::UPSTREAM_IDLE_TIMEOUT, "idle_timeout"),
+        balance: raw.balance.unwrap_or_default(),
         health_check,
-        outliers,
-        panic_threshold,
-        retries,
-        limits: endpoints::limits(raw.and_then(|raw| raw.limits.as_ref()), at.key("limits"), report),
-        name: name.unwrap_or_else(|| first.to_string().into()),
+        outliers: endpoints::outliers(raw.outliers.as_ref(), at.key("outliers"), report),
+        panic_threshold: endpoints::percent(panic, defaults::PANIC_THRESHOLD, panic_at, report),
+        retries: retries::compile(raw.retries.as_ref(), at.key("retries"), report),
+        limits: endpoints::limits(raw.limits.as_ref(), at.key("limits"), report),
+        http2: raw.http2.unwrap_or(false),
+        upgrades: upgrades(raw.upgrades.as_ref(), at.key("upgrades"), report),
+        name: name.or_else(|| Some(addresses.first()?.to_string().into())).unwrap_or_default(),
         addresses: addresses.into(),
-        http2: raw.and_then(|raw| raw.http2).unwrap_or(false),
-        upgrades,
-        connect_timeout: connect.unwrap_or(defaults::CONNECT_TIMEOUT),
-        timeout: answer.unwrap_or(defaults::UPSTREAM_TIMEOUT),
-        idle_timeout: idle.unwrap_or(defaults::UPSTREAM_IDLE_TIMEOUT),
-    })
+    };
+    (!settings.addresses.is_empty()).then_some(settings)
 }
 
 /// The names of protocols, in small letters.
@@ -188,16 +182,11 @@ fn upgrades(
     at: At<'_>,
     report: &mut Report<'_>,
 ) -> Box<[Box<str>]> {
-    match raw {
-        None => defaults::UPGRADES.map(Into::into).into(),
-        Some(OrOff::On(raw)) => each(raw, at, |raw, at| report.take(at, parse::protocol(raw))).into(),
-        Some(OrOff::Switch(on)) => {
-            if *on {
-                let fault = Fault::new("expected protocols or `false`, got true");
-                report.value(at, fault.hint("`websocket` is passed on unless turned off"));
-            }
-            Box::default()
-        }
+    let Some(raw) = raw else { return defaults::UPGRADES.map(Into::into).into() };
+    let fault = Fault::new("expected protocols or `false`, got true");
+    match on(raw, fault.hint("`websocket` is passed on unless turned off"), at, report) {
+        Some(raw) => each(raw, at, |raw, at| report.take(at, parse::protocol(raw))).into(),
+        None => Box::default(),
     }
 }
 

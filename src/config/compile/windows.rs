@@ -12,7 +12,6 @@ use crate::rules::rule::RuleLimit;
 pub(super) fn fit(raw: &raw::Rule, limits: &mut [RuleLimit], at: At<'_>, report: &mut Report<'_>) {
     let zone_at = at.key("timezone");
     let zone = raw.timezone.as_ref().and_then(|name| report.take(zone_at.same(), zone(&name.0)));
-    let precision = raw.precision.and_then(|windows| u8::try_from(windows).ok());
     // A limit that could not be read might have been the one.
     if limits.is_empty() || report.is_faulty(at.key("algorithm")) {
         return;
@@ -36,7 +35,7 @@ pub(super) fn fit(raw: &raw::Rule, limits: &mut [RuleLimit], at: At<'_>, report:
     for limit in limits {
         let fitted = match limit.quota.params() {
             Params::Calendar(_) => zone.and_then(|zone| limit.quota.in_zone(zone)),
-            Params::SubWindows(_) => precision.and_then(|windows| limit.quota.with_precision(windows)),
+            Params::SubWindows(_) => raw.precision.and_then(|windows| limit.quota.with_precision(windows)),
             Params::None => None,
         };
         limit.quota = fitted.unwrap_or(limit.quota);

@@ -81,11 +81,8 @@ fn unknown_day(name: &str) -> Fault {
     let fault = Fault::new(format!("unknown day {}, expected one of {}", quoted(name), NAMES.join(", ")));
     let begun = |known: &&&str| name.len() >= 2 && known.to_lowercase().starts_with(&name.to_lowercase());
     let likely = IN_FULL.iter().find(begun).map(|known| &known[..3]);
-    match likely.or_else(|| nearest(name, NAMES)).or_else(|| nearest(name, IN_FULL).map(|known| &known[..3]))
-    {
-        Some(day) => fault.hint(format!("did you mean `{day}`?")),
-        None => fault,
-    }
+    let near = || nearest(name, NAMES).or_else(|| nearest(name, IN_FULL).map(|known| &known[..3]));
+    fault.meant(likely.or_else(near))
 }
 
 fn times(text: &str) -> Result<Vec<Times>, Fault> {

@@ -40,10 +40,7 @@ pub fn throttle(text: &str) -> Result<Throttle, Fault> {
         ("elastic", None) => Err(incomplete(text, "elastic 3x")),
         ("wait", Some(value)) => Err(unknown().hint(format!("write `delay {value}`"))),
         ("hard" | "shadow", Some(_)) => Err(unknown().hint(format!("write `{word}`"))),
-        _ => Err(match nearest(word, WORDS) {
-            Some(meant) => unknown().hint(format!("did you mean `{meant}`?")),
-            None => unknown(),
-        }),
+        _ => Err(unknown().meant(nearest(word, WORDS))),
     }
 }
 

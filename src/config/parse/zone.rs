@@ -15,10 +15,7 @@ pub fn zone(text: &str) -> Result<TimeZone, Fault> {
     found.ok_or_else(|| {
         let names: Vec<String> = known().map(|name| name.as_str().to_owned()).collect();
         let fault = Fault::new(format!("unknown time zone {}", quoted(text)));
-        match likely(text, &names) {
-            Some(name) => fault.hint(format!("did you mean `{name}`?")),
-            None => fault.hint("a name such as `Europe/Berlin` or `UTC`"),
-        }
+        fault.hint("a name such as `Europe/Berlin` or `UTC`").meant(likely(text, &names))
     })
 }
 

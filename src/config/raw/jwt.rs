@@ -1,11 +1,11 @@
 //! Tokens as people write about them.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
+use super::secret::Secret;
 use super::values::{Duration, FileName, OneOrMany};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
@@ -20,7 +20,7 @@ pub struct Jwt {
     /// The cookie they are in, instead of a header.
     pub cookie: Option<String>,
     /// The secret they are signed with; several while one takes the place of another.
-    pub secret: Option<OneOrMany<Secret>>,
+    pub secret: Option<OneOrMany<JwtSecret>>,
     /// The public key they are signed with, in PEM; several while one takes the place of another.
     pub public_key: Option<OneOrMany<FileName>>,
     /// A JSON Web Key Set with the keys they are signed with.
@@ -42,23 +42,11 @@ pub struct Jwt {
 /// A secret.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub enum Secret {
-    /// As it is.
-    Text(SecretText),
+pub enum JwtSecret {
+    /// As it is; better from the environment, as in `${JWT_SECRET}`.
+    Text(Secret<String>),
     /// What a file holds, without a line break at its end.
     File(FileName),
-}
-
-/// A secret as it is; better from the environment, as in `${JWT_SECRET}`.
-#[derive(Clone, Deserialize, JsonSchema)]
-#[serde(transparent)]
-#[schemars(extend("writeOnly" = true))]
-pub struct SecretText(pub String);
-
-impl fmt::Debug for SecretText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SecretText")
-    }
 }
 
 /// What a claim is held against.

@@ -1,5 +1,7 @@
 //! What clients may take, as people write it.
 
+use std::num::{NonZeroU32, NonZeroUsize};
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -16,10 +18,10 @@ pub struct ListenerLimits {
     pub header_size: Option<Size>,
     /// The fields of a request's head; above it the answer is 431.
     #[schemars(range(min = 10, max = 1000), extend("default" = defaults::MOST_HEADERS))]
-    pub headers: Option<u64>,
+    pub headers: Option<u32>,
     /// The requests that a connection of HTTP/2 may have under way.
     #[schemars(range(min = 1, max = 10_000), extend("default" = defaults::MOST_STREAMS))]
-    pub streams: Option<u64>,
+    pub streams: Option<u32>,
 }
 
 /// How much may be under way in all.
@@ -31,10 +33,10 @@ pub struct Overload {
     pub connections: Option<Connections>,
     /// Connections of one client, IPv6 addresses by `client_ip.ipv6_prefix`; no bound unless given.
     #[schemars(range(min = 1, max = 1_000_000))]
-    pub connections_per_client: Option<u64>,
+    pub connections_per_client: Option<NonZeroU32>,
     /// Requests under way, those that a limit holds back among them; no bound unless given.
     #[schemars(range(min = 1, max = 100_000_000))]
-    pub requests: Option<u64>,
+    pub requests: Option<NonZeroUsize>,
     /// Resident memory from which on requests are turned away: a size, or a percentage of what the container has; no
     /// bound unless given.
     pub memory: Option<Memory>,
@@ -45,7 +47,7 @@ pub struct Overload {
 #[serde(untagged)]
 pub enum Connections {
     /// This many.
-    Count(#[schemars(range(min = 1, max = 100_000_000))] u64),
+    Count(#[schemars(range(min = 1, max = 100_000_000))] NonZeroUsize),
     /// By the descriptors.
     Auto(Auto),
 }

@@ -60,6 +60,8 @@ pub struct NamedBadge {
 
 /// Who is on which plan: `file` alone, or members by what they are known by.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
+// Members are known by their API keys more often than not.
+#[schemars(extend("propertyNames" = { "writeOnly": true }))]
 pub struct Members {
     /// A file of them, relative to the one that names it.
     pub file: Option<String>,

@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    Address, Backoff, Connections, Duration, OneOrMany, Percentage, Size, Tls, UpstreamAddress, UpstreamTls,
+    Address, Backoff, Connections, Duration, OneOrMany, Percentage, Secret, Size, Tls, UpstreamAddress,
+    UpstreamTls,
 };
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
@@ -122,7 +123,7 @@ pub struct RlsXds {
     /// What else is said of who asks.
     pub metadata: Option<BTreeMap<String, String>>,
     /// Headers sent along when the stream is opened.
-    pub headers: Option<BTreeMap<String, String>>,
+    pub headers: Option<BTreeMap<String, Secret<String>>>,
     /// The first pause before it is asked again, and the longest.
     #[schemars(extend("default" = "10s..60s"))]
     pub backoff: Option<Backoff>,

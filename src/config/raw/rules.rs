@@ -1,12 +1,14 @@
 //! Rules as people write them.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::jwt::ClaimPattern;
 use super::scope::Scope;
+use super::secret::Secret;
 use super::tariff::{Cost, Count, Refund};
 use super::tls::CertificateNames;
 use super::values::{
@@ -51,7 +53,7 @@ pub struct Rule {
     pub limits: Option<OneOrMany<Limit>>,
     /// The most that may pass at once; the limit's count unless given. Not for windows.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
-    pub burst: Option<u64>,
+    pub burst: Option<NonZeroU32>,
     /// How it is counted.
     #[schemars(extend("default" = "gcra"))]
     pub algorithm: Option<Algorithm>,
@@ -62,7 +64,7 @@ pub struct Rule {
     pub timezone: Option<TimeZone>,
     /// In how many sub-windows a sliding window is looked at; in itself and the one before unless given.
     #[schemars(range(min = 2, max = 60))]
-    pub precision: Option<u64>,
+    pub precision: Option<u8>,
     /// What a reload does to the counters when it changes a limit.
     #[schemars(extend("default" = "keep"))]
     pub on_change: Option<OnChange>,
@@ -74,7 +76,7 @@ pub struct Rule {
     pub refund_on: Option<OneOrMany<Refund>>,
     /// How many requests of a key may be under way at once: beside a limit, or alone.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
-    pub in_flight: Option<u64>,
+    pub in_flight: Option<NonZeroU32>,
     /// What becomes of requests that are over the limit.
     #[schemars(extend("default" = "hard"))]
     pub throttle: Option<Throttle>,
@@ -104,7 +106,7 @@ pub struct Matcher {
     /// The host, without port.
     pub host: Option<OneOrMany<HostPattern>>,
     /// Headers by name.
-    pub header: Option<BTreeMap<String, OneOrMany<HeaderValues>>>,
+    pub header: Option<BTreeMap<String, Secret<OneOrMany<HeaderValues>>>>,
     /// The client's address.
     pub client_ip: Option<OneOrMany<Networks>>,
     /// The country of the client's address; needs `geo.database`.
@@ -199,10 +201,10 @@ pub struct NamedKey {
 pub struct ClientNetworks {
     /// Of an IPv6 address; as `client_ip.ipv6_prefix` unless given.
     #[schemars(range(min = 1, max = 128))]
-    pub prefix: Option<u64>,
+    pub prefix: Option<u8>,
     /// Of an IPv4 address; all of them unless given.
     #[schemars(range(min = 1, max = 32))]
-    pub ipv4_prefix: Option<u64>,
+    pub ipv4_prefix: Option<u8>,
     /// Several networks around an IPv6 client, from the narrowest to the widest, all counted at once.
     pub prefixes: Option<OneOrMany<Prefix>>,
     /// A limit for each of `prefixes`: all must have room. IPv4 clients are counted under the first alone.
@@ -212,7 +214,7 @@ pub struct ClientNetworks {
 /// So many leading bits.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Prefix(#[schemars(range(min = 1, max = 128))] pub u64);
+pub struct Prefix(#[schemars(range(min = 1, max = 128))] pub u8);
 
 /// One of several limits.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -230,7 +232,7 @@ pub enum Limit {
 pub struct TokenBucket {
     /// Tokens that come at once.
     #[schemars(required, range(min = 1, max = 4_294_967_295_u64))]
-    pub refill: Option<u64>,
+    pub refill: Option<NonZeroU32>,
     /// How often they come, from the first token that is taken from a full bucket.
     #[schemars(required)]
     pub every: Option<Duration>,
@@ -246,7 +248,7 @@ pub struct LimitMap {
     pub token_bucket: Option<TokenBucket>,
     /// The most that may pass at once; the rule's, or else the limit's count, unless given. Not for windows.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
-    pub burst: Option<u64>,
+    pub burst: Option<NonZeroU32>,
     /// How it is counted; as the rule says unless given.
     pub algorithm: Option<Algorithm>,
 }
@@ -271,7 +273,7 @@ pub struct ThrottleMap {
     pub delay: Option<Duration>,
     /// How many requests of a key may wait at once.
     #[schemars(range(min = 1, max = 4_294_967_294_u64))]
-    pub queue: Option<u64>,
+    pub queue: Option<u32>,
     /// They wait: another way to write `delay`.
     pub wait: Option<Wait>,
     /// They pass, up to so many times the limit, while the upstream has headroom.
@@ -328,11 +330,11 @@ pub enum Action {
 pub struct OnLimit {
     /// The status.
     #[schemars(range(min = 400, max = 599), extend("default" = defaults::REFUSAL_STATUS))]
-    pub status: Option<u64>,
+    pub status: Option<u16>,
     /// The body.
     pub body: Option<Body>,
     /// Headers by name; `{rule}` in a value is the rule's name.
-    pub headers: Option<BTreeMap<String, String>>,
+    pub headers: Option<BTreeMap<String, Secret<String>>>,
     /// A degraded answer in place of a refusal.
     pub fallback: Option<Fallback>,
     /// Once the rule has refused a key, refuse it everything for so long; twice as long each time again.
@@ -376,5 +378,5 @@ pub struct Fallback {
     pub methods: Option<OneOrMany<Method>>,
     /// The status with which the file is sent.
     #[schemars(range(min = 200, max = 599), extend("default" = defaults::FALLBACK_STATUS))]
-    pub status: Option<u64>,
+    pub status: Option<u16>,
 }

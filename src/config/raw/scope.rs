@@ -17,7 +17,7 @@ pub enum Scope {
     /// In a word.
     Word(ScopeWord),
     /// By another rate limit service.
-    Elsewhere(Box<Elsewhere>),
+    Remote(Box<RemoteScope>),
 }
 
 /// Where a rule's limit is kept.
@@ -28,10 +28,10 @@ pub enum ScopeWord {
     Local,
 }
 
-/// Another rate limit service, asked by Envoy's protocol.
+/// A limit that another rate limit service keeps, by Envoy's protocol.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Elsewhere {
+pub struct RemoteScope {
     /// Where it is: `host:port`, `https://host:port` or `unix:/path`.
     #[schemars(required)]
     pub rls: Option<UpstreamAddress>,

@@ -13,7 +13,7 @@ use crate::config::defaults;
 #[serde(untagged)]
 pub enum Cost {
     /// So many units.
-    Units(#[schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::COST))] u64),
+    Units(#[schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::COST))] u32),
     /// Told by the request or its answer.
     Told(ToldCost),
 }
@@ -33,13 +33,13 @@ pub struct ToldCost {
     pub response_bytes: Option<Size>,
     /// Units of a request without the header, or with one that is no number.
     #[schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::COST))]
-    pub default: Option<u64>,
+    pub default: Option<u32>,
     /// Units reserved until the answer tells, and charged where it does not.
     #[schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::COST))]
-    pub estimate: Option<u64>,
+    pub estimate: Option<u32>,
     /// Units at the most, whatever is told.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
-    pub max: Option<u64>,
+    pub max: Option<u32>,
 }
 
 /// Which requests count: all fields must hold; a list means any of its items.
@@ -61,7 +61,7 @@ pub struct Count {
 #[schemars(inline)]
 pub enum GrpcStatus {
     /// By its number.
-    Code(#[schemars(range(min = 0, max = 16))] u64),
+    Code(#[schemars(range(min = 0, max = 16))] u8),
     /// By its name.
     Name(
         #[schemars(extend("title" = "gRPC status", "examples" = ["unauthenticated", "permission_denied"]))]
@@ -75,7 +75,7 @@ pub enum GrpcStatus {
 #[schemars(inline)]
 pub enum Status {
     /// One code.
-    Code(#[schemars(range(min = 100, max = 599))] u64),
+    Code(#[schemars(range(min = 100, max = 599))] u16),
     /// `4xx`, `500-504`, or a code in quotes.
     Pattern(#[schemars(extend("title" = "status", "examples" = ["401", "5xx", "500-504"]))] String),
 }
@@ -86,7 +86,7 @@ pub enum Status {
 #[schemars(inline)]
 pub enum Refund {
     /// One code.
-    Code(#[schemars(range(min = 100, max = 599))] u64),
+    Code(#[schemars(range(min = 100, max = 599))] u16),
     /// `timeout`, `connect_failure`, `reset`, statuses, or names of gRPC statuses.
     Pattern(
         #[schemars(extend("title" = "failure", "examples" = ["5xx", "timeout", "connect_failure", "reset"]))]

@@ -23,7 +23,7 @@ pub struct Tls {
     pub client_auth: Option<ClientAuth>,
     /// How many handshakes each worker has under way at once; who comes next waits.
     #[schemars(range(min = 1, max = 100_000), extend("default" = defaults::HANDSHAKES))]
-    pub handshakes: Option<u64>,
+    pub handshakes: Option<usize>,
 }
 
 /// A certificate with its key.

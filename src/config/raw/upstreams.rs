@@ -1,5 +1,7 @@
 //! Upstreams as people write them.
 
+use std::num::NonZeroU32;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -23,7 +25,7 @@ pub enum Upstream {
 }
 
 /// A service to which requests are passed on.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamMap {
     /// Its name in metrics and logs. That of the only one is `upstream` unless given; in a list, its address.
@@ -76,7 +78,7 @@ pub struct UpstreamMap {
 pub struct Retries {
     /// Attempts after the first.
     #[schemars(range(min = 0, max = 10), extend("default" = defaults::RETRIES))]
-    pub attempts: Option<u64>,
+    pub attempts: Option<u32>,
     /// What is worth one: `connect_failure`, `reset`, `timeout`, and statuses.
     pub retry_on: Option<OneOrMany<Refund>>,
     /// The longest pause before the first of them, and before any.
@@ -104,16 +106,16 @@ pub struct Backoff(pub String);
 pub struct UpstreamLimits {
     /// Open connections.
     #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::MOST_UNDER_WAY))]
-    pub connections: Option<u64>,
+    pub connections: Option<u32>,
     /// Requests that wait for a connection.
     #[schemars(range(min = 0, max = 1_000_000), extend("default" = defaults::MOST_UNDER_WAY))]
-    pub pending: Option<u64>,
+    pub pending: Option<u32>,
     /// Requests.
     #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::MOST_UNDER_WAY))]
-    pub requests: Option<u64>,
+    pub requests: Option<u32>,
     /// Requests that are being tried again.
     #[schemars(range(min = 0, max = 1_000_000), extend("default" = defaults::MOST_RETRIES))]
-    pub retries: Option<u64>,
+    pub retries: Option<u32>,
     /// Requests of one client: `auto` for fewer than four times what is free, once half of them are in use; `false` for
     /// as many as there are.
     #[schemars(extend("default" = "auto"))]
@@ -128,7 +130,7 @@ pub struct UpstreamLimits {
 #[serde(untagged)]
 pub enum PerClient {
     /// This many.
-    Count(#[schemars(range(min = 1, max = 1_000_000))] u64),
+    Count(#[schemars(range(min = 1, max = 1_000_000))] NonZeroU32),
     /// By what is free.
     Auto(Auto),
     /// `false` for all of them.
@@ -151,10 +153,10 @@ pub struct HealthCheck {
     pub timeout: Option<Duration>,
     /// So many in a row must go well before an endpoint is healthy again.
     #[schemars(range(min = 1, max = 1000), extend("default" = defaults::HEALTHY_AFTER))]
-    pub healthy: Option<u64>,
+    pub healthy: Option<u32>,
     /// So many in a row must fail before it is not.
     #[schemars(range(min = 1, max = 1000), extend("default" = defaults::UNHEALTHY_AFTER))]
-    pub unhealthy: Option<u64>,
+    pub unhealthy: Option<u32>,
 }
 
 /// When an endpoint that fails requests is left out for a while.
@@ -163,7 +165,7 @@ pub struct HealthCheck {
 pub struct OutlierMap {
     /// After so many failures in a row.
     #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::OUTLIER_FAILURES))]
-    pub failures: Option<u64>,
+    pub failures: Option<u32>,
     /// For so long, times the number of times it happened.
     #[schemars(extend("default" = shown(defaults::EJECTION)))]
     pub ejection: Option<Duration>,

@@ -4,26 +4,33 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// A list with at least one item; a single value stands for a list of itself. Refused items leave gaps.
+/// A list of at least so many items; a single value stands for a list of itself. Refused items leave gaps.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
-pub enum OneOrMany<T> {
+pub enum List<T, const MIN: usize> {
     /// A list.
-    Many(#[schemars(length(min = 1))] Vec<Option<T>>),
+    Many(#[schemars(length(min = MIN))] Vec<Option<T>>),
     /// One value.
     One(T),
 }
 
-/// A list that may be empty; a single value stands for a list of itself. Refused items leave gaps.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-#[schemars(inline)]
-pub enum ZeroOrMany<T> {
-    /// A list.
-    Many(Vec<Option<T>>),
-    /// One value.
-    One(T),
+/// A list with at least one item.
+pub type OneOrMany<T> = List<T, 1>;
+
+/// A list that may be empty.
+pub type ZeroOrMany<T> = List<T, 0>;
+
+impl<T, const MIN: usize> List<T, MIN> {
+    /// All items with their index, which an item that stands for the list has not.
+    pub fn items(&self) -> impl Iterator<Item = (Option<usize>, &T)> {
+        let (many, one) = match self {
+            Self::Many(items) => (items.as_slice(), None),
+            Self::One(item) => (&[][..], Some(item)),
+        };
+        let many = many.iter().enumerate().filter_map(|(index, item)| Some((Some(index), item.as_ref()?)));
+        one.into_iter().map(|item| (None, item)).chain(many)
+    }
 }
 
 /// Something that can be turned off.
@@ -35,42 +42,6 @@ pub enum OrOff<T> {
     Switch(#[schemars(extend("const" = false))] bool),
     /// Turned on.
     On(T),
-}
-
-/// What [`OneOrMany`] and [`ZeroOrMany`] have in common.
-pub trait List {
-    /// What is in the list.
-    type Item;
-
-    /// All items with their index, which an item that stands for the list has not.
-    fn items(&self) -> impl Iterator<Item = (Option<usize>, &Self::Item)>;
-}
-
-impl<T> List for OneOrMany<T> {
-    type Item = T;
-
-    fn items(&self) -> impl Iterator<Item = (Option<usize>, &T)> {
-        match self {
-            Self::Many(items) => indexed(items, None),
-            Self::One(item) => indexed(&[], Some(item)),
-        }
-    }
-}
-
-impl<T> List for ZeroOrMany<T> {
-    type Item = T;
-
-    fn items(&self) -> impl Iterator<Item = (Option<usize>, &T)> {
-        match self {
-            Self::Many(items) => indexed(items, None),
-            Self::One(item) => indexed(&[], Some(item)),
-        }
-    }
-}
-
-fn indexed<'a, T>(many: &'a [Option<T>], one: Option<&'a T>) -> impl Iterator<Item = (Option<usize>, &'a T)> {
-    let many = many.iter().enumerate().filter_map(|(index, item)| Some((Some(index), item.as_ref()?)));
-    one.into_iter().map(|item| (None, item)).chain(many)
 }
 
 /// A time with its unit: ms, s, m or min, h, d or w.
@@ -210,7 +181,7 @@ pub struct Continent(pub String);
 #[serde(untagged)]
 pub enum Asn {
     /// Alone.
-    Number(#[schemars(range(min = 1, max = 4_294_967_295_u64))] u64),
+    Number(#[schemars(range(min = 1, max = 4_294_967_295_u64))] u32),
     /// After `AS`.
     Text(#[schemars(extend("title" = "autonomous system", "examples" = ["AS64500"]))] String),
 }

@@ -5,16 +5,16 @@ use serde_yaml::{Number, Value};
 
 use crate::config::parse::nearest;
 use crate::config::problem::{Fault, listed, named, quoted};
-use crate::config::schema::schema;
+use crate::config::schema::{is_secret, schema};
 
 const WITHOUT_QUOTES: &str = "write it without quotes";
 
 /// The schemas that one value may follow, references and choices resolved.
 #[derive(Debug)]
-pub(super) struct Alternatives<'a>(Vec<&'a Schema>);
+pub(in crate::config) struct Alternatives<'a>(Vec<&'a Schema>);
 
 impl<'a> Alternatives<'a> {
-    pub(super) fn of(schema: &'a Schema) -> Self {
+    pub(in crate::config) fn of(schema: &'a Schema) -> Self {
         let mut flat = Vec::new();
         collect(schema, &mut flat);
         Self(flat)
@@ -26,7 +26,7 @@ impl<'a> Alternatives<'a> {
     }
 
     /// The alternative of this kind; `raw` has at most one map and one list in a place.
-    pub(super) fn one(&self, wanted: &str) -> Option<&'a Schema> {
+    pub(in crate::config) fn one(&self, wanted: &str) -> Option<&'a Schema> {
         self.0.iter().copied().find(|schema| kind(schema) == Some(wanted))
     }
 
@@ -66,7 +66,7 @@ impl<'a> Alternatives<'a> {
 
     /// What to say to a value of a kind that is not allowed.
     pub(super) fn mismatch(&self, value: &Value) -> Fault {
-        let got = if self.is_secret() { "something else".to_owned() } else { describe(value) };
+        let got = if self.are_secret() { describe_type(value) } else { describe(value) };
         let fault = Fault::new(format!("expected {}, got {got}", self.nouns()));
         match self.advice(value) {
             Some(hint) => fault.hint(hint),
@@ -93,16 +93,18 @@ impl<'a> Alternatives<'a> {
             }
             (Value::String(text), _) if self.plain(text).is_some() => Some(WITHOUT_QUOTES.to_owned()),
             (Value::String(_), None) if self.names_a_file() => Some("write `{ file: NAME }`".to_owned()),
-            (Value::Null, _) if self.one("array").is_some_and(|list| list.get("minItems").is_none()) => {
+            (Value::Null, _)
+                if self.one("array").is_some_and(|list| list.get("minItems") == Some(&Schema::from(0))) =>
+            {
                 Some("write `[]` for none".to_owned())
             }
             _ => None,
         }
     }
 
-    /// Whether what stands here is not to be repeated.
-    fn is_secret(&self) -> bool {
-        self.0.iter().any(|schema| schema.get("writeOnly") == Some(&Schema::Bool(true)))
+    /// Whether text here is a secret. A secret map of patterns has none by itself: problems quote a pattern.
+    pub(in crate::config) fn are_secret(&self) -> bool {
+        self.0.iter().any(|schema| is_secret(schema))
     }
 
     fn names_a_file(&self) -> bool {
@@ -155,6 +157,16 @@ pub(super) fn describe(value: &Value) -> String {
         Value::Sequence(_) => "a list".to_owned(),
         Value::Mapping(_) => "a map".to_owned(),
         Value::Tagged(tagged) => format!("the tag {}", named(&tagged.tag.to_string())),
+    }
+}
+
+/// A value as it is named in messages where it may be a secret.
+fn describe_type(value: &Value) -> String {
+    match value {
+        Value::Bool(_) => "a boolean".to_owned(),
+        Value::Number(_) => "a number".to_owned(),
+        Value::String(_) => "text".to_owned(),
+        Value::Null | Value::Sequence(_) | Value::Mapping(_) | Value::Tagged(_) => describe(value),
     }
 }
 

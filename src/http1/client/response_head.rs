@@ -148,16 +148,22 @@ fn raw(head: &Bytes, places: &[Place], is_lengthless: bool) -> Result<(Headers, 
     for place in places {
         let (name, value) = place.bytes(head);
         let is_first = framing.octets.is_none();
+        // Most fields are written as we would write them, and copied with one move.
+        let push = |headers: &mut RawHeaders| match place.normal_line(head) {
+            Some(line) => headers.push_line(name, line),
+            None => headers.push(name, value),
+        };
         match framing.note(name, value)? {
             HeaderScope::EndToEnd if name.len() > MAX_NAME => {
                 return Err(Malformed::Head(httparse::Error::HeaderName));
             }
-            HeaderScope::EndToEnd => headers.push(name, value),
+            HeaderScope::EndToEnd => push(&mut headers),
             HeaderScope::Framing if !is_first => {}
-            HeaderScope::Framing if content_length::is_normal(value) => headers.push_length(name, value),
+            HeaderScope::Framing if content_length::is_normal(value) => headers.add_length(push),
             HeaderScope::Framing => {
                 let octets = framing.octets.unwrap_or_default();
-                headers.push_length(name, itoa::Buffer::new().format(octets).as_bytes());
+                let octets = itoa::Buffer::new().format(octets).to_owned();
+                headers.add_length(|headers| headers.push(name, octets.as_bytes()));
             }
             HeaderScope::HopByHop => {}
         }
@@ -220,6 +226,8 @@ impl Framing {
                 self.chunked = true;
                 Ok(HeaderScope::HopByHop)
             }
+            // Nearly always.
+            10 if is(&CONNECTION) && value.eq_ignore_ascii_case(b"keep-alive") => Ok(HeaderScope::HopByHop),
             10 if is(&CONNECTION) => {
                 let mut concerns = HeaderScope::HopByHop;
                 for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {

@@ -30,7 +30,8 @@ pub struct Course {
 /// Writes a head, and answers how it goes on.
 pub fn write(
     asked: Asked,
-    (status, headers): (StatusCode, &mut Headers),
+    status: StatusCode,
+    headers: &mut Headers,
     body: &impl Body,
     write_date: impl Fn(&mut Vec<u8>),
     out: &mut Vec<u8>,

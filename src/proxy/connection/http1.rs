@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use tokio::io::AsyncWrite as _;
 
-use super::{Connection, rejected};
+use super::{Connection, malformed};
 use crate::headers::{Response, remove_hop_by_hop};
 use crate::http1::encoder::{Encoder, Failure};
 use crate::http1::malformed::Malformed;
@@ -87,7 +87,7 @@ impl Drop for OwnedConn {
 pub(super) fn time_out(connection: &Connection, stream: &mut Downstream, read: &[u8]) {
     stream.write_raw(TIMED_OUT);
     let read = if read.is_empty() { stream.opening() } else { read };
-    rejected::note(connection, StatusCode::REQUEST_TIMEOUT, ResponseFlag::IdleTimeout, read);
+    malformed::record_request(connection, StatusCode::REQUEST_TIMEOUT, ResponseFlag::IdleTimeout, read);
 }
 
 enum Ended {
@@ -148,7 +148,7 @@ async fn run_loop(connection: &Rc<Connection>, conn: &Rc<RefCell<Conn>>) -> Resu
         reader.reuse(spare);
         if let Err(broken) = send(conn, &mut sending).await {
             // Rare, and its future is large.
-            (sending, keeps) = Box::pin(replace(connection, conn, asked, (sending, broken))).await?;
+            (sending, keeps) = Box::pin(replace(connection, conn, asked, sending, broken)).await?;
         }
         buffer = sending.into_buffer();
         if connection.is_upgraded() {
@@ -207,7 +207,8 @@ async fn replace(
     connection: &Connection,
     conn: &RefCell<Conn>,
     asked: Asked,
-    (sending, broken): (Encoder<ResponseBody>, Broken),
+    sending: Encoder<ResponseBody>,
+    broken: Broken,
 ) -> Result<(Encoder<ResponseBody>, bool), Broken> {
     let Some((body, buffer)) = sending.into_unsent() else { return Err(broken) };
     let Some(context) = body.into_broken() else { return Err(broken) };
@@ -233,7 +234,7 @@ fn begin(
     drop(conn);
     let write_date = |out: &mut Vec<u8>| connection.worker.date.write(out);
     let Course { coding, has_body, keeps } =
-        response_head::write(asked, (status, &mut headers), &body, write_date, write_buf.end());
+        response_head::write(asked, status, &mut headers, &body, write_date, write_buf.end());
     if !has_body {
         body.leave_out();
     }
@@ -255,7 +256,7 @@ async fn write_error_and_close(
     malformed: Malformed,
 ) -> Result<(), Broken> {
     let status = response_head::status_of(malformed);
-    rejected::note(connection, status, ResponseFlag::DownstreamProtocol, conn.borrow().unread());
+    malformed::record_request(connection, status, ResponseFlag::DownstreamProtocol, conn.borrow().unread());
     let mut write_buf = WriteBuf::default();
     response_head::malformed(status, |out| connection.worker.date.write(out), write_buf.end());
     poll_fn(|cx| write_buf.poll_write(&mut ConnWriter(conn), cx)).await?;

@@ -17,7 +17,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
-use super::{Connection, rejected};
+use super::{Connection, malformed};
 use crate::proxy::body::Incoming;
 use crate::proxy::local_reply::{self, Reply};
 use crate::proxy::pipeline;
@@ -76,7 +76,7 @@ pub(super) async fn serve(connection: Rc<Connection>, stream: TokioIo<Downstream
     });
     if let Err(error) = ended.await {
         if is_clients_fault(&error) {
-            rejected::note_connection(&connection);
+            malformed::record_connection(&connection);
         }
         tracing::debug!(%error, "connection ended");
     }

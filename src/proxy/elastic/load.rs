@@ -97,7 +97,7 @@ mod tests {
 
     fn reporting(text: &'static str) -> Headers {
         let mut headers = Headers::default();
-        headers.set(orca::TEXT_OR_JSON, &HeaderValue::from_static(text));
+        headers.set(&orca::TEXT_OR_JSON, &HeaderValue::from_static(text));
         headers
     }
 

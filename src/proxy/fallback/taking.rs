@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::{Memory, REFRESH};
 use crate::limiter::timestamp::Timestamp;
 use crate::response::fallback::Kept;
+use crate::response::fallback::cache_key::StoreKey;
 
 /// Who takes longer than this is at the pace of a slow client, and the next one need not wait for it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,18 +36,14 @@ pub(super) struct Taking {
 }
 
 impl Taking {
-    /// Takes a place, if an answer to the request `key` is wanted and nobody else is at it. The key may say who the client
-    /// is, if `is_personal`.
-    pub(super) fn begin(
-        memory: &Arc<Memory>,
-        (key, is_personal): (&[u8], bool),
-        now: Timestamp,
-    ) -> Option<Self> {
-        if memory.answers.peek(key).is_some_and(|kept| kept.kept_for(now) < REFRESH) {
+    /// Starts to record the response for `key`, if one is wanted and no other is being recorded for it.
+    pub(super) fn begin(memory: &Arc<Memory>, key: StoreKey<'_>, now: Timestamp) -> Option<Self> {
+        let StoreKey { bytes, is_personal } = key;
+        if memory.answers.peek(bytes).is_some_and(|kept| kept.kept_for(now) < REFRESH) {
             return None;
         }
         let mut keys = memory.desk.keys.lock();
-        let key: Arc<[u8]> = key.into();
+        let key: Arc<[u8]> = bytes.into();
         if keys.get(&key).is_some_and(|since| now.since(*since) < PATIENCE) {
             return None;
         }

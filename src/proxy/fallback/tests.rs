@@ -2,6 +2,7 @@ use http::StatusCode;
 use http::header::CONTENT_LENGTH;
 
 use super::*;
+use crate::response::fallback::cache_key::StoreKey;
 
 const KIB: u64 = 1 << 10;
 
@@ -16,7 +17,7 @@ fn at(seconds: u64) -> Timestamp {
 
 /// A capture of the answer to `key`, if one begins.
 fn begin(memory: &Arc<Memory>, key: &str, now: Timestamp) -> Option<Recorder> {
-    let taking = Taking::begin(memory, (key.as_bytes(), false), now)?;
+    let taking = Taking::begin(memory, StoreKey { bytes: key.as_bytes(), is_personal: false }, now)?;
     Some(Recorder::new(vec![taking], now))
 }
 

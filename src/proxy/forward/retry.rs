@@ -63,7 +63,8 @@ pub(super) async fn with_retries(
         retries += 1;
         context.retries = context.retries.saturating_add(1);
         drop(result);
-        let pause = back_off(settings.backoff, retries, fastrand::f64());
+        let (base, max) = settings.backoff;
+        let pause = back_off(base, max, retries, fastrand::f64());
         or_timeout(&context.timer, pin!(tokio::time::sleep(pause))).await?;
     }
 }
@@ -85,7 +86,7 @@ fn is_retriable(plan: &RetryPlan<'_>, method: &Method, result: &AttemptResult, o
 
 /// A time drawn evenly from nothing to twice as long as the last time ("full jitter"): requests that failed together are not
 /// retried together.
-fn back_off((base, max): (Duration, Duration), retry: u32, drawn: f64) -> Duration {
+fn back_off(base: Duration, max: Duration, retry: u32, drawn: f64) -> Duration {
     let doublings = retry.saturating_sub(1).min(MAX_DOUBLINGS);
     base.saturating_mul(1 << doublings).min(max).mul_f64(drawn)
 }
@@ -96,10 +97,10 @@ mod tests {
 
     #[test]
     fn the_pause_doubles_up_to_the_longest_and_any_part_of_it_may_be_drawn() {
-        let range = (Duration::from_millis(25), Duration::from_millis(250));
-        let longest: Vec<_> = (1..7).map(|retry| back_off(range, retry, 1.0).as_millis()).collect();
+        let (base, max) = (Duration::from_millis(25), Duration::from_millis(250));
+        let longest: Vec<_> = (1..7).map(|retry| back_off(base, max, retry, 1.0).as_millis()).collect();
         assert_eq!(longest, [25, 50, 100, 200, 250, 250]);
-        assert_eq!(back_off(range, 3, 0.0), Duration::ZERO);
-        assert_eq!(back_off(range, u32::MAX, 0.5), Duration::from_millis(125));
+        assert_eq!(back_off(base, max, 3, 0.0), Duration::ZERO);
+        assert_eq!(back_off(base, max, u32::MAX, 0.5), Duration::from_millis(125));
     }
 }

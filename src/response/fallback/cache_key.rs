@@ -56,6 +56,15 @@ pub struct CacheKey {
     is_conditional: bool,
 }
 
+/// A key to store a response under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreKey<'a> {
+    /// The key.
+    pub bytes: &'a [u8],
+    /// It may say who the client is.
+    pub is_personal: bool,
+}
+
 impl CacheKey {
     /// The keys of `request`.
     pub fn new(request: &Request<'_>, headers: &Headers) -> Self {
@@ -86,11 +95,10 @@ impl CacheKey {
         Self { shared: shared.into(), personal, is_conditional }
     }
 
-    /// The key to store the response under, and whether it may say who the client is; `None` for a request whose response
-    /// must not be stored.
-    pub fn to_store(&self) -> Option<(&[u8], bool)> {
-        let key = self.personal.as_ref().map_or((&*self.shared, false), |key| (&**key, true));
-        (!self.is_conditional).then_some(key)
+    /// The key to store the response under; `None` for a request whose response must not be stored.
+    pub fn to_store(&self) -> Option<StoreKey<'_>> {
+        let bytes = self.personal.as_deref().unwrap_or(&self.shared);
+        (!self.is_conditional).then_some(StoreKey { bytes, is_personal: self.personal.is_some() })
     }
 
     /// The keys to look a response up by, in their order. What was made for a request that said nothing about its client

@@ -24,6 +24,7 @@ use super::calls::{Calls, Held, Tracked};
 use super::reports::{Handover, Reports};
 use super::{Port, Services, Shared};
 use crate::drain::Phase;
+use crate::jitter::jittered;
 use crate::listener::Accepted;
 use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::identity::Identity;
@@ -66,7 +67,8 @@ struct Connection {
 
 /// Serves a connection to its end.
 pub(super) async fn serve(
-    (port, shared): (Arc<Port>, Rc<Shared>),
+    port: Arc<Port>,
+    shared: Rc<Shared>,
     services: Services,
     accepted: Accepted,
     place: Place,
@@ -113,6 +115,7 @@ pub(super) async fn serve(
 impl Connection {
     async fn ending(&self, port: &Port) -> Ending {
         tokio::select! {
+            // Connections made at once do not end at once.
             () = sleep(jittered(port.settings.max_age)) => Ending::Aged,
             () = port.desk.drain().reached(Phase::Draining) => Ending::Drained,
             () = self.place.displaced() => Ending::Displaced,
@@ -152,11 +155,6 @@ fn is_welcome(client: Option<&Identity>, names: &[Box<str>]) -> bool {
         tracing::debug!(?client, "a client's certificate has none of the names that are asked for");
     }
     is_welcome
-}
-
-/// Less or more by up to a tenth, so that connections made at once do not end at once.
-fn jittered(age: Duration) -> Duration {
-    age.mul_f64(fastrand::f64().mul_add(0.2, 0.9))
 }
 
 /// Has the service respond that the path names, within the bounds of the worker.
@@ -252,13 +250,5 @@ mod tests {
         assert_eq!(service_of("/grpc.health.v1.Health/Check"), "grpc.health.v1.Health");
         assert_eq!(service_of("/"), "");
         assert_eq!(service_of("nothing"), "");
-    }
-
-    #[test]
-    fn ages_differ_by_a_tenth_at_most() {
-        for _ in 0..100 {
-            let age = jittered(Duration::from_secs(100));
-            assert!((90.0..=110.0).contains(&age.as_secs_f64()), "{age:?}");
-        }
     }
 }

@@ -40,7 +40,8 @@ impl Streaming {
     pub(in crate::upstream) fn new<B>(
         mut connection: Box<Connection>,
         upload: Upload<B>,
-        (length, keeps): (Decoder, bool),
+        length: Decoder,
+        keeps: bool,
         pool: &Rc<Pool>,
     ) -> Self
     where

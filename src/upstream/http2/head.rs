@@ -7,13 +7,18 @@ use http::{Request, Uri, Version};
 use super::extended_connect::ExtendedConnect;
 use crate::upstream::outgoing::Outgoing;
 
+/// The head of a request as HTTP/2 has it.
+#[derive(Debug)]
+pub(in crate::upstream) struct RequestHead {
+    /// The head.
+    pub(super) request: Request<()>,
+    /// The protocol that it switches to, of an extended CONNECT.
+    pub(super) extended: Option<ExtendedConnect>,
+}
+
 /// Turns a request in origin-form into one of HTTP/2 (RFC 9113 section 8.3.1), which may ask to leave HTTP. Where it
 /// names no host, as HTTP/1.0 may, `otherwise` stands for it.
-pub(in crate::upstream) fn for_http2(
-    outgoing: &Outgoing,
-    scheme: Scheme,
-    otherwise: &str,
-) -> (Request<()>, Option<ExtendedConnect>) {
+pub(in crate::upstream) fn for_http2(outgoing: &Outgoing, scheme: Scheme, otherwise: &str) -> RequestHead {
     let parts = &outgoing.head;
     let mut headers = outgoing.headers();
     let host = headers.remove(HOST);
@@ -30,8 +35,8 @@ pub(in crate::upstream) fn for_http2(
     *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
     *request.version_mut() = Version::HTTP_2;
     *request.headers_mut() = headers;
-    let switch = ExtendedConnect::take(&mut request);
-    (request, switch)
+    let extended = ExtendedConnect::take(&mut request);
+    RequestHead { request, extended }
 }
 
 #[cfg(test)]
@@ -41,9 +46,9 @@ mod tests {
     use super::*;
 
     fn turned(request: request::Builder) -> Request<()> {
-        let (request, switch) =
+        let RequestHead { request, extended } =
             for_http2(&request.body(()).unwrap().into_parts().0.into(), Scheme::HTTP, "127.0.0.1:80");
-        assert!(switch.is_none());
+        assert!(extended.is_none());
         request
     }
 

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::headers::Form;
 
 /// Feeds `bytes` cut at `cuts`; what is left behind the head comes with it.
 fn in_pieces(bytes: &[u8], cuts: &[usize], to_head: bool) -> Result<Option<(Head, Vec<u8>)>, Malformed> {
@@ -48,6 +49,16 @@ fn status_and_fields_are_read_as_they_stand() {
         ("content-length", b"0".to_vec()),
     ];
     assert_eq!(fields, wanted);
+}
+
+#[test]
+fn raw_fields_have_one_form_however_they_were_written() {
+    let mut head = head("a: 1\r\nb:2\r\nc:\t 3 \r\nd: 4\ne:\r\nf: \r\nContent-Length: 5 \r\n");
+    let Form::Raw(raw) = head.headers.form() else { panic!("parsed") };
+    let mut out = Vec::new();
+    raw.write(&mut out);
+    assert_eq!(String::from_utf8(out).unwrap(), "a: 1\r\nb: 2\r\nc: 3\r\nd: 4\r\ne: \r\nf: \r\n");
+    assert_eq!(head.headers.get(&CONTENT_LENGTH), Some(&b"5"[..]));
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Requests that the codec rejects, for the access log and the metrics.
+//! Records malformed requests, which the codec rejects, in the access log and the metrics.
 //!
-//! No exchange begins for them, since there is no head; what their first line says is logged as far as it can be read.
-//! Each ends its connection, so a client has no more of them than connections, and the log's queue is bounded as ever.
+//! They have no request context, since they have no head; the first line is logged as far as it can be read.
+//! Each ends its connection, so a client has no more of them than connections.
 
 use std::time::Duration;
 
@@ -16,28 +16,29 @@ const MAX_METHOD: usize = 64;
 /// What is logged of a target.
 const MAX_TARGET: usize = 4096;
 
-/// A request of HTTP/1 was rejected with `status`, of which this has been read.
-pub(super) fn note(connection: &Connection, status: StatusCode, flag: ResponseFlag, read: &[u8]) {
+/// Records an HTTP/1 request that was rejected with `status`; `read` is its beginning.
+pub(super) fn record_request(connection: &Connection, status: StatusCode, flag: ResponseFlag, read: &[u8]) {
     let metrics = &connection.worker.metrics;
     let took = connection.timer.head_duration();
     metrics.malformed_request();
     metrics.request_started(connection.listener);
     metrics.request_finished(connection.listener, status, took);
-    log(connection, &FirstLine::of(read), (Some(status), flag, took));
+    log(connection, &FirstLine::of(read), Some(status), flag, took);
 }
 
-/// A connection of HTTP/2 was ended since its client broke the protocol. No single request is to blame, or none that the
-/// codec names.
-pub(super) fn note_connection(connection: &Connection) {
+/// Records an HTTP/2 connection that was ended by a protocol error, which the codec does not attribute to a request.
+pub(super) fn record_connection(connection: &Connection) {
     connection.worker.metrics.malformed_request();
     let line = FirstLine { protocol: Version::HTTP_2, ..FirstLine::unknown() };
-    log(connection, &line, (None, ResponseFlag::DownstreamProtocol, Duration::ZERO));
+    log(connection, &line, None, ResponseFlag::DownstreamProtocol, Duration::ZERO);
 }
 
 fn log(
     connection: &Connection,
     line: &FirstLine,
-    (status, flag, duration): (Option<StatusCode>, ResponseFlag, Duration),
+    status: Option<StatusCode>,
+    flag: ResponseFlag,
+    duration: Duration,
 ) {
     let shared = &connection.worker.shared;
     let Some(log) = &shared.access_log else { return };

@@ -1,7 +1,7 @@
-//! `scope` of a rule: who keeps its limit.
+//! Limits of rules that another rate limit service keeps (`scope: {rls: …}`).
 //!
-//! Another service is asked once, before the request is sent on, and counts then: what goes by the end of a request, or
-//! by a counter that is looked at here, would do something else than it says.
+//! That service decides and counts once, before the request is forwarded. A key about the end of a request, or about a counter
+//! of this process, has no meaning then; the table is in `applicability`.
 
 use super::scope::Scope;
 use super::{each, grpc, timeout};
@@ -21,23 +21,23 @@ pub(super) fn compile(
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> Option<RemoteLimit> {
-    let raw::Scope::Elsewhere(elsewhere) = raw.scope.as_ref()? else { return None };
+    let raw::Scope::Remote(remote) = raw.scope.as_ref()? else { return None };
     let own = at.key("scope");
-    let domain = elsewhere.domain.as_deref()?;
+    let domain = remote.domain.as_deref()?;
     if domain.is_empty() {
         report.value(own.key("domain"), "empty, expected the name of a domain");
     } else if domain.trim() != domain {
         let fault = Fault::new(format!("spaces around the name of a domain, got {}", quoted(domain)));
         report.value(own.key("domain"), fault.hint("it is sent letter by letter"));
     }
-    let entries = match &elsewhere.descriptor {
+    let entries = match &remote.descriptor {
         Some(given) => entries(given, key, own.key("descriptor"), report),
         None => usual(raw.name.as_deref().unwrap_or_default(), key),
     };
     let (place, tls) =
-        grpc::place(("rls", elsewhere.rls.as_ref()?), elsewhere.tls.as_deref(), own, scope.files, report)?;
-    let timeout = timeout(elsewhere.timeout.as_ref(), own.key("timeout"), report);
-    let settings = Settings { place, tls, timeout: timeout.unwrap_or(defaults::REMOTE_TIMEOUT) };
+        grpc::place(("rls", remote.rls.as_ref()?), remote.tls.as_deref(), own, scope.files, report)?;
+    let timeout = timeout(&remote.timeout, defaults::REMOTE_TIMEOUT, own.key("timeout"), report);
+    let settings = Settings { place, tls, timeout };
     let place = settings.place.to_string().into();
     Some(RemoteLimit {
         service: scope.service(settings),
@@ -45,14 +45,14 @@ pub(super) fn compile(
         domain: domain.into(),
         entries: entries.into(),
         ipv6_prefix: scope.ipv6_prefix,
-        on_error: elsewhere.on_error.unwrap_or_default(),
+        on_error: remote.on_error.unwrap_or_default(),
     })
 }
 
 /// Whether another service keeps the limit, and none holds where that does not answer.
 pub(super) fn needs_no_limit(raw: &raw::Rule) -> bool {
-    let falls_back = |elsewhere: &raw::Elsewhere| elsewhere.on_error == Some(OnError::Local);
-    matches!(&raw.scope, Some(raw::Scope::Elsewhere(elsewhere)) if !falls_back(elsewhere))
+    let falls_back = |remote: &raw::RemoteScope| remote.on_error == Some(OnError::Local);
+    matches!(&raw.scope, Some(raw::Scope::Remote(remote)) if !falls_back(remote))
 }
 
 /// The parts of the key under their usual names; a rule without a key is told from others by its own.

@@ -1,6 +1,6 @@
-//! What comes before HTTP: the PROXY protocol, and TLS inside of that.
+//! Transport setup before HTTP: the PROXY protocol, and TLS inside of that.
 //!
-//! All of it has as long as a request's head has, however its bytes drip. A plain connection passes through.
+//! All of it must end within the timeout of a request's head. A plain connection passes through.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -21,8 +21,9 @@ use crate::tls::identity::Identity;
 use crate::tls::server::{Failure, Server, Session};
 use crate::transport::Transport;
 
-/// Gets a connection ready for HTTP, and notes what that has told of the client; `None` if it is to be closed.
-pub(super) async fn arrive(
+/// Reads the PROXY protocol's header and does the TLS handshake, where the listener has these. Sets what they say of the
+/// client in `connection`. `None` if the connection is to be closed.
+pub(super) async fn set_up(
     connection: &mut Connection,
     settings: ListenerSettings,
     accepted: Accepted,
@@ -32,20 +33,20 @@ pub(super) async fn arrive(
         return connection.claim(accepted.peer).then_some(accepted.stream);
     }
     connection.timer.handshake_started();
-    let accepted = introduced(connection, settings, accepted).await?;
+    let accepted = proxy_protocol(connection, settings, accepted).await?;
     if !connection.claim(accepted.peer) {
         return None;
     }
     let transport = match tls {
-        Some(server) => Box::pin(secured(connection, settings, server, accepted.stream)).await?,
+        Some(server) => Box::pin(secure(connection, settings, server, accepted.stream)).await?,
         None => accepted.stream,
     };
     connection.timer.handshake_done();
     Some(transport)
 }
 
-/// With the peer that a proxy in front of us names, if its word is taken.
-async fn introduced(
+/// Reads the PROXY protocol's header, which may replace the peer.
+async fn proxy_protocol(
     connection: &mut Connection,
     settings: ListenerSettings,
     accepted: Accepted,
@@ -64,22 +65,23 @@ async fn introduced(
     Some(accepted)
 }
 
-async fn secured(
+/// Does the TLS handshake and counts its outcome.
+async fn secure(
     connection: &mut Connection,
     settings: ListenerSettings,
     server: Arc<Server>,
     stream: Transport,
 ) -> Option<Transport> {
-    let shaken = shake(connection, settings, &server, stream).await;
-    let outcome = shaken.as_ref().map(|(_, session)| session.start).map_err(|failure| *failure);
+    let result = handshake(connection, settings, &server, stream).await;
+    let outcome = result.as_ref().map(|(_, session)| session.start).map_err(|failure| *failure);
     connection.worker.metrics.handshake(settings.listener, outcome);
-    let (stream, session) = shaken.ok()?;
+    let (stream, session) = result.ok()?;
     connection.tls = Some(Box::new(session.identity.map_or_else(PeerTls::default, of_client)));
     Some(stream.into())
 }
 
 /// A handshake, once the client has begun it and there is a permit for it.
-async fn shake(
+async fn handshake(
     connection: &Connection,
     settings: ListenerSettings,
     server: &Server,
@@ -96,7 +98,7 @@ async fn shake(
     let _in_flight = worker.metrics.handshake_begins(settings.listener);
     let handshake = Box::pin(permit.run(Box::pin(server.accept(stream))));
     match in_time(connection, handshake).await {
-        Some(Ok(shaken)) => shaken,
+        Some(Ok(result)) => result,
         Some(Err(Aborted)) => Err(Failure::Crowded),
         None => Err(Failure::TimedOut),
     }

@@ -1,0 +1,217 @@
+//! Removes secrets from a configuration before it is shown: the values that the schema marks as secret (`raw::Secret`),
+//! and the values of suspicious names that people choose themselves.
+//!
+//! It works on the parsed document and not on its text: a value may be quoted, folded over lines or inside a flow
+//! mapping, and a comment may hold last year's password. So comments do not survive.
+
+use serde_json::Value as Schema;
+use serde_yaml::{Mapping, Value};
+
+use super::schema::{has_secret_keys, is_secret, schema};
+use super::shape::alternatives::Alternatives;
+
+const HIDDEN: &str = "[redacted]";
+const HIDDEN_USER: &str = "[redacted]@";
+const HIDDEN_QUERY: &str = "?[redacted]";
+
+/// Values that say nothing: any, none, and the name of the rule.
+const PATTERNS: [&str; 3] = ["*", "!present", "{rule}"];
+
+/// A name that the schema does not know is suspicious if it contains one of these.
+const SUSPICIOUS: [&str; 9] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "credential",
+    "authorization",
+    "private_key",
+    "api_key",
+];
+
+/// The document without its secrets; a remark in its place where it cannot be read.
+pub fn redacted(text: &str) -> String {
+    let shown = serde_yaml::from_str(text)
+        .map(|value| shown(value, Some(schema())))
+        .and_then(|value| serde_yaml::to_string(&value));
+    // Not with the reason: it might quote the very line that holds a secret.
+    shown.unwrap_or_else(|_| "# not shown: not YAML\n".to_owned())
+}
+
+/// `value` without its secrets; without a schema where it stands under an unknown key.
+fn shown(value: Value, schema: Option<&Schema>) -> Value {
+    if schema.is_some_and(is_secret) {
+        return hidden(value);
+    }
+    let alternatives = schema.map(Alternatives::of);
+    let of_kind = |kind| alternatives.as_ref()?.one(kind);
+    match untagged(value) {
+        Value::Mapping(map) => Value::Mapping(shown_map(map, of_kind("object"))),
+        Value::Sequence(items) => {
+            // A value may stand for a list of itself, and a list for each of its values.
+            let items_are = of_kind("array").and_then(|list| list.get("items")).or(schema);
+            Value::Sequence(items.into_iter().map(|item| shown(item, items_are)).collect())
+        }
+        value if alternatives.as_ref().is_some_and(Alternatives::are_secret) => hidden(value),
+        Value::String(text) => Value::String(without_credentials_in_urls(&text)),
+        value => value,
+    }
+}
+
+fn shown_map(map: Mapping, schema: Option<&Schema>) -> Mapping {
+    let properties = schema.and_then(|schema| schema.get("properties"));
+    let others = schema.and_then(|schema| schema.get("additionalProperties"));
+    let has_secret_keys = schema.is_some_and(has_secret_keys);
+    let mut secret = 0_usize;
+    let mut entries = Mapping::new();
+    for (name, value) in map {
+        let text = name.as_str();
+        let known = text.and_then(|name| properties?.get(name));
+        if known.is_none() && has_secret_keys {
+            secret += 1;
+            continue;
+        }
+        let value = match known {
+            None if text.is_some_and(is_suspicious) => hidden(value),
+            known => shown(value, known.or(others)),
+        };
+        entries.insert(name, value);
+    }
+    if secret > 0 {
+        entries.insert(HIDDEN.into(), format!("{secret} members").into());
+    }
+    entries
+}
+
+/// A tag must not hide what a value is.
+fn untagged(value: Value) -> Value {
+    match value {
+        Value::Tagged(tagged) => untagged(tagged.value),
+        value => value,
+    }
+}
+
+fn is_suspicious(name: &str) -> bool {
+    let name = name.to_ascii_lowercase().replace(['-', ' '], "_");
+    SUSPICIOUS.iter().any(|part| name.contains(part)) || name.contains("apikey")
+}
+
+/// The shape stays, so that one sees what is configured; and what holds no value: patterns, and the name of a file of values.
+fn hidden(value: Value) -> Value {
+    match untagged(value) {
+        Value::Null => Value::Null,
+        Value::String(text) if PATTERNS.contains(&&*text) => Value::String(text),
+        Value::Sequence(values) => Value::Sequence(values.into_iter().map(hidden).collect()),
+        Value::Mapping(map) => {
+            let entry = |(name, value): (Value, Value)| match name.as_str() {
+                Some("file") => (name, value),
+                _ => (name, hidden(value)),
+            };
+            Value::Mapping(map.into_iter().map(entry).collect())
+        }
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Tagged(_) => {
+            Value::String(HIDDEN.to_owned())
+        }
+    }
+}
+
+/// `redis://user:password@host` without what stands before the `@` (RFC 3986 section 3.2.1), and `https://host/?token=…`
+/// without its query. A password may hold an unencoded `@` or `/`, so everything up to the last `@` goes.
+fn without_credentials_in_urls(text: &str) -> String {
+    let word = |word: &str| {
+        let Some((scheme, rest)) = word.find("://").map(|at| word.split_at(at + 3)) else {
+            return word.to_owned();
+        };
+        let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| (HIDDEN_USER, rest));
+        let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, _)| (rest, HIDDEN_QUERY));
+        [scheme, user, rest, query].concat()
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_do_not_show_however_they_are_written() {
+        let shown = redacted(
+            "store:\n  redis: rediss://weir:s3cr3t@cache:6379/0\n  # old: s3cr3t\n  password: |\n    s3cr3t\n    \
+             more s3cr3t\n  tls: {client_secret: [s3cr3t, 's3cr3t'], key: tls.key}\n\
+             rules:\n  - match: {header: {Authorization: s3cr3t, x-api-key: s3cr3t}}\n    key: [client_ip]\n",
+        );
+        assert!(!shown.contains("s3cr3t"), "{shown}");
+        assert!(shown.contains("rediss://[redacted]@cache:6379/0"), "{shown}");
+        assert!(shown.contains("tls.key") && shown.contains("client_ip"), "{shown}");
+    }
+
+    #[test]
+    fn members_of_plans_are_counted_and_not_shown() {
+        let text = "plans: {of: {header: x-api-key}, members: {s3cr3t: pro, 's3cr3t 2': free, 7: pro}, default: free}";
+        let shown = redacted(text);
+        assert!(
+            !shown.contains("s3cr3t") && shown.contains("3 members") && shown.contains("default: free"),
+            "{shown}"
+        );
+        assert!(redacted("plans: {members: {file: keys.yaml}}").contains("file: keys.yaml"));
+    }
+
+    #[test]
+    fn a_key_of_the_schema_shows_its_value_whatever_it_is_called() {
+        let shown = redacted(
+            "rules: [{name: a, token_bucket: {refill: 10, every: 1s}, key: {jwt: token}, client_token: s3cr3t}]\n\
+             jwt: {public_key: {file: token.pem}, issuer: https://tokens.example}\n",
+        );
+        for kept in ["refill: 10", "every: 1s", "jwt: token", "file: token.pem", "https://tokens.example"] {
+            assert!(shown.contains(kept), "{kept} in {shown}");
+        }
+        assert!(!shown.contains("s3cr3t"), "{shown}");
+    }
+
+    #[test]
+    fn secrets_of_the_schema_do_not_show_whatever_their_type() {
+        for text in [
+            "jwt: {secret: 31415926}",
+            "jwt: {secret: [31415926, {file: keys.txt}]}",
+            "tracing: {headers: {x-team: 31415926}}",
+            "rls: {config: {xds: {headers: {x-team: [31415926]}}}}",
+            "rules: {on_limit: {headers: {x-team: 31415926}}}",
+        ] {
+            let shown = redacted(text);
+            assert!(!shown.contains("31415926") && shown.contains(HIDDEN), "{shown}");
+            assert_eq!(text.contains("keys.txt"), shown.contains("file: keys.txt"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_password_with_an_at_sign_goes_as_a_whole() {
+        let shown = without_credentials_in_urls;
+        assert_eq!(shown("a http://u:p@ss@h/x b@c"), "a http://[redacted]@h/x b@c");
+        assert_eq!(shown("http://h/x y"), "http://h/x y");
+        assert_eq!(shown("https://h/x?token=s3cr3t&a=b y?"), "https://h/x?[redacted] y?");
+        assert_eq!(shown("http://u:p?a@h/x"), "http://[redacted]@h/x");
+    }
+
+    #[test]
+    fn values_of_headers_do_not_show_whatever_the_header_is_called() {
+        let shown = redacted(
+            "rules:\n  - match: {header: {x-origin-verify: s3cr3t, x-b: ['~^s3cr3t$', \"*\"], x-c: {file: keys.txt}}}\n    \
+             except:\n      - header: {authorization: \"!present\", x-probe: 53, file: s3cr3t}\n      \
+             - header: !tag\n          x-d: &key !tag s3cr3t\n    key: {header: x-api-version}\n    cost: {header: x-cost}\n    \
+             on_limit: {headers: {x-rule: \"{rule}\", set-x: 'Bearer s3cr3t', file: s3cr3t, x-e: *key}}\n\
+             upstreams:\n  - match: {header: {x-canary: s3cr3t}}\n",
+        );
+        assert!(!shown.contains("s3cr3t") && !shown.contains("53"), "{shown}");
+        for kept in ["'*'", "!present", "file: keys.txt", "header: x-api-version", "header: x-cost", "{rule}"]
+        {
+            assert!(shown.contains(kept), "{kept} in {shown}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_yaml_is_not_shown() {
+        let shown = redacted("password: [s3cr3t");
+        assert!(!shown.contains("s3cr3t"), "{shown}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Sets the fields that tell the upstream on whose behalf a request comes.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::flags::RequestHeaderFlags;
+use super::{Hop, X_FORWARDED_CLIENT_CERT, X_REQUEST_ID};
+use crate::headers::FieldLines;
+use crate::identify::forwarded;
+
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_ENVOY_EXTERNAL_ADDRESS: HeaderName = HeaderName::from_static("x-envoy-external-address");
+
+/// Sets the fields; those that the request does not have go to `apart`, where that is given.
+pub(super) fn set(
+    headers: &mut HeaderMap,
+    flags: RequestHeaderFlags,
+    hop: &Hop<'_>,
+    mut apart: Option<&mut FieldLines>,
+) {
+    let mut set = |headers: &mut HeaderMap, is_given: bool, name: HeaderName, value: &[u8]| match &mut apart {
+        Some(raw) if !is_given => raw.push(name.as_str().as_bytes(), value),
+        _ => {
+            // Built from what is valid; cannot fail.
+            let value = HeaderValue::from_bytes(value).unwrap_or_else(|_| HeaderValue::from_static(""));
+            headers.insert(name, value);
+        }
+    };
+    let peer = hop.peer_text.as_bytes();
+    if flags.forwarded_for {
+        let forwarded_for = forwarded::appended(headers, hop.peer);
+        headers.insert(forwarded::X_FORWARDED_FOR, forwarded_for);
+    } else {
+        set(headers, false, forwarded::X_FORWARDED_FOR, peer);
+    }
+    let trusts = hop.client.peer_is_trusted;
+    if !(trusts && flags.forwarded_proto && headers.contains_key(X_FORWARDED_PROTO)) {
+        let scheme: &[u8] = if hop.tls.is_some() { b"https" } else { b"http" };
+        set(headers, flags.forwarded_proto, X_FORWARDED_PROTO, scheme);
+    }
+    if let Some(certificate) = hop.tls.and_then(|tls| tls.forwarded.as_ref()) {
+        headers.insert(X_FORWARDED_CLIENT_CERT, certificate.clone());
+    }
+    if !(trusts && flags.request_id && headers.contains_key(X_REQUEST_ID)) {
+        set(headers, flags.request_id, X_REQUEST_ID, &request_id(hop.random));
+    }
+    if hop.client.ip == hop.peer {
+        set(headers, flags.external, X_ENVOY_EXTERNAL_ADDRESS, peer);
+    } else {
+        set(headers, flags.external, X_ENVOY_EXTERNAL_ADDRESS, address(hop.client.ip).as_bytes());
+    }
+}
+
+/// An address as a field's value.
+pub(in crate::proxy) fn address(ip: IpAddr) -> HeaderValue {
+    let mut text = Vec::with_capacity(40);
+    forwarded::write_ip(&mut text, ip);
+    HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+/// Both digits of each octet.
+static HEXADECIMAL: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut table = [[0; 2]; 256];
+    let mut octet = 0;
+    while octet < 256 {
+        table[octet] = [DIGITS[octet >> 4], DIGITS[octet & 15]];
+        octet += 1;
+    }
+    table
+};
+
+/// A UUID of version 4 (RFC 9562 section 5.4) from random bits.
+fn request_id(random: u128) -> [u8; 36] {
+    /// Where the digits of each octet stand: the dashes are before the octets 4, 6, 8 and 10.
+    const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
+    let mut octets = random.to_be_bytes();
+    octets[6] = octets[6] & 0x0f | 0x40;
+    octets[8] = octets[8] & 0x3f | 0x80;
+    let mut text = [b'-'; 36];
+    for (place, octet) in PLACES.into_iter().zip(octets) {
+        text[place..place + 2].copy_from_slice(&HEXADECIMAL[usize::from(octet)]);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_id_has_version_and_variant() {
+        assert_eq!(&request_id(0), b"00000000-0000-4000-8000-000000000000");
+    }
+}
