@@ -39,7 +39,7 @@ pub use self::schema::published as schema;
 use crate::engine::PolicySpec;
 use crate::limiter::elastic::signal::Signals;
 use crate::telemetry::{access_log, spans};
-use crate::{drain, listener, overload, remote, rls, snapshot, tls, upstream};
+use crate::{drain, listener, overload, remote, rls, snapshot, store, tls, upstream};
 
 /// A valid configuration.
 #[derive(Clone, Debug)]
@@ -68,6 +68,8 @@ pub struct Config {
     pub max_keys: usize,
     /// Where counters are kept across restarts; `None` for nowhere.
     pub state: Option<snapshot::Settings>,
+    /// The store of limits that instances share, if there is one.
+    pub store: Option<store::settings::Settings>,
     /// How requests are decided.
     pub policy: PolicySpec,
     /// What elastic limits go by.

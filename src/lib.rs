@@ -26,6 +26,7 @@ pub mod rls;
 pub mod rules;
 pub mod side_door;
 pub mod snapshot;
+pub mod store;
 pub mod telemetry;
 pub mod throttle;
 pub mod tls;

@@ -19,6 +19,7 @@ pub mod routes;
 pub mod rule;
 pub mod schedule;
 pub mod selection;
+pub mod shared_limit;
 pub mod tariff;
 
 mod index;
@@ -216,7 +217,7 @@ impl RuleSet {
             Keyed { key, is_whole, is_enforced: limiting.is_enforced(is_whole.then_some((request, route))) };
         let remote = match &limiting.source {
             LimitSource::Remote(remote) => remote,
-            LimitSource::Local => {
+            LimitSource::Local | LimitSource::Shared(_) => {
                 self.add_checks(index, limiting, key, (request, route), headroom, selected);
                 return None;
             }

@@ -18,7 +18,7 @@ use circles::largest_circles;
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 33] = [
+const TABLE: [(&str, &[&str]); 34] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -79,6 +79,7 @@ const TABLE: [(&str, &[&str]); 33] = [
             "watch",
             "rls",
             "remote",
+            "store",
             "yaml",
         ],
     ),
@@ -108,7 +109,18 @@ const TABLE: [(&str, &[&str]); 33] = [
     ),
     (
         "limits",
-        &["headers", "remote", "engine", "rules", "limiter", "throttle", "response", "telemetry", "clock"],
+        &[
+            "headers",
+            "remote",
+            "store",
+            "engine",
+            "rules",
+            "limiter",
+            "throttle",
+            "response",
+            "telemetry",
+            "clock",
+        ],
     ),
     // Text in, text out: what it imports has readers there.
     ("import", &["rls", "yaml"]),
@@ -136,6 +148,7 @@ const TABLE: [(&str, &[&str]); 33] = [
             "yaml",
         ],
     ),
+    ("store", &["remote", "limiter", "tls", "transport", "telemetry", "clock"]),
     ("remote", &["headers", "limiter", "tls", "transport", "telemetry", "clock"]),
     ("worker", &["listener", "drain"]),
     ("listener", &["transport", "tls", "telemetry", "drain"]),
@@ -169,6 +182,7 @@ const EVERYTHING: &[&str] = &[
     "side_door",
     "watch",
     "remote",
+    "store",
     "limits",
     "admin",
     "config",
@@ -262,7 +276,7 @@ fn impurities(source: &Source) -> Vec<String> {
 
 /// What a file of the configuration takes from the shell beside its settings.
 fn more_than_settings(source: &Source) -> Vec<String> {
-    const SETTINGS: [(&str, &[&str]); 12] = [
+    const SETTINGS: [(&str, &[&str]); 13] = [
         ("listener", &["Settings", "Address", "Limits", "ProxyProtocol"]),
         ("upstream", &["settings", "Settings", "Address"]),
         ("drain", &["Settings"]),
@@ -272,6 +286,7 @@ fn more_than_settings(source: &Source) -> Vec<String> {
         ("metrics", &["ReloadOutcome"]),
         ("rls", &["options", "settings"]),
         ("remote", &["channel", "service", "Settings"]),
+        ("store", &["settings"]),
         ("statsd", &["Settings"]),
         ("spans", &["Settings", "Collector"]),
         ("access_log", &["Settings", "Sink", "Format"]),

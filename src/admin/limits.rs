@@ -119,13 +119,30 @@ fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
         let (first, most) = (first.as_secs_f64(), most.as_secs_f64());
         shown.insert("ban".to_owned(), json!({ "seconds": first, "most_seconds": most }));
     }
-    if let LimitSource::Remote(remote) = &limiting.source {
-        let RemoteLimit { place, domain, on_error, .. } = &**remote;
-        let scope = json!({ "rls": place, "domain": domain, "on_error": on_error.as_str() });
+    if let Some(scope) = scope(&limiting.source) {
         shown.insert("scope".to_owned(), scope);
     }
     if limiting.on_denied == OnDenied::Charge {
         shown.insert("on_denied".to_owned(), "charge".into());
+    }
+}
+
+/// Where the limit is counted, unless that is this process.
+fn scope(source: &LimitSource) -> Option<Value> {
+    match source {
+        LimitSource::Local => None,
+        LimitSource::Remote(remote) => {
+            let RemoteLimit { place, domain, on_error, .. } = &**remote;
+            Some(json!({ "rls": place, "domain": domain, "on_error": on_error.as_str() }))
+        }
+        LimitSource::Shared(shared) => Some(json!({
+            "shared": shared.mode.as_str(),
+            "wait_seconds": shared.wait.as_secs_f64(),
+            "on_store_loss": shared.on_store_loss.as_str(),
+            "fairness": shared.fairness.as_str(),
+            "priority": shared.priority,
+            "instances": shared.instances.as_ref().map(ToString::to_string),
+        })),
     }
 }
 

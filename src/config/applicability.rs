@@ -18,6 +18,8 @@ pub(super) enum Kind {
     Remote,
     /// The same without `on_error: local`: there are no limits here.
     RemoteAlone,
+    /// `scope: shared`, or one of its forms: all instances keep the limit together.
+    Shared,
     /// `domain`: Envoy asks about it, too.
     Domain,
     /// A rule that looks at descriptors: only Envoy asks about it.
@@ -165,12 +167,21 @@ const TABLE: &[Row] = &[
     ),
     values(
         &["throttle"],
+        "`delay`",
+        |given| matches!(given.throttle, Throttle::Delay(_)),
+        &[void(Kind::Shared)],
+    ),
+    values(
+        &["throttle"],
         "`elastic`",
         |given| matches!(given.throttle, Throttle::Elastic(_)),
-        &[domain(
-            "the headroom of upstreams behind Envoy is not known here",
-            "`hard`, `shadow` and `soft 10%` have",
-        )],
+        &[
+            void(Kind::Shared),
+            domain(
+                "the headroom of upstreams behind Envoy is not known here",
+                "`hard`, `shadow` and `soft 10%` have",
+            ),
+        ],
     ),
     key(&["enforce"], |given| given.rule.enforce.is_some(), UNLIMITED),
     key(
@@ -226,10 +237,15 @@ fn fault(row: &Row, void: &Void, rule: &raw::Rule) -> Fault {
         Kind::InFlight => "without `limit`",
         Kind::Remote => "with `scope: {rls: …}`",
         Kind::RemoteAlone => "here: the limit is the other service's",
+        Kind::Shared => "with `scope: shared`",
         Kind::Domain => "with `domain`",
         Kind::Descriptors => "in a rule that only Envoy asks about",
     };
     let reason = if void.reason.is_empty() { String::new() } else { format!(": {}", void.reason) };
+    // It would have a meaning.
+    if void.kind == Kind::Shared {
+        return Fault::new(format!("is not supported {place}"));
+    }
     let fault = Fault::new(format!("{subject} no meaning {place}{reason}"));
     if void.hint.is_empty() { fault } else { fault.hint(void.hint) }
 }
@@ -275,7 +291,7 @@ pub(super) fn conditions() -> Value {
     };
     let unlimited =
         json!({ "properties": { "action": { "enum": ["allow", "deny"] } }, "required": ["action"] });
-    let remote = json!({ "properties": { "scope": { "type": "object" } }, "required": ["scope"] });
+    let remote = json!({ "properties": { "scope": { "type": "object", "required": ["rls"] } }, "required": ["scope"] });
     let domain = json!({ "required": ["domain"] });
     json!([when(Kind::Unlimited, unlimited), when(Kind::Remote, remote), when(Kind::Domain, domain)])
 }
@@ -291,6 +307,7 @@ mod tests {
             Kind::InFlight,
             Kind::Remote,
             Kind::RemoteAlone,
+            Kind::Shared,
             Kind::Domain,
             Kind::Descriptors,
         ];

@@ -214,6 +214,7 @@ fn summary(rule: &Rule) -> String {
     limits.extend(limiting.in_flight.map(|most| format!("{most} in flight")));
     match &limiting.source {
         LimitSource::Local => {}
+        LimitSource::Shared(shared) => limits.push(format!("shared by {}", shared.mode.as_str())),
         LimitSource::Remote(remote) => {
             limits.push(format!("what {} says of {}", remote.place, remote.domain))
         }

@@ -25,7 +25,9 @@ mod remote_limit;
 mod retries;
 mod rules;
 mod scope;
+mod shared;
 mod state;
+mod store_settings;
 mod tariff;
 mod throttle;
 mod tls;
@@ -74,6 +76,7 @@ pub(super) fn compile(
     let mut identify = identify(raw, files, report);
     let response = response(raw, report);
     let state = state::compile(raw.state.as_ref(), file, root.key("state"), report);
+    let store = store_settings::compile(raw.store.as_ref(), root.key("store"), files, report);
     let written =
         |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
     let mut scope = Scope {
@@ -89,6 +92,8 @@ pub(super) fn compile(
         has_service: raw.rls.is_some() || report.is_faulty(root.key("rls")),
         asks: Asks::default(),
         ipv6_prefix: identify.ipv6_prefix,
+        has_store: raw.store.is_some() || report.is_faulty(root.key("store")),
+        has_shared_limits: false,
         services: Vec::new(),
         claims: RefCell::default(),
     };
@@ -103,6 +108,10 @@ pub(super) fn compile(
         trailing_slash::note(raw, root.key("rules"), &rules, report);
     }
     let upstreams = upstreams::compile(raw, &addresses.taken, &mut scope, report);
+    if store.is_some() && !scope.has_shared_limits {
+        let note = Fault::new("no rule has a limit that needs the store, so it is not used");
+        report.note(root.key("store"), note.hint("`scope: shared` of a rule has"));
+    }
     let services = std::mem::take(&mut scope.services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), scope, report).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.is_clean())?;
@@ -119,6 +128,7 @@ pub(super) fn compile(
         overload,
         max_keys: raw.limiter.as_ref().and_then(|raw| raw.max_keys).unwrap_or(defaults::MAX_KEYS),
         state,
+        store,
         policy: PolicySpec { identify, rules, rejections, routes: upstreams.routes, response },
         elastic: signals(raw.elastic.as_ref()),
         rls,

@@ -19,9 +19,9 @@ pub(super) struct Contents {
 impl Contents {
     /// What `raw` and the files it names say.
     pub(super) fn of(raw: &raw::Root, files: &Files) -> Self {
-        let written = |secret: &raw::JwtSecret| match secret {
-            raw::JwtSecret::Text(text) => Some(text.expose().clone()),
-            raw::JwtSecret::File(_) => None,
+        let written = |secret: &raw::SecretOrFile| match secret {
+            raw::SecretOrFile::Text(text) => Some(text.expose().clone()),
+            raw::SecretOrFile::File(_) => None,
         };
         let secrets = raw.jwt.as_ref().and_then(|jwt| jwt.secret.as_ref());
         let secrets = secrets.map(|secrets| {

@@ -175,3 +175,15 @@ pub const XDS_LARGEST: u64 = 16 << 20;
 pub const REMOTE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Where Prometheus looks.
 pub const METRICS_PATH: &str = "/metrics";
+/// What every key in the store begins with.
+pub const STORE_PREFIX: &str = "weir";
+/// For one call of the store.
+pub const STORE_TIMEOUT: Duration = Duration::from_millis(50);
+/// For a request that asks the store for a unit.
+pub const SHARED_WAIT: Duration = Duration::from_millis(5);
+/// Of a rule with a shared limit.
+pub const SHARED_PRIORITY: u8 = 1;
+/// The longest that a request may wait for the store.
+pub const MAX_SHARED_WAIT: Duration = Duration::from_secs(1);
+/// The longest prefix of keys in the store: each key has it.
+pub const MAX_STORE_PREFIX: usize = 64;

@@ -12,6 +12,7 @@ mod rate_limits;
 mod rules;
 mod scope;
 pub(super) mod secret;
+mod store_settings;
 mod tariff;
 mod tls;
 mod upstreams;
@@ -23,7 +24,7 @@ use std::num::NonZeroUsize;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use self::jwt::{ClaimPattern, Jwt, JwtSecret, SigningAlgorithm};
+pub use self::jwt::{ClaimPattern, Jwt, SigningAlgorithm};
 pub use self::limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
 pub use self::rate_limits::{
@@ -34,8 +35,9 @@ pub use self::rules::{
     Action, Body, ClientNetworks, Enforce, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit,
     PlainKey, Rule, Throttle, ThrottleMap, TokenBucket, TrailingSlash, Wait,
 };
-pub use self::scope::{Entry as DescriptorEntry, RemoteScope, Scope, ScopeWord};
-pub use self::secret::Secret;
+pub use self::scope::{Entry as DescriptorEntry, Instances, Scope, ScopeMap, ScopeWord};
+pub use self::secret::{Secret, SecretOrFile};
+pub use self::store_settings::{Redis, RedisUrl, Sentinel, SentinelAddress, Store};
 pub use self::tariff::{Cost, Count, GrpcStatus, Refund, Status, ToldCost};
 pub use self::tls::{Certificate, CertificateNames, ClientAuth, NotVerified, Tls, UpstreamTls, Verify};
 pub use self::upstreams::{
@@ -99,6 +101,8 @@ pub struct Root {
     pub limiter: Option<Limiter>,
     /// Where counters are kept, so that they survive a restart.
     pub state: Option<State>,
+    /// The store of limits that instances share.
+    pub store: Option<Store>,
     /// What limits with `throttle: elastic` go by.
     pub elastic: Option<Elastic>,
     /// Envoy's rate limit service.

@@ -102,6 +102,7 @@ fn a_default_written_out_is_the_default() {
         ("rls", "address: \"127.0.0.1:0\""),
         ("jwt", "secret: 0123456789abcdef0123456789abcdef"),
         ("state", "file: state"),
+        ("store", "redis: \"redis://127.0.0.1\""),
         ("tracing", "otlp: \"http://127.0.0.1:4318\""),
     ];
     let with = |section: &str, more: &str| {

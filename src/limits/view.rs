@@ -103,7 +103,7 @@ impl View {
         let Action::Limit(limiting) = &self.policy.rules.get(rule)?.action else { return None };
         match &limiting.source {
             LimitSource::Remote(remote) => Some((remote, self.services.get(remote.service)?)),
-            LimitSource::Local => None,
+            LimitSource::Local | LimitSource::Shared(_) => None,
         }
     }
 }

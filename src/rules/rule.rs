@@ -13,6 +13,7 @@ use super::key::{self, KeyTemplate};
 use super::matcher::{Match, Matcher};
 use super::pattern::Route;
 use super::remote_limit::RemoteLimit;
+use super::shared_limit::SharedLimit;
 use super::tariff::Tariff;
 use crate::identify::Attributes;
 use crate::limiter::algorithm::conversion::OnChange;
@@ -100,6 +101,8 @@ pub enum LimitSource {
     Local,
     /// In another rate limit service. The rule's own limits are for when that does not respond.
     Remote(Box<RemoteLimit>),
+    /// In all instances together.
+    Shared(SharedLimit),
 }
 
 impl Default for Limiting {

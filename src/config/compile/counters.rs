@@ -195,5 +195,6 @@ fn scope(limiting: &Limiting) -> String {
     match &limiting.source {
         LimitSource::Local => "local".to_owned(),
         LimitSource::Remote(remote) => format!("rls {}", remote.place),
+        LimitSource::Shared(shared) => shared.to_string(),
     }
 }

@@ -115,12 +115,14 @@ fn secrets(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_
     let Some(secrets) = &raw.secret else { return Vec::new() };
     each(secrets, at.key("secret"), |secret, at| {
         let (key, length) = match secret {
-            raw::JwtSecret::Text(text) if text.expose().is_empty() => {
+            raw::SecretOrFile::Text(text) if text.expose().is_empty() => {
                 report.value(at, "empty, expected a secret");
                 return None;
             }
-            raw::JwtSecret::Text(text) => (Key::from_secret(text.expose().as_bytes()), text.expose().len()),
-            raw::JwtSecret::File(name) => {
+            raw::SecretOrFile::Text(text) => {
+                (Key::from_secret(text.expose().as_bytes()), text.expose().len())
+            }
+            raw::SecretOrFile::File(name) => {
                 let secret = files.load(name.file.as_deref()?, &SECRET, at.key("file"), report)?;
                 (Key::from_secret(&secret.0), secret.0.len())
             }

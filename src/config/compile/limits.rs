@@ -47,7 +47,7 @@ pub(super) fn compile(
         (None, None) if written_keys(raw).iter().any(|(key, _)| report.is_faulty(at.key(key))) => Vec::new(),
         (None, None) if remote_limit::needs_no_limit(raw) || report.is_faulty(at.key("scope")) => Vec::new(),
         (None, None) if raw.in_flight.is_some() || report.is_faulty(at.key("in_flight")) => Vec::new(),
-        (None, None) if matches!(raw.scope, Some(raw::Scope::Remote(_))) => {
+        (None, None) if remote_limit::of(raw).is_some() => {
             let missing = "missing, `on_error: local` needs `limit` or `limits`";
             let hint = "they hold where the other service does not answer";
             report.value(at.key("scope"), Fault::new(missing).hint(hint));

@@ -4,7 +4,7 @@
 //! of this process, has no meaning then; the table is in `applicability`.
 
 use super::scope::Scope;
-use super::{each, grpc, timeout};
+use super::{each, grpc, shared, timeout};
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::{defaults, raw};
@@ -21,8 +21,12 @@ pub(super) fn compile(
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> Option<RemoteLimit> {
-    let raw::Scope::Remote(remote) = raw.scope.as_ref()? else { return None };
-    let own = at.key("scope");
+    let (remote, own) = (of(raw)?, at.key("scope"));
+    for (key, is_given) in [("rls", remote.rls.is_some()), ("domain", remote.domain.is_some())] {
+        if !is_given && !report.is_faulty(own.key(key)) {
+            report.value(own.key(key), format!("missing, `{key}` is required"));
+        }
+    }
     let domain = remote.domain.as_deref()?;
     if domain.is_empty() {
         report.value(own.key("domain"), "empty, expected the name of a domain");
@@ -51,8 +55,15 @@ pub(super) fn compile(
 
 /// Whether another service keeps the limit, and none holds where that does not answer.
 pub(super) fn needs_no_limit(raw: &raw::Rule) -> bool {
-    let falls_back = |remote: &raw::RemoteScope| remote.on_error == Some(OnError::Local);
-    matches!(&raw.scope, Some(raw::Scope::Remote(remote)) if !falls_back(remote))
+    of(raw).is_some_and(|remote| remote.on_error != Some(OnError::Local))
+}
+
+/// The scope of a rule whose limit another service keeps.
+pub(super) fn of(raw: &raw::Rule) -> Option<&raw::ScopeMap> {
+    match raw.scope.as_ref()? {
+        raw::Scope::Map(map) if !shared::is_shared(map) => Some(map),
+        raw::Scope::Map(_) | raw::Scope::Word(_) => None,
+    }
 }
 
 /// The parts of the key under their usual names; a rule without a key is told from others by its own.

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use super::scope::{Asks, Scope};
 use super::{
-    counters, domain, each, given, limits, matching, nested, refusal, remote_limit, tariff, throttle, windows,
+    counters, domain, each, given, limits, matching, nested, refusal, remote_limit, shared, tariff, throttle,
+    windows,
 };
 use crate::config::applicability::{self, Given, Kind};
 use crate::config::at::At;
@@ -90,12 +91,12 @@ fn rule(
 
 /// Whether all keys of the rule at `at` have a meaning in it.
 fn applicable(raw: &raw::Rule, rule: &Rule, at: At<'_>, report: &mut Report<'_>) {
-    let throttle = match &rule.action {
-        Action::Limit(limiting) => limiting.throttle,
-        Action::Allow | Action::Deny => Throttle::default(),
+    let (throttle, is_shared) = match &rule.action {
+        Action::Limit(limiting) => (limiting.throttle, matches!(limiting.source, LimitSource::Shared(_))),
+        Action::Allow | Action::Deny => (Throttle::default(), false),
     };
     let written = Given { rule: raw, throttle };
-    let is_remote = matches!(raw.scope, Some(raw::Scope::Remote(_)));
+    let is_remote = remote_limit::of(raw).is_some();
     let is_limit = matches!(rule.action, Action::Limit(_));
     let is_limited =
         given(limits::written_keys(raw)).next().is_some() || nested::prefixes_of(raw).next().is_some();
@@ -104,6 +105,7 @@ fn applicable(raw: &raw::Rule, rule: &Rule, at: At<'_>, report: &mut Report<'_>)
         (Kind::InFlight, is_limit && !is_limited && raw.in_flight.is_some()),
         (Kind::Remote, is_limit && is_remote),
         (Kind::RemoteAlone, is_limit && remote_limit::needs_no_limit(raw)),
+        (Kind::Shared, is_shared),
         (Kind::Domain, rule.domain.is_some()),
         (Kind::Descriptors, rule.domain.is_some() && rule.reads_descriptors()),
     ];
@@ -130,7 +132,7 @@ fn limiting(
     throttle::fit(throttle, &mut limits, at.key("throttle"), report);
     let tariff = tariff::compile(raw, &limits, at, scope, report);
     throttle::check_charging(throttle, &tariff, at.key("throttle"), report);
-    let remote = remote_limit::compile(raw, &key, at, scope, report);
+    let source = shared::source(raw, &key, at, scope, report);
     let enforce = throttle::enforce(raw, (throttle, &key), at, report);
     Limiting {
         counter: counters::name(raw, at, report),
@@ -144,7 +146,7 @@ fn limiting(
         ban: throttle::ban(raw.on_limit.as_ref(), at.key("on_limit"), report),
         on_denied: raw.on_denied.unwrap_or_default(),
         on_change: raw.on_change.unwrap_or_default(),
-        source: remote.map_or(LimitSource::Local, |remote| LimitSource::Remote(Box::new(remote))),
+        source,
     }
 }
 

@@ -36,6 +36,10 @@ pub(super) struct Scope<'f> {
     pub(super) asks: Asks,
     /// Leading bits of an IPv6 address that make one client.
     pub(super) ipv6_prefix: u8,
+    /// Whether `store` is written; whether it is any good is said there.
+    pub(super) has_store: bool,
+    /// Whether any rule so far needs it.
+    pub(super) has_shared_limits: bool,
     /// The services that keep limits of rules so far.
     pub(super) services: Vec<Settings>,
     /// The claims of tokens that have been asked for so far.

@@ -1,4 +1,4 @@
-//! TLS towards upstreams: whom we believe, what we show, and whom we ask for.
+//! TLS towards upstreams and other servers: whom we believe, what we show, and whom we ask for.
 
 use std::sync::Arc;
 
@@ -29,28 +29,71 @@ pub(super) fn client(
         report.value(address, fault.hint("two upstreams can be told apart by `match`"));
         return None;
     }
+    let hosts = places.iter().filter_map(|place| match &place.address {
+        Address::Tcp { host, .. } => Some(&**host),
+        Address::Unix(_) | Address::Echo => None,
+    });
+    let peer = Peer { hosts: hosts.collect(), is_secure, ..UPSTREAM };
+    settings(raw, &peer, (at, address), files, report)
+}
+
+/// Who is at the other end.
+pub(super) struct Peer<'a> {
+    /// Each has to be in the certificate that it shows, unless another name is given.
+    pub(super) hosts: Vec<&'a str>,
+    /// Whether TLS is spoken with it.
+    pub(super) is_secure: bool,
+    /// How its address is written where that is so.
+    pub(super) written: &'static str,
+    /// What it is.
+    pub(super) called: &'static str,
+    /// What it means to believe anybody.
+    pub(super) risk: &'static str,
+}
+
+const UPSTREAM: Peer<'_> = Peer {
+    hosts: Vec::new(),
+    is_secure: false,
+    written: "an address of TLS is written `https://host:port`",
+    called: "the upstream",
+    risk: "whoever answers is taken for the upstream, and gets every request to it",
+};
+
+/// TLS towards `peer`; `at` and `address` as in [`client`].
+pub(super) fn settings(
+    raw: Option<&raw::UpstreamTls>,
+    peer: &Peer<'_>,
+    (at, address): (At<'_>, At<'_>),
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Option<Settings> {
     let own = at.key("tls");
     let Some(raw) = raw else {
-        names(places, address, report);
-        let trust = is_secure.then(|| system(address, report)).flatten()?;
+        names(peer, address, report);
+        let trust = peer.is_secure.then(|| system(address, report)).flatten()?;
         return Some(Settings { trust, pair: None, name: None });
     };
-    if !is_secure {
-        let fault = Fault::new("`tls` has no meaning for a plain address");
-        report.key(own, fault.hint("an address of TLS is written `https://host:port`"));
+    if !peer.is_secure {
+        report.key(own, Fault::new("`tls` has no meaning for a plain address").hint(peer.written));
         return None;
     }
-    let trust = trust(raw, own, files, report);
+    let trust = trust(raw, peer, own, files, report);
     let pair = (raw.certificate.is_some() || raw.key.is_some())
-        .then(|| pair((raw.certificate.as_deref(), raw.key.as_deref()), "the upstream", own, files, report));
+        .then(|| pair((raw.certificate.as_deref(), raw.key.as_deref()), peer.called, own, files, report));
     let name = match &raw.server_name {
         Some(name) => report.take(own.key("server_name"), server_name(name)).map(Some),
-        None => Some(None).filter(|_| names(places, address, report)),
+        None => Some(None).filter(|_| names(peer, address, report)),
     };
     Some(Settings { trust: trust?, pair: pair.map_or(Some(None), |pair| pair.map(Some))?, name: name? })
 }
 
-fn trust(raw: &raw::UpstreamTls, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Option<Trust> {
+fn trust(
+    raw: &raw::UpstreamTls,
+    peer: &Peer<'_>,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Option<Trust> {
     match (raw.verify, raw.ca.as_deref()) {
         (Some(raw::Verify::Switch(false)), _) => {
             let fault = Fault::new("expected `true` or `insecure`, got false");
@@ -62,8 +105,7 @@ fn trust(raw: &raw::UpstreamTls, at: At<'_>, files: &mut Files, report: &mut Rep
             None
         }
         (Some(raw::Verify::Not(raw::NotVerified::Insecure)), None) => {
-            let note = "whoever answers is taken for the upstream, and gets every request to it";
-            report.note(at.key("verify"), note);
+            report.note(at.key("verify"), peer.risk);
             Some(Trust::Anybody)
         }
         (Some(raw::Verify::Switch(true)) | None, Some(name)) => {
@@ -85,11 +127,9 @@ fn system(at: At<'_>, report: &mut Report<'_>) -> Option<Trust> {
 }
 
 /// Whether each host is one that a certificate can be for.
-fn names(places: &[UpstreamPlace], address: At<'_>, report: &mut Report<'_>) -> bool {
-    let alien = places.iter().find_map(|place| match &place.address {
-        Address::Tcp { host, .. } if place.is_secure && ServerName::try_from(&**host).is_err() => Some(host),
-        Address::Tcp { .. } | Address::Unix(_) | Address::Echo => None,
-    });
+fn names(peer: &Peer<'_>, address: At<'_>, report: &mut Report<'_>) -> bool {
+    let hosts = peer.hosts.iter().filter(|_| peer.is_secure);
+    let alien = hosts.copied().find(|host| ServerName::try_from(*host).is_err());
     if let Some(host) = alien {
         let fault = Fault::new(format!("no certificate can be for this host, got {}", quoted(host)));
         report.value(address, fault.hint("`tls.server_name` names another"));

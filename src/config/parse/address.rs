@@ -136,7 +136,7 @@ fn has_no_port(authority: &str) -> bool {
 
 /// Absolute, since a relative one would depend on where the process was started; and no longer than the kernel
 /// has room for (unix(7)).
-fn socket_path(path: &str) -> Result<Box<Path>, Fault> {
+pub(super) fn socket_path(path: &str) -> Result<Box<Path>, Fault> {
     if !path.starts_with('/') {
         let fault = Fault::new(format!("expected an absolute path after `unix:`, got {}", quoted(path)));
         return Err(fault.hint("as in `unix:/run/app.sock`"));
@@ -166,6 +166,18 @@ fn split_port(text: &str) -> Result<(&str, u16), Fault> {
 
 fn not_an_address(text: &str) -> Fault {
     Fault::new(format!("expected an address such as `127.0.0.1:8080`, got {}", quoted(text)))
+}
+
+/// Reads the name of a host; an address is none.
+///
+/// # Errors
+/// A [`Fault`] where it is no such name.
+pub fn host(text: &str) -> Result<Box<str>, Fault> {
+    if is_host(text) && text.parse::<IpAddr>().is_err() {
+        return Ok(text.to_ascii_lowercase().into());
+    }
+    let fault = Fault::new(format!("expected the name of a host, got {}", quoted(text)));
+    Err(if text.contains(':') { fault.hint("without a port") } else { fault })
 }
 
 /// Letters, digits, `-`, `_` and `.`; an address of digits and dots alone has to be one.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use super::secret::Secret;
+use super::secret::SecretOrFile;
 use super::values::{Duration, FileName, OneOrMany};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
@@ -20,7 +20,7 @@ pub struct Jwt {
     /// The cookie they are in, instead of a header.
     pub cookie: Option<String>,
     /// The secret they are signed with; several while one takes the place of another.
-    pub secret: Option<OneOrMany<JwtSecret>>,
+    pub secret: Option<OneOrMany<SecretOrFile>>,
     /// The public key they are signed with, in PEM; several while one takes the place of another.
     pub public_key: Option<OneOrMany<FileName>>,
     /// A JSON Web Key Set with the keys they are signed with.
@@ -37,16 +37,6 @@ pub struct Jwt {
     /// By how much the issuer's clock may differ from ours.
     #[schemars(extend("default" = shown(defaults::JWT_LEEWAY)))]
     pub leeway: Option<Duration>,
-}
-
-/// A secret.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum JwtSecret {
-    /// As it is; better from the environment, as in `${JWT_SECRET}`.
-    Text(Secret<String>),
-    /// What a file holds, without a line break at its end.
-    File(FileName),
 }
 
 /// What a claim is held against.

@@ -6,6 +6,8 @@ use std::fmt;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 
+use super::values::FileName;
+
 /// The map whose keys are secrets: members of plans are known by them.
 pub(in crate::config) const SECRET_KEYS: &str = "plans.members";
 
@@ -54,4 +56,14 @@ impl<T: JsonSchema> JsonSchema for Secret<T> {
         schema.insert("writeOnly".to_owned(), true.into());
         schema
     }
+}
+
+/// A secret, or the name of a file that holds it.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum SecretOrFile {
+    /// As it is; better from the environment, as in `${SECRET}`.
+    Text(Secret<String>),
+    /// What a file holds, without a line break at its end.
+    File(FileName),
 }

@@ -33,6 +33,7 @@ pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
         ("rls", old.rls.as_ref().map(|rls| &rls.ports) != new.rls.as_ref().map(|rls| &rls.ports)),
         ("limiter.max_keys", old.max_keys != new.max_keys),
         ("state", old.state != new.state),
+        ("store", old.store != new.store),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }

@@ -1,0 +1,160 @@
+//! `scope` of a rule: where its limit is counted, and of those that all instances share, how.
+
+use std::time::Duration;
+
+use super::scope::Scope;
+use super::{duration, remote_limit};
+use crate::config::at::At;
+use crate::config::parse::{self};
+use crate::config::problem::{Fault, Report, listed};
+use crate::config::{defaults, raw};
+use crate::rules::key::KeyTemplate;
+use crate::rules::rule::LimitSource;
+use crate::rules::shared_limit::{Fairness, Instances, Mode, OnStoreLoss, SharedLimit};
+
+/// A key of `scope` that asks for a kind of scope, and whether it is given.
+type Given = (&'static str, bool);
+
+/// Where the limit of the rule at `at` is counted.
+pub(super) fn source(
+    raw: &raw::Rule,
+    key: &KeyTemplate,
+    at: At<'_>,
+    scope: &mut Scope<'_>,
+    report: &mut Report<'_>,
+) -> LimitSource {
+    let own = at.key("scope");
+    let shared = match &raw.scope {
+        None | Some(raw::Scope::Word(raw::ScopeWord::Local)) => return LimitSource::Local,
+        Some(raw::Scope::Word(raw::ScopeWord::Shared)) => limit(
+            &raw::ScopeMap { shared: Some(Mode::Lease), ..raw::ScopeMap::default() },
+            own.same(),
+            report,
+        ),
+        Some(raw::Scope::Map(map)) if is_shared(map) => {
+            void(map, own.same(), report);
+            limit(map, own.same(), report)
+        }
+        Some(raw::Scope::Map(map)) => {
+            void(map, own, report);
+            let remote = remote_limit::compile(raw, key, at, scope, report);
+            return remote.map_or(LimitSource::Local, |remote| LimitSource::Remote(Box::new(remote)));
+        }
+    };
+    let Some(shared) = shared else { return LimitSource::Local };
+    scope.has_shared_limits |= shared.needs_store();
+    if shared.needs_store() && !scope.has_store {
+        let fault = Fault::new("needs a `store`, and there is none");
+        report.value(own, fault.hint("add `store: { redis: \"redis://HOST:6379\" }` at the top"));
+    }
+    LimitSource::Shared(shared)
+}
+
+/// Whether all instances share the limit.
+pub(super) fn is_shared(map: &raw::ScopeMap) -> bool {
+    map.rls.is_none()
+        && (map.shared.is_some() || map.instances.is_some() || !remote_keys(map).any(|(_, given)| given))
+}
+
+fn remote_keys(map: &raw::ScopeMap) -> impl Iterator<Item = Given> {
+    [
+        ("domain", map.domain.is_some()),
+        ("descriptor", map.descriptor.is_some()),
+        ("timeout", map.timeout.is_some()),
+        ("on_error", map.on_error.is_some()),
+        ("tls", map.tls.is_some()),
+    ]
+    .into_iter()
+}
+
+fn shared_keys(map: &raw::ScopeMap) -> impl Iterator<Item = Given> {
+    [
+        ("shared", map.shared.is_some()),
+        ("instances", map.instances.is_some()),
+        ("wait", map.wait.is_some()),
+        ("on_store_loss", map.on_store_loss.is_some()),
+        ("fairness", map.fairness.is_some()),
+        ("priority", map.priority.is_some()),
+    ]
+    .into_iter()
+}
+
+/// Reports what belongs to the other kind of scope.
+fn void(map: &raw::ScopeMap, at: At<'_>, report: &mut Report<'_>) {
+    let (keys, place): (Vec<Given>, _) = if is_shared(map) {
+        (remote_keys(map).collect(), "without `rls`")
+    } else {
+        (shared_keys(map).collect(), "with `rls`")
+    };
+    for (key, _) in keys.into_iter().filter(|(_, is_given)| *is_given) {
+        report.key(at.key(key), format!("`{key}` has no meaning {place}"));
+    }
+}
+
+fn limit(map: &raw::ScopeMap, at: At<'_>, report: &mut Report<'_>) -> Option<SharedLimit> {
+    let Some(mode) = map.shared.or_else(|| map.instances.as_ref().map(|_| Mode::Split)) else {
+        if !report.is_faulty(at) {
+            let expected = listed(["shared", "instances", "rls"]);
+            report.value(at, format!("does not say where the limit is kept, expected one of {expected}"));
+        }
+        return None;
+    };
+    let instances = match (&map.instances, mode) {
+        (Some(raw), Mode::Split) => Some(instances(raw, at.key("instances"), report)?),
+        (None, Mode::Split) => Some(Instances::Members),
+        (Some(_), Mode::Lease | Mode::Exact) => {
+            let fault = format!("`instances` has no meaning with `shared: {}`", mode.as_str());
+            report.key(
+                at.key("instances"),
+                Fault::new(fault).hint("`shared: split` divides the limit by them"),
+            );
+            return None;
+        }
+        (None, Mode::Lease | Mode::Exact) => None,
+    };
+    let divides = "a limit that is divided has no need of it";
+    let claims = "only `shared: lease` shares units out by demand";
+    let has_no_store = matches!(instances, Some(Instances::Count(_) | Instances::Dns(_)));
+    let void = [
+        ("wait", map.wait.is_some() && mode == Mode::Split, divides),
+        ("on_store_loss", map.on_store_loss.is_some() && has_no_store, "nothing is asked of a store"),
+        ("fairness", map.fairness.is_some() && mode != Mode::Lease, claims),
+        ("priority", map.priority.is_some() && mode != Mode::Lease, claims),
+    ];
+    for (key, _, reason) in void.into_iter().filter(|(_, is_void, _)| *is_void) {
+        let place = if map.shared.is_some() {
+            format!("`shared: {}`", mode.as_str())
+        } else {
+            "`instances`".to_owned()
+        };
+        report.key(at.key(key), format!("`{key}` has no meaning with {place}: {reason}"));
+    }
+    Some(SharedLimit {
+        mode,
+        wait: if mode == Mode::Split { Duration::ZERO } else { wait(map, at.key("wait"), report) },
+        on_store_loss: map.on_store_loss.unwrap_or_else(OnStoreLoss::default),
+        fairness: map.fairness.unwrap_or_else(Fairness::default),
+        priority: map.priority.unwrap_or(defaults::SHARED_PRIORITY),
+        instances,
+    })
+}
+
+fn wait(map: &raw::ScopeMap, at: At<'_>, report: &mut Report<'_>) -> Duration {
+    let wait = duration(map.wait.as_ref(), at.same(), report).unwrap_or(defaults::SHARED_WAIT);
+    if wait > defaults::MAX_SHARED_WAIT {
+        let most = parse::duration_text(defaults::MAX_SHARED_WAIT);
+        report.value(at, format!("longer than {most}, got {}", parse::duration_text(wait)));
+    }
+    wait
+}
+
+fn instances(raw: &raw::Instances, at: At<'_>, report: &mut Report<'_>) -> Option<Instances> {
+    match raw {
+        raw::Instances::Count(count) => Some(Instances::Count(*count)),
+        raw::Instances::Auto(_) => Some(Instances::Members),
+        raw::Instances::Dns(name) => {
+            let host = name.dns.as_deref()?;
+            report.take(at.key("dns"), parse::host(host)).map(Instances::Dns)
+        }
+    }
+}
