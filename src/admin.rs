@@ -8,14 +8,12 @@ mod act;
 mod certs;
 mod clusters;
 mod config_dump;
-mod help;
 mod hosts;
 mod limits;
 mod query;
 mod reply;
 mod router;
 mod scrape;
-mod server;
 mod stats;
 mod status;
 
@@ -23,9 +21,9 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::reply::Reply;
-pub use self::router::handle;
+pub use self::router::{handle, serve};
 pub use self::scrape::KeyCounts;
-pub use self::server::serve;
+use crate::config::reload::Status;
 use crate::drain::Drain;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
@@ -48,23 +46,14 @@ pub enum Surface {
     Probes,
 }
 
-/// What the configuration's source says about its latest reading.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReloadView {
-    /// The generation in effect.
-    pub generation: u64,
-    /// How the latest reading ended: `started`, `applied`, `unchanged` or `rejected`.
-    pub outcome: &'static str,
-    /// When that was.
-    pub at: Option<Timestamp>,
-    /// Why it was rejected, one line each.
-    pub problems: Vec<String>,
-    /// What an operator should look at, though it was applied.
-    pub warnings: Vec<String>,
-    /// What changed and takes effect only when the process is started anew.
-    pub needs_restart: Vec<String>,
-    /// Where the configuration comes from.
-    pub file: String,
+impl Surface {
+    /// Its name in logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Probes => "probes",
+        }
+    }
 }
 
 /// A place where clients connect.
@@ -100,10 +89,8 @@ pub trait Inspect: Send + Sync {
     fn server_tls(&self) -> Vec<Arc<Server>>;
     /// TLS towards the upstreams in effect.
     fn client_tls(&self) -> Vec<Arc<Client>>;
-    /// The latest reading of the configuration.
-    fn reload(&self) -> ReloadView;
-    /// The configuration in effect, as YAML; secrets are taken out by the admin port.
-    fn config_text(&self) -> String;
+    /// The configuration in effect and the latest reading of it; secrets are taken out by the admin port.
+    fn configuration(&self) -> Status;
     /// What was written to the state file, if there is one.
     fn state_file(&self) -> Option<snapshot::Status>;
     /// How far limits stretch, and why; `None` while none is elastic.

@@ -10,9 +10,13 @@ mod rate_limits;
 mod reloading;
 mod sharing;
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
+
+use tokio::task::JoinSet;
 
 use self::admin_port::AdminPort;
 use self::ending::Signals;
@@ -39,7 +43,7 @@ use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::panics;
 use crate::telemetry::spans::{self, Tracer};
-use crate::worker::Crew;
+use crate::worker::{Crew, Unfinished};
 
 /// Why the process cannot serve.
 #[derive(Debug)]
@@ -208,6 +212,27 @@ fn secret() -> Result<[u64; 2], Error> {
     let (low, high) = secret.split_at(8);
     let word = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
     Ok([word(low), word(high)])
+}
+
+/// Starts a thread beside the runtimes.
+fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let named = std::thread::Builder::new().name(name.to_owned());
+    named.spawn(run).map_err(Error::system("cannot start a thread"))
+}
+
+/// Serves every socket on this thread until all have ended.
+async fn serve_all<S, F: Future<Output = ()> + 'static>(
+    sockets: Vec<(TcpListener, S)>,
+    serve: impl Fn(tokio::net::TcpListener, S) -> F,
+) -> Result<(), Unfinished> {
+    let mut serving = JoinSet::new();
+    for (socket, how) in sockets {
+        if let Ok(socket) = tokio::net::TcpListener::from_std(socket) {
+            serving.spawn_local(serve(socket, how));
+        }
+    }
+    while serving.join_next().await.is_some() {}
+    Ok(())
 }
 
 /// Starts the workers, each with its share of the sockets: those of listeners, and `asked` of the rate limit service.

@@ -8,7 +8,6 @@
 mod configuration;
 mod fields;
 mod keys;
-mod messages;
 mod paths;
 mod rate_limits;
 mod state;
@@ -16,12 +15,14 @@ mod state;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub use self::configuration::{configuration, data_file, value};
-pub use self::fields::{cost, forwarded, host, proxy_protocol, steering, token, trace};
+pub use self::fields::{cost, forwarded, host, load_report, proxy_protocol, token, trace};
 pub use self::keys::keys;
-pub use self::messages::{answer, chunks, load_report, request};
 pub use self::paths::path;
 pub use self::rate_limits::rate_limits;
 pub use self::state::state;
+pub use crate::http1::client::fuzzing::{answer, chunks};
+pub use crate::http1::server::fuzzing::request;
+pub use crate::proxy::fuzzing::steering;
 
 /// A target: it takes any bytes, and panics where a promise is broken.
 pub type Target = fn(&[u8]);

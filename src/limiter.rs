@@ -28,10 +28,9 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use smallvec::SmallVec;
 
 use self::algorithm::State;
-use self::decision::{Decision, Enforcement, Verdict, Verdicts};
+use self::decision::{Decision, Enforcement, Verdicts};
 use self::judging::Before;
 use self::key::{Fingerprint, KeyHash, KeyHasher};
 use self::meters::Meters;
@@ -39,7 +38,6 @@ pub use self::meters::{Lineage, Meter, MeterSpec};
 use self::reservation::Charging;
 pub use self::store::MeterId;
 use self::store::{Kept, Place, Shard, Store};
-use self::tally::{Counting, Tallied, Tally};
 use self::terms::Terms;
 use self::timestamp::Timestamp;
 pub use self::together::Ruling;
@@ -156,30 +154,6 @@ impl Limiter {
         let state = algorithm::charge(shard.state(place, meter.id, now), &quota, amount, now);
         let kept = shard.keep(place, key, meter.id, state, now);
         self.note(kept);
-    }
-
-    /// Counts on several counters at one moment, over their limits or not, and answers what each read, in the
-    /// order of `tallies`. What of it is kept, `counting` says, which sees what all of them would read; it runs
-    /// under the locks and must not call the limiter.
-    pub fn tally(
-        &self,
-        tallies: &[Tally],
-        counting: impl FnOnce(&[Tallied]) -> Counting,
-        now: Timestamp,
-    ) -> SmallVec<[Tallied; 4]> {
-        tally::tally(self, tallies, counting, now)
-    }
-
-    /// Decides `checks` and counts `tallies` at one moment. What becomes of the request, and so whether it is
-    /// charged and what is counted, `rule` says, which sees what all of them say; it runs under the locks and must
-    /// not call the limiter. What a check refuses may not pass.
-    pub fn check_and_tally(
-        &self,
-        (checks, tallies): (&[Check], &[Tally]),
-        rule: impl FnOnce(&[Verdict], &[Tallied]) -> Ruling,
-        now: Timestamp,
-    ) -> (Decision, SmallVec<[Tallied; 4]>) {
-        together::check_and_tally(self, (checks, tallies), rule, now)
     }
 
     /// What a counter says, without touching it; `None` if the meter is gone.

@@ -24,7 +24,5 @@ pub mod stats;
 pub mod unit;
 pub mod windows;
 
-mod headers;
 mod matching;
-mod metadata;
 mod native;

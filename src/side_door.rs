@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -26,6 +27,14 @@ use crate::drain::{Drain, Phase};
 
 /// An answer, complete.
 pub type Reply = Response<Full<Bytes>>;
+
+/// A reply with a body of this type.
+pub fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Reply {
+    let mut reply = Response::new(Full::new(body.into()));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    reply
+}
 
 /// Connections at a time; beyond that one of them makes room. A scraper and a few probes need a handful.
 const MOST_CONNECTIONS: usize = 256;

@@ -4,6 +4,7 @@
 //! each worker has to itself, and lines are dropped, and counted, where nobody takes them off our hands.
 
 pub mod access_log;
+pub mod count;
 pub mod histogram;
 pub mod logging;
 pub mod metrics;

@@ -14,6 +14,7 @@ pub mod server;
 
 use std::sync::Arc;
 
+use rustls::HandshakeKind;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
 /// The cryptography of every configuration, server's and client's.
@@ -41,5 +42,20 @@ impl Protocol {
     /// What both sides agreed on, if they did.
     fn spoken(token: Option<&[u8]>) -> Option<Self> {
         token.map(|token| if token == b"h2" { Self::Http2 } else { Self::Http1 })
+    }
+}
+
+/// How a session began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionStart {
+    /// By a full handshake.
+    Full,
+    /// As the continuation of an earlier session.
+    Resumed,
+}
+
+impl SessionStart {
+    fn of(handshake: Option<HandshakeKind>) -> Self {
+        if handshake == Some(HandshakeKind::Resumed) { Self::Resumed } else { Self::Full }
     }
 }

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use super::State;
 use super::query::Query;
 use super::reply::{self, Reply};
-use crate::telemetry::metrics::{ClusterView, HostView, UpstreamTotals};
+use crate::telemetry::metrics::{ClusterView, HostView, UpstreamCounts};
 
 /// Envoy's names of the limits.
 const LIMITS: [&str; 4] = ["max_connections", "max_pending_requests", "max_requests", "max_retries"];
 
-type Counted = BTreeMap<Box<str>, UpstreamTotals>;
+type Counted = BTreeMap<Box<str>, UpstreamCounts>;
 
 /// `GET /clusters[?format=json]`
 pub(super) fn clusters(state: &State, query: &Query<'_>) -> Reply {
@@ -93,16 +93,17 @@ fn socket_of(address: &str) -> Value {
 }
 
 /// Envoy's numbers of a host, in its order.
-fn numbers(counted: Option<&UpstreamTotals>) -> [(&'static str, u64); 8] {
-    let counted = counted.cloned().unwrap_or_default();
+fn numbers(counted: Option<&UpstreamCounts>) -> [(&'static str, u64); 8] {
+    let none = UpstreamCounts::default();
+    let counted = counted.unwrap_or(&none);
     [
         ("cx_active", counted.connections()),
-        ("cx_connect_fail", counted.failed),
-        ("cx_total", counted.opened.saturating_add(counted.failed)),
+        ("cx_connect_fail", counted.failed.get()),
+        ("cx_total", counted.opened.get().saturating_add(counted.failed.get())),
         ("rq_active", counted.in_flight()),
         ("rq_error", counted.failures()),
         ("rq_success", counted.successes()),
         ("rq_timeout", counted.ended_as("timed_out")),
-        ("rq_total", counted.started),
+        ("rq_total", counted.started.get()),
     ]
 }

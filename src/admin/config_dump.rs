@@ -9,7 +9,7 @@ use crate::config::redacted;
 
 /// `GET /config_dump`, an array of configurations as Envoy's is.
 pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
-    let policy = state.process.policy();
+    let (policy, configuration) = (state.process.policy(), state.process.configuration());
     let rules: Vec<Value> = policy.rules.rules().iter().map(|rule| limits::summary(rule).into()).collect();
     let listeners: Vec<Value> = state
         .listeners
@@ -29,8 +29,8 @@ pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
         "configs": [
             {
                 "@type": "weir.v1.File",
-                "status": status::config(&state.process.reload()),
-                "yaml": redacted(&state.process.config_text()),
+                "status": status::config(&configuration),
+                "yaml": redacted(&configuration.text),
             },
             {
                 "@type": "weir.v1.Compiled",

@@ -37,7 +37,7 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
         .collect();
     let (crowded, shards) = state.limiter.crowded_shards();
     reply::json(&json!({
-        "config": status::config(&state.process.reload()),
+        "config": status::config(&state.process.configuration()),
         "table": {
             "live": state.limiter.live_keys(),
             "capacity": state.capacity,

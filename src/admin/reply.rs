@@ -1,10 +1,10 @@
 //! Answers, with the headers that all of them carry.
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
-use http::{HeaderValue, Response, StatusCode};
-use http_body_util::Full;
+use http::header::{ALLOW, CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderValue, StatusCode};
 
+use crate::side_door;
 pub use crate::side_door::Reply;
 
 const TEXT: &str = "text/plain; charset=UTF-8";
@@ -44,10 +44,8 @@ pub(super) fn not_allowed(allow: &'static str, body: String) -> Reply {
 }
 
 fn reply(status: StatusCode, content_type: &'static str, body: Bytes) -> Reply {
-    let mut reply = Response::new(Full::new(body));
-    *reply.status_mut() = status;
+    let mut reply = side_door::reply(status, content_type, body);
     let headers = reply.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, max-age=0"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     reply

@@ -1,11 +1,19 @@
-//! Which path does what, and who may ask for it how.
+//! The socket of the admin port, which path does what there, and who may ask for it how.
+
+use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use http::header::ORIGIN;
 use http::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+use tokio::net::TcpListener;
 
 use super::query::Query;
 use super::reply::{self, Reply};
-use super::{State, Surface, act, certs, clusters, config_dump, help, hosts, limits, stats, status};
+use super::{State, Surface, act, certs, clusters, config_dump, hosts, limits, stats, status};
+use crate::side_door;
+use crate::telemetry::metrics::VERSION;
 
 /// Whether an endpoint only tells or also acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +28,7 @@ pub(super) enum Effect {
 pub(super) struct Endpoint {
     pub(super) path: &'static str,
     pub(super) effect: Effect,
-    pub(super) help: &'static str,
+    help: &'static str,
     run: fn(&State, &Query<'_>) -> Reply,
 }
 
@@ -34,14 +42,14 @@ const fn acts(path: &'static str, run: fn(&State, &Query<'_>) -> Reply, help: &'
 
 /// Everything there is, in the order it is listed.
 pub(super) static ENDPOINTS: [Endpoint; 17] = [
-    tells("/", help::index, "this page"),
+    tells("/", index, "this page"),
     tells("/certs", certs::certs, "certificates in use"),
     tells("/clusters", clusters::clusters, "the upstreams, their endpoints and numbers; ?format=json"),
     tells("/config_dump", config_dump::dump, "the configuration in effect, without secrets"),
     acts("/drain_listeners", act::drain_listeners, "stop accepting; ?graceful only fails readiness for now"),
     acts("/healthcheck/fail", act::healthcheck_fail, "make /ready fail, traffic goes on"),
     acts("/healthcheck/ok", act::healthcheck_ok, "undo /healthcheck/fail"),
-    tells("/help", help::text, "this list as text"),
+    tells("/help", help, "this list as text"),
     tells("/limits", limits::limits, "the rules, their counters and what each of them did"),
     tells("/listeners", status::listeners, "where clients connect; ?format=json"),
     acts("/logging", act::logging, "log levels; ?level=debug for all, ?paths=weir::proxy:debug,... for some"),
@@ -63,6 +71,22 @@ const PROBES: [&str; 2] = ["/ready", "/metrics"];
 /// What a request for another host is told.
 const UNKNOWN_HOST: &str = "the Host of this request is neither an IP address nor localhost, and not among admin.hosts: \
      a web page could have sent it by DNS rebinding. Use an address, or add the name to admin.hosts.\n";
+
+/// Serves `surface` on `listener` until the drain has reached its last phase: apart from the workers, so that a flood of
+/// traffic or a stuck worker leaves operators and probes an entrance.
+pub async fn serve(listener: TcpListener, state: Arc<State>, surface: Surface) {
+    let drain = Arc::clone(&state.drain);
+    let answer = move |request: Request<Incoming>| std::future::ready(answer(&request, &state, surface));
+    side_door::serve(listener, drain, answer).await;
+}
+
+/// A mistake in one endpoint must not take the entrance away from the others.
+fn answer(request: &Request<Incoming>, state: &State, surface: Surface) -> Reply {
+    catch_unwind(AssertUnwindSafe(|| handle(request, state, surface))).unwrap_or_else(|_| {
+        tracing::error!(path = request.uri().path(), "an admin endpoint panicked");
+        reply::text(StatusCode::INTERNAL_SERVER_ERROR, "internal error\n")
+    })
+}
 
 /// The answer to a request. Bodies of requests are never read: parameters are in the query, as with Envoy.
 pub fn handle<B>(request: &Request<B>, state: &State, surface: Surface) -> Reply {
@@ -95,8 +119,43 @@ pub fn handle<B>(request: &Request<B>, state: &State, surface: Surface) -> Reply
 
 fn not_found(surface: Surface) -> Reply {
     let body = match surface {
-        Surface::Full => format!("invalid path. {}", help::listing()),
+        Surface::Full => format!("invalid path. {}", listing()),
         Surface::Probes => "not found\n".to_owned(),
     };
     reply::text(StatusCode::NOT_FOUND, body)
+}
+
+/// `GET /help`
+fn help(_: &State, _: &Query<'_>) -> Reply {
+    reply::text(StatusCode::OK, listing())
+}
+
+/// All endpoints, for people.
+fn listing() -> String {
+    let mut text = "admin commands are:\n".to_owned();
+    for endpoint in &ENDPOINTS {
+        // Writing to a string cannot fail.
+        let _ = match endpoint.effect {
+            Effect::Tells => writeln!(text, "  {}: {}", endpoint.path, endpoint.help),
+            Effect::Acts => writeln!(text, "  {} (POST): {}", endpoint.path, endpoint.help),
+        };
+    }
+    text
+}
+
+/// `GET /`: without buttons, since what acts is not accepted from a browser.
+fn index(_: &State, _: &Query<'_>) -> Reply {
+    let mut rows = String::new();
+    for endpoint in &ENDPOINTS {
+        let path = match endpoint.effect {
+            Effect::Tells => format!("<a href=\"{0}\">{0}</a>", endpoint.path),
+            Effect::Acts => format!("POST {}", endpoint.path),
+        };
+        let _ = writeln!(rows, "<tr><td><code>{path}</code></td><td>{}</td></tr>", endpoint.help);
+    }
+    reply::html(format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>Weir</title>\n\
+         <style>body{{font:15px/1.5 system-ui,sans-serif;margin:2em}}td{{padding:.1em 1.5em .1em 0}}</style>\n\
+         <h1>Weir {VERSION}</h1>\n<table>\n{rows}</table>\n</html>\n"
+    ))
 }

@@ -13,7 +13,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::rule::Rule;
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::{Elastic, Saves, Scrape, ServerState};
+use crate::telemetry::metrics::{Elastic, Saves, Scrape};
 use crate::tls::pair::Pair;
 
 /// Counting walks the whole table, shard by shard under the locks that requests take: whoever can reach the
@@ -51,7 +51,7 @@ pub(super) fn scrape(state: &State) -> Scrape {
         clusters: state.process.upstreams(),
         now: state.process.wall_clock(),
         started: state.started,
-        state: server_state(state),
+        is_live: state.drain.is_ready(),
         keys,
         entries: state.limiter.live_keys(),
         capacity: state.capacity,
@@ -92,8 +92,4 @@ fn certificates(state: &State) -> BTreeMap<Box<str>, u64> {
 fn factors(policy: &Policy, headroom: Headroom) -> impl Iterator<Item = (Box<str>, f64)> {
     let factor = move |rule: &Rule| Some((rule.name.clone(), rule.stretch()?.factor_at(headroom)));
     policy.rules.rules().iter().filter_map(factor)
-}
-
-pub(super) fn server_state(state: &State) -> ServerState {
-    if state.drain.is_ready() { ServerState::Live } else { ServerState::Draining }
 }

@@ -7,7 +7,7 @@ use super::State;
 use super::query::Query;
 use super::reply::{self, Reply};
 use super::scrape::scrape;
-use crate::telemetry::metrics::{StatsFilter, Used};
+use crate::telemetry::metrics::StatsFilter;
 
 /// A filter that a person types needs a fraction of this.
 const REGEX_SIZE_LIMIT: usize = 1 << 20;
@@ -43,6 +43,5 @@ pub(super) fn prometheus(state: &State, query: &Query<'_>) -> Reply {
 fn filter(query: &Query<'_>) -> Result<StatsFilter, regex::Error> {
     let compile = |regex: &str| RegexBuilder::new(regex).size_limit(REGEX_SIZE_LIMIT).build();
     let name = query.get("filter").map(|regex| compile(&regex)).transpose()?;
-    let used = if query.get("usedonly").is_some() { Used::Only } else { Used::Any };
-    Ok(StatsFilter { name, used })
+    Ok(StatsFilter { name, used_only: query.get("usedonly").is_some() })
 }

@@ -3,58 +3,56 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use super::State;
 use super::query::Query;
 use super::reply::{self, Reply};
-use super::scrape::server_state;
-use super::{ReloadView, State};
+use crate::config::reload::Status;
 use crate::listener::Address;
-use crate::telemetry::metrics::{ServerState, VERSION};
+use crate::telemetry::metrics::VERSION;
 use crate::telemetry::rfc3339;
 
 /// `GET /ready`
 pub(super) fn ready(state: &State, _: &Query<'_>) -> Reply {
-    match server_state(state) {
-        ServerState::Live => reply::text(StatusCode::OK, "LIVE\n"),
-        ServerState::Draining => reply::text(StatusCode::SERVICE_UNAVAILABLE, "DRAINING\n"),
+    match state.drain.is_ready() {
+        true => reply::text(StatusCode::OK, "LIVE\n"),
+        false => reply::text(StatusCode::SERVICE_UNAVAILABLE, "DRAINING\n"),
     }
 }
 
 /// `GET /server_info`
 pub(super) fn server_info(state: &State, _: &Query<'_>) -> Reply {
     let uptime = format!("{}s", state.process.now().since(state.started).as_secs());
-    let reload = state.process.reload();
+    let configuration = state.process.configuration();
     reply::json(&json!({
         "version": VERSION,
-        "state": match server_state(state) {
-            ServerState::Live => "LIVE",
-            ServerState::Draining => "DRAINING",
-        },
+        "state": if state.drain.is_ready() { "LIVE" } else { "DRAINING" },
         "uptime_current_epoch": uptime,
         "uptime_all_epochs": uptime,
         "hot_restart_version": "disabled",
         "command_line_options": {
             "concurrency": state.workers,
-            "config_path": reload.file,
+            "config_path": configuration.file.display().to_string(),
             "mode": "Serve",
         },
         "node": { "user_agent_name": "weir" },
         "started": rfc3339(state.started),
         "workers": state.workers,
-        "config": config(&reload),
+        "config": config(&configuration),
     }))
 }
 
 /// The latest reading of the configuration: a rejected one is what an operator looks for here.
-pub(super) fn config(reload: &ReloadView) -> Value {
+pub(super) fn config(configuration: &Status) -> Value {
+    let last = configuration.last.as_ref();
     json!({
-        "file": reload.file,
-        "generation": reload.generation,
+        "file": configuration.file.display().to_string(),
+        "generation": configuration.generation,
         "last_reload": {
-            "outcome": reload.outcome,
-            "at": reload.at.map(rfc3339),
-            "problems": reload.problems,
-            "warnings": reload.warnings,
-            "needs_restart": reload.needs_restart,
+            "outcome": last.map_or("started", |last| last.outcome.as_str()),
+            "at": last.map(|last| rfc3339(last.at)),
+            "problems": last.map_or(&[][..], |last| &last.problems),
+            "warnings": last.map_or(&[][..], |last| &last.warnings),
+            "needs_restart": configuration.needs_restart,
         },
     })
 }

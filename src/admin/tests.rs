@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::config::reload::Attempt;
 use crate::drain::Phase;
 use crate::engine::PolicySpec;
 use crate::limiter::algorithm::Algorithm;
@@ -23,7 +24,7 @@ use crate::rules::key::KeyTemplate;
 use crate::rules::matcher::Matcher;
 use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
 use crate::telemetry::logging::{self, LogFormat};
-use crate::telemetry::metrics::{DecisionOutcome, HostView};
+use crate::telemetry::metrics::{DecisionOutcome, HostView, ReloadOutcome};
 
 const NOW: Timestamp = Timestamp::from_secs(1_795_239_071);
 
@@ -95,21 +96,18 @@ impl Inspect for Process {
         Vec::new()
     }
 
-    fn reload(&self) -> ReloadView {
+    fn configuration(&self) -> Status {
         assert!(!self.is_broken, "a bug");
-        ReloadView {
+        let problems = vec!["weir.yaml:3:1: rules[0].limit: missing".to_owned()];
+        let outcome = ReloadOutcome::Rejected;
+        Status {
             generation: 1,
-            outcome: "rejected",
-            at: Some(NOW),
-            problems: vec!["weir.yaml:3:1: rules[0].limit: missing".to_owned()],
-            warnings: Vec::new(),
+            file: "weir.yaml".into(),
+            text: "rules: []\nadmin: {password: s3cr3t}\n".into(),
+            text_hash: 0,
             needs_restart: Vec::new(),
-            file: "weir.yaml".to_owned(),
+            last: Some(Attempt { at: NOW, outcome, problems, warnings: Vec::new() }),
         }
-    }
-
-    fn config_text(&self) -> String {
-        "rules: []\nadmin: {password: s3cr3t}\n".to_owned()
     }
 
     fn state_file(&self) -> Option<snapshot::Status> {

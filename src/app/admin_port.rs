@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 
 use super::keeping::Keeping;
 use super::rate_limits::RateLimits;
-use super::{Error, Running};
-use crate::admin::{self, Inspect, KeyCounts, ReloadView, State, Surface};
+use super::{Error, Running, serve_all};
+use crate::admin::{self, Inspect, KeyCounts, State, Surface};
 use crate::config::reload::{Handle, Status};
 use crate::config::{AdminSettings, Config};
 use crate::engine::Policy;
@@ -73,17 +73,13 @@ impl AdminPort {
             keys: KeyCounts::default(),
         });
         let crew = Arc::new(Crew::default());
-        let spawned = crew.spawn("admin".to_owned(), move || async move {
-            let serving: Vec<_> = self
-                .sockets
-                .into_iter()
-                .filter_map(|(socket, surface)| serve_one(socket, surface, Arc::clone(&state)))
-                .collect();
-            for serving in serving {
-                let _ = serving.await;
+        for (socket, surface) in &self.sockets {
+            if let Ok(address) = socket.local_addr() {
+                tracing::info!(%address, surface = surface.as_str(), "admin listening");
             }
-            Ok(())
-        });
+        }
+        let serve_one = move |socket, surface| admin::serve(socket, Arc::clone(&state), surface);
+        let spawned = crew.spawn("admin".to_owned(), move || serve_all(self.sockets, serve_one));
         spawned.map_err(Error::system("cannot start the admin port"))?;
         Ok(crew)
     }
@@ -134,12 +130,8 @@ impl Inspect for Process {
         self.shared.generation.load().upstreams.iter().filter_map(|upstream| upstream.tls()).collect()
     }
 
-    fn reload(&self) -> ReloadView {
-        view_of(&self.reload.status())
-    }
-
-    fn config_text(&self) -> String {
-        self.reload.status().text.to_string()
+    fn configuration(&self) -> Status {
+        self.reload.status()
     }
 
     /// In the wall clock's time: the file's own is that of the limits.
@@ -152,32 +144,4 @@ impl Inspect for Process {
     fn elastic(&self) -> Option<Assessment> {
         self.shared.elastic.assessment()
     }
-}
-
-fn view_of(status: &Status) -> ReloadView {
-    let last = status.last.as_ref();
-    ReloadView {
-        generation: status.generation,
-        outcome: last.map_or("started", |last| last.outcome.as_str()),
-        at: last.map(|last| last.at),
-        problems: last.map_or_else(Vec::new, |last| last.problems.clone()),
-        warnings: last.map_or_else(Vec::new, |last| last.warnings.clone()),
-        needs_restart: status.needs_restart.iter().map(ToString::to_string).collect(),
-        file: status.file.display().to_string(),
-    }
-}
-
-fn serve_one(
-    socket: TcpListener,
-    surface: Surface,
-    state: Arc<State>,
-) -> Option<tokio::task::JoinHandle<()>> {
-    let name = match surface {
-        Surface::Full => "full",
-        Surface::Probes => "probes",
-    };
-    let address = socket.local_addr().ok()?;
-    let socket = tokio::net::TcpListener::from_std(socket).ok()?;
-    tracing::info!(%address, surface = name, "admin listening");
-    Some(tokio::task::spawn_local(admin::serve(socket, state, surface)))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::Error;
+use super::{Error, spawn_thread};
 use crate::proxy::Shared;
 use crate::snapshot::{Keeper, Settings, Status};
 
@@ -38,8 +38,7 @@ impl Keeping {
             keeper.save(&shared.limiter, shared.clock.now());
             let _ = done.send(());
         };
-        let started = std::thread::Builder::new().name("state".to_owned()).spawn(keep);
-        started.map_err(Error::system("cannot start a thread"))?;
+        spawn_thread("state", keep)?;
         Ok(Self { end, ended: Mutex::new(ended), status })
     }
 

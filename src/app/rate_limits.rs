@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::{Error, pressure};
+use super::{Error, pressure, serve_all, spawn_thread};
 use crate::config::Config;
 use crate::drain::Phase;
 use crate::listener::socket::{self, Socket};
@@ -81,8 +81,7 @@ impl Statsd {
     fn start(settings: statsd::Settings, desk: Arc<Desk>) -> Result<Self, Error> {
         let (end, ending) = sync_channel(1);
         let send = move || statsd::run(&settings, || desk.stats().counters(), &ending);
-        let named = std::thread::Builder::new().name("statsd".to_owned());
-        let thread = named.spawn(send).map_err(Error::system("cannot start a thread"))?;
+        let thread = spawn_thread("statsd", send)?;
         Ok(Self { end, thread })
     }
 
@@ -129,7 +128,8 @@ impl RateLimits {
     pub(super) fn start(&self, sockets: Sockets, options: &Options, crew: &Arc<Crew>) -> Result<(), Error> {
         let desk = Arc::clone(&self.desk);
         if !sockets.doors.is_empty() {
-            crew.spawn("doors".to_owned(), move || serve_doors(sockets.doors, desk))
+            let serve_one = move |socket, door| doors::serve(socket, Arc::clone(&desk), door);
+            crew.spawn("doors".to_owned(), move || serve_all(sockets.doors, serve_one))
                 .map_err(Error::system("cannot start a thread"))?;
         }
         if let Some(settings) = options.ports.statsd.clone() {
@@ -151,8 +151,7 @@ impl RateLimits {
         if let Some(directory) = &options.directory {
             let follower = Follower::new(directory.clone(), options.loaded.as_ref(), Arc::clone(&self.desk));
             *self.rules.lock() = Some(follower.handle());
-            let named = std::thread::Builder::new().name("rules".to_owned());
-            named.spawn(move || follower.run()).map_err(Error::system("cannot start a thread"))?;
+            spawn_thread("rules", move || follower.run())?;
         }
         Ok(())
     }
@@ -199,21 +198,6 @@ impl RateLimits {
 fn connections(config: &Config) -> usize {
     let share = if config.listeners.is_empty() { 2 } else { 8 };
     (pressure::descriptors() / share).min(MAX_CONNECTIONS)
-}
-
-async fn serve_doors(
-    doors: Vec<(TcpListener, Door)>,
-    desk: Arc<Desk>,
-) -> Result<(), crate::worker::Unfinished> {
-    let serve_one = |(socket, door): (TcpListener, Door)| {
-        let socket = tokio::net::TcpListener::from_std(socket).ok()?;
-        Some(tokio::task::spawn_local(doors::serve(socket, Arc::clone(&desk), door)))
-    };
-    let serving: Vec<_> = doors.into_iter().filter_map(serve_one).collect();
-    for serving in serving {
-        let _ = serving.await;
-    }
-    Ok(())
 }
 
 /// Security as `options` have it; sessions of `before` go on to hold where the same clients are believed.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Error, Running};
+use super::{Error, Running, spawn_thread};
 use crate::config::reload::{Reload, Reloader};
 
 /// Follows the configuration file on a thread of its own.
@@ -36,11 +36,7 @@ pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> 
             },
         );
     };
-    std::thread::Builder::new()
-        .name("reload".to_owned())
-        .spawn(follow)
-        .map(drop)
-        .map_err(Error::system("cannot start a thread"))
+    spawn_thread("reload", follow).map(drop)
 }
 
 /// Reloads for each SIGHUP and reopens the access log for each SIGUSR1, for as long as it is polled.

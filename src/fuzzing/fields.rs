@@ -114,9 +114,15 @@ pub fn cost(data: &[u8]) {
     assert!((1..=most.unwrap_or(u32::MAX)).contains(&tariff.on_arrival(&length)));
 }
 
-/// Nobody outside steers, nothing that steers goes further, and gRPC's deadlines are times.
-pub fn steering(data: &[u8]) {
-    proxy::fuzzing::steering(data);
+/// A load is a number that is no less than nothing, and what is no report says nothing.
+pub fn load_report(data: &[u8]) {
+    let (steer, report) = steered(data);
+    let name = ["endpoint-load-metrics", "endpoint-load-metrics-bin"][usize::from(steer & 1)];
+    let Ok(value) = HeaderValue::from_bytes(report) else { return };
+    let headers = HeaderMap::from_iter([(HeaderName::from_static(name), value)]);
+    if let Some(load) = proxy::fuzzing::load_report(&headers) {
+        assert!(load.is_finite() && load >= 0.0, "a load of {load}");
+    }
 }
 
 /// What we write of a trace is read as our span's, whoever began it and in whatever form.
@@ -136,12 +142,12 @@ pub fn trace(data: &[u8]) {
     let (after, _) = Incoming::of(&headers);
     let next = Context::new((after, None), Percent::from_hundredths(0), (3, 4));
     let next = next.unwrap_or_else(|| panic!("a trace that is kept is lost behind us"));
-    assert!(next.is_sampled() && next.trace() == context.trace() && next.parent() == Some(77));
+    assert!(next.sampled && next.trace == context.trace && next.parent() == Some(77));
     headers.remove("traceparent");
     if let Some(b3) =
         Context::new(Incoming::of(&headers), Percent::WHOLE, (3, 4)).filter(|b3| b3.parent().is_some())
     {
-        assert_eq!((b3.trace(), b3.parent()), (context.trace(), Some(77)), "B3 leads elsewhere than W3C");
+        assert_eq!((b3.trace, b3.parent()), (context.trace, Some(77)), "B3 leads elsewhere than W3C");
     }
 }
 

@@ -43,9 +43,7 @@ impl CidrSet {
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
-}
 
-impl CidrSet {
     /// Whether one of its parts holds all addresses of a family.
     pub fn holds_a_family(&self) -> bool {
         self.parts.iter().any(|part| part.holds_a_family())

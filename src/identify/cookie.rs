@@ -13,6 +13,7 @@ use http::header::COOKIE;
 use percent_encoding::percent_decode;
 
 use super::lookup::Ambiguity;
+use super::path::hex;
 
 /// The value to count by, over all lines. It has no percent-encoding, quotes and backslashes any more, and spaces for pluses:
 /// only to be compared with others of its kind.
@@ -191,15 +192,11 @@ impl Decoder {
         while let Some(next) = becomes(byte) {
             self.0.push(next);
             let [rest @ .., b'%', high, low] = &self.0[..] else { return };
-            let Some((high, low)) = digit(*high).zip(digit(*low)) else { return };
+            let Some((high, low)) = hex(*high).zip(hex(*low)) else { return };
             byte = high << 4 | low;
             self.0.truncate(rest.len());
         }
     }
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
 #[cfg(test)]

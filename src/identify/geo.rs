@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-pub use self::database::{Content, Damage, Database, Places, Systems};
+pub use self::database::{Content, Damage, Places, Systems};
 
 /// The databases of one configuration.
 #[derive(Clone, Debug, Default)]

@@ -43,7 +43,8 @@ fn decode(path: &[u8]) -> Result<String, Malformed> {
             continue;
         }
         let [high, low, tail @ ..] = tail else { return Err(Malformed) };
-        let octet = hex(*high)? << 4 | hex(*low)?;
+        let (high, low) = hex(*high).zip(hex(*low)).ok_or(Malformed)?;
+        let octet = high << 4 | low;
         match octet {
             0 => return Err(Malformed),
             b'/' | b'\\' | b'%' => push_encoded(&mut decoded, octet),
@@ -98,8 +99,9 @@ fn push_encoded(out: &mut Vec<u8>, octet: u8) {
     out.extend_from_slice(&[b'%', DIGITS[usize::from(octet >> 4)], DIGITS[usize::from(octet & 15)]]);
 }
 
-fn hex(digit: u8) -> Result<u8, Malformed> {
-    char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok()).ok_or(Malformed)
+/// What a hexadecimal digit stands for.
+pub(super) fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
 #[cfg(test)]

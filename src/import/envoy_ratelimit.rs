@@ -63,8 +63,8 @@ fn head(names: &str) -> Vec<String> {
 }
 
 fn problem(error: &LoadError) -> Problem {
-    let place = error.place().map(|place| (place.line, place.column));
-    Problem { file: error.file().to_owned(), place, message: error.problem().to_owned() }
+    let place = error.place.map(|place| (place.line, place.column));
+    Problem { file: error.file.clone(), place, message: error.problem.clone() }
 }
 
 /// One level on the way to a limit.

@@ -40,9 +40,7 @@ impl KeyHasher {
         hasher.write_u32(key);
         KeyHash([hasher.finish(), key.into()])
     }
-}
 
-impl KeyHasher {
     /// A name for whom `key` stands in `scope` that says nothing about it, for clients to see. Not the hash itself: that
     /// may hold the key, and would say which keys fall together in the table.
     pub fn alias(&self, key: KeyHash, scope: &str) -> [u8; 8] {

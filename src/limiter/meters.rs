@@ -270,17 +270,18 @@ mod tests {
             .collect()
     }
 
+    fn install(meters: &mut Meters, specs: &[MeterSpec]) -> Vec<Meter> {
+        meters.install(specs, (KeyHasher::new([1, 2]), KeyHasher::new([3, 4])), Timestamp::default())
+    }
+
     #[test]
     fn a_limit_that_stays_keeps_its_meter_when_others_come_and_go() {
         let mut meters = Meters::default();
-        let hasher = (KeyHasher::new([1, 2]), KeyHasher::new([3, 4]));
-        let both =
-            meters.install(&specs(&[(10, Unit::Second), (1000, Unit::Day)]), hasher, Timestamp::default());
-        let day = meters.install(&specs(&[(1000, Unit::Day)]), hasher, Timestamp::default());
+        let both = install(&mut meters, &specs(&[(10, Unit::Second), (1000, Unit::Day)]));
+        let day = install(&mut meters, &specs(&[(1000, Unit::Day)]));
         assert_eq!(day, both[1..]);
         assert!(meters.retire_others(&day));
-        let again =
-            meters.install(&specs(&[(5, Unit::Minute), (2000, Unit::Day)]), hasher, Timestamp::default());
+        let again = install(&mut meters, &specs(&[(5, Unit::Minute), (2000, Unit::Day)]));
         assert_eq!(again[1], both[1]);
         assert_ne!(again[0].salt, again[1].salt);
     }
@@ -288,47 +289,31 @@ mod tests {
     #[test]
     fn a_limit_whose_period_changes_keeps_its_meter() {
         let mut meters = Meters::default();
-        let hasher = (KeyHasher::new([1, 2]), KeyHasher::new([3, 4]));
-        let before = meters.install(&specs(&[(10, Unit::Hour)]), hasher, Timestamp::default());
-        assert_eq!(meters.install(&specs(&[(10, Unit::Day)]), hasher, Timestamp::default()), before);
+        let before = install(&mut meters, &specs(&[(10, Unit::Hour)]));
+        assert_eq!(install(&mut meters, &specs(&[(10, Unit::Day)])), before);
         assert!(!meters.retire_others(&before));
     }
 
     #[test]
     fn a_limit_that_went_does_not_hand_its_counters_to_another_period() {
         let mut meters = Meters::default();
-        let hasher = (KeyHasher::new([1, 2]), KeyHasher::new([3, 4]));
-        let before =
-            meters.install(&specs(&[(10, Unit::Hour), (99, Unit::Day)]), hasher, Timestamp::default());
-        assert_eq!(meters.install(&specs(&[(10, Unit::Hour)]), hasher, Timestamp::default()), before[..1]);
-        let after =
-            meters.install(&specs(&[(10, Unit::Hour), (5, Unit::Week)]), hasher, Timestamp::default());
+        let before = install(&mut meters, &specs(&[(10, Unit::Hour), (99, Unit::Day)]));
+        assert_eq!(install(&mut meters, &specs(&[(10, Unit::Hour)])), before[..1]);
+        let after = install(&mut meters, &specs(&[(10, Unit::Hour), (5, Unit::Week)]));
         assert!(after[0] == before[0] && after[1] != before[1]);
         // The same limit again is the same limit.
-        assert_eq!(
-            meters.install(&specs(&[(10, Unit::Hour), (9, Unit::Day)]), hasher, Timestamp::default()),
-            before
-        );
+        assert_eq!(install(&mut meters, &specs(&[(10, Unit::Hour), (9, Unit::Day)])), before);
     }
 
     #[test]
     fn rates_permits_and_bans_never_continue_each_other() {
         let mut meters = Meters::default();
-        let hasher = (KeyHasher::new([1, 2]), KeyHasher::new([3, 4]));
-        let rate = meters.install(&specs(&[(10, Unit::Second)]), hasher, Timestamp::default())[0];
+        let rate = install(&mut meters, &specs(&[(10, Unit::Second)]))[0];
         let spec = |quota| [MeterSpec { quota, ..specs(&[(10, Unit::Second)]).remove(0) }];
-        let permits =
-            meters.install(&spec(Quota::in_flight(NonZeroU32::MIN)), hasher, Timestamp::default())[0];
+        let permits = install(&mut meters, &spec(Quota::in_flight(NonZeroU32::MIN)))[0];
         let (first, most) = (std::time::Duration::from_secs(1), std::time::Duration::from_secs(1));
-        let ban = meters.install(
-            &spec(Quota::ban(crate::limiter::quota::Ban { first, most })),
-            hasher,
-            Timestamp::default(),
-        )[0];
+        let ban = install(&mut meters, &spec(Quota::ban(crate::limiter::quota::Ban { first, most })))[0];
         assert!(rate != permits && permits != ban && ban != rate);
-        assert_eq!(
-            meters.install(&spec(Quota::in_flight(NonZeroU32::MAX)), hasher, Timestamp::default())[0],
-            permits
-        );
+        assert_eq!(install(&mut meters, &spec(Quota::in_flight(NonZeroU32::MAX)))[0], permits);
     }
 }

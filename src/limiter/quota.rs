@@ -122,24 +122,33 @@ impl Quota {
         if algorithm == Algorithm::RefillBucket && burst < limit.count {
             return Err(QuotaError::Overflowing(limit.count));
         }
-        match spans(algorithm, period, count, burst.get().into()) {
-            Some((interval, tolerance)) if period <= LONGEST_REFILL && tolerance.whole <= LONGEST_REFILL => {
-                let quota = Self {
-                    interval: interval.whole,
-                    tolerance: tolerance.whole,
-                    interval_part: interval.part,
-                    tolerance_part: tolerance.part,
-                    count: limit.count,
-                    periods: limit.period.count(),
-                    burst,
-                    shares: NonZeroU16::MIN,
-                    unit: limit.period.unit(),
-                    algorithm,
-                };
-                Ok(quota.with(Params::None))
-            }
-            _ => Err(QuotaError::TooSlow),
-        }
+        Self::of_units(algorithm, limit.period, (limit.count, burst), NonZeroU16::MIN)
+            .ok_or(QuotaError::TooSlow)
+    }
+
+    /// `count` units per `period` and `burst` of them at once, so many of which make a request; nothing where a refill takes
+    /// too long.
+    fn of_units(
+        algorithm: Algorithm,
+        period: Period,
+        (count, burst): (NonZeroU32, NonZeroU32),
+        shares: NonZeroU16,
+    ) -> Option<Self> {
+        let spans = spans(algorithm, period.nanos(), count.get().into(), burst.get().into());
+        let (interval, tolerance) = spans.filter(|(_, tolerance)| tolerance.whole <= LONGEST_REFILL)?;
+        let quota = Self {
+            interval: interval.whole,
+            tolerance: tolerance.whole,
+            interval_part: interval.part,
+            tolerance_part: tolerance.part,
+            count,
+            periods: period.count(),
+            burst,
+            shares,
+            unit: period.unit(),
+            algorithm,
+        };
+        (period.nanos() <= LONGEST_REFILL).then(|| quota.with(Params::None))
     }
 
     /// So many at once, however long they take.
@@ -238,19 +247,9 @@ impl Quota {
         let prices = Prices::new(stretch, most).ok_or(no_shares)?;
         let shares = u64::from(prices.full().get());
         let finer = |number: u64| u32::try_from(number * shares).ok().and_then(NonZeroU32::new);
-        let spans = spans(self.algorithm, self.period(), count * shares, burst * shares);
-        let (interval, tolerance) = spans.ok_or(no_shares)?;
-        let stretched = Self {
-            interval: interval.whole,
-            tolerance: tolerance.whole,
-            interval_part: interval.part,
-            tolerance_part: tolerance.part,
-            count: finer(count).ok_or(no_shares)?,
-            burst: finer(burst).ok_or(no_shares)?,
-            shares: prices.full(),
-            ..self
-        };
-        Ok((stretched.with(self.params()), prices))
+        let units = finer(count).zip(finer(burst)).ok_or(no_shares)?;
+        let stretched = Self::of_units(self.algorithm, self.window(), units, prices.full());
+        Ok((stretched.ok_or(no_shares)?.with(self.params()), prices))
     }
 
     /// The same counted in the store, of which this process spends what it is granted; `None` for a ban.

@@ -21,7 +21,7 @@ use super::store::{Copied, MeterId};
 use super::timestamp::Timestamp;
 
 /// Counters of one part, so that a part stays small: some 128 KiB.
-const COUNTERS_PER_PART: usize = 4096;
+const COUNTERS_PER_PART: u64 = 4096;
 
 /// Limits of one part.
 const LIMITS_PER_PART: usize = 256;
@@ -106,9 +106,13 @@ impl Limiter {
                 None => false,
             };
             let used = copied.counters().filter(|(_, meter, state)| in_use(*meter, *state));
-            counters += limits.write_counters(used, &mut write).map_err(SaveError::Write)?;
+            let name = |key: [u64; 2], out: &mut Output<'_>| key.into_iter().for_each(|word| out.u64(word));
+            let written = limits.write(Part::Counters, used, name, &mut write);
+            counters += written.map_err(SaveError::Write)?;
             let used = copied.overflow().filter(|(meter, state)| in_use(*meter, *state));
-            limits.write_shared(used, shard, &mut write).map_err(SaveError::Write)?;
+            let used = used.map(|(meter, state)| (shard as u32, meter, state));
+            let name = |shard: u32, out: &mut Output<'_>| out.u32(shard);
+            limits.write(Part::Shared, used, name, &mut write).map_err(SaveError::Write)?;
         }
         write(Part::End, &counters.to_le_bytes()).map_err(SaveError::Write)?;
         Ok(counters)
@@ -144,47 +148,32 @@ impl Limits {
         limits
     }
 
-    fn write_counters<E>(
+    /// Hands `counters` to `write`, in as many parts as it takes; `name` writes what tells them apart. How many there were.
+    fn write<K, E>(
         &self,
-        counters: impl Iterator<Item = ([u64; 2], MeterId, State)>,
+        part: Part,
+        counters: impl Iterator<Item = (K, MeterId, State)>,
+        name: impl Fn(K, &mut Output<'_>),
         write: &mut impl FnMut(Part, &[u8]) -> Result<(), E>,
     ) -> Result<u64, E> {
         let mut bytes = Vec::new();
-        let (mut all, mut in_part) = (0, 0);
+        let mut count: u64 = 0;
         for (key, meter, state) in counters {
             let Some(number) = self.numbers.get(&meter) else { continue };
             let mut out = Output(&mut bytes);
-            key.into_iter().for_each(|word| out.u64(word));
+            name(key, &mut out);
             out.u32(*number);
             out.short(|bytes| algorithm::saved::export(state, bytes));
-            in_part += 1;
-            if in_part == COUNTERS_PER_PART {
-                write(Part::Counters, &bytes)?;
+            count += 1;
+            if count.is_multiple_of(COUNTERS_PER_PART) {
+                write(part, &bytes)?;
                 bytes.clear();
-                (all, in_part) = (all + in_part as u64, 0);
             }
         }
-        if in_part > 0 {
-            write(Part::Counters, &bytes)?;
+        if !bytes.is_empty() {
+            write(part, &bytes)?;
         }
-        Ok(all + in_part as u64)
-    }
-
-    fn write_shared<E>(
-        &self,
-        counters: impl Iterator<Item = (MeterId, State)>,
-        shard: usize,
-        write: &mut impl FnMut(Part, &[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut bytes = Vec::new();
-        for (meter, state) in counters {
-            let Some(number) = self.numbers.get(&meter) else { continue };
-            let mut out = Output(&mut bytes);
-            out.u32(shard as u32);
-            out.u32(*number);
-            out.short(|bytes| algorithm::saved::export(state, bytes));
-        }
-        if bytes.is_empty() { Ok(()) } else { write(Part::Shared, &bytes) }
+        Ok(count)
     }
 }
 

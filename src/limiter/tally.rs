@@ -80,18 +80,22 @@ pub(super) struct Counters<'a> {
     repeats: Repeats,
 }
 
-/// Counts `tallies` as `counting` says, which is asked once with what all of them would read.
-pub(super) fn tally(
-    limiter: &Limiter,
-    tallies: &[Tally],
-    counting: impl FnOnce(&[Tallied]) -> Counting,
-    now: Timestamp,
-) -> SmallVec<[Tallied; 4]> {
-    let counters = Counters::new(limiter, tallies);
-    let mut locked = limiter.store.lock_all(counters.keys.iter().copied());
-    let read = counters.read(&locked, now);
-    let counting = counting(&read);
-    counters.count_all(read, counting, &mut locked, now)
+impl Limiter {
+    /// Counts on several counters at one moment, over their limits or not, and answers what each read, in the
+    /// order of `tallies`. What of it is kept, `counting` says, which sees what all of them would read; it runs
+    /// under the locks and must not call the limiter.
+    pub fn tally(
+        &self,
+        tallies: &[Tally],
+        counting: impl FnOnce(&[Tallied]) -> Counting,
+        now: Timestamp,
+    ) -> SmallVec<[Tallied; 4]> {
+        let counters = Counters::new(self, tallies);
+        let mut locked = self.store.lock_all(counters.keys.iter().copied());
+        let read = counters.read(&locked, now);
+        let counting = counting(&read);
+        counters.count_all(read, counting, &mut locked, now)
+    }
 }
 
 impl<'a> Counters<'a> {

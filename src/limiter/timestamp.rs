@@ -36,6 +36,11 @@ impl Timestamp {
         self.0 / 1_000_000_000
     }
 
+    /// Seconds since the Unix epoch; the nearest there is.
+    pub const fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
     /// The moment `duration` later, saturating at the end of time.
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(saturating_nanos(duration)))

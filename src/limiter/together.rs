@@ -57,20 +57,24 @@ pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Deci
     trial.end(verdicts, next, passes, limiter, now)
 }
 
-/// The same beside counters that are counted on: `rule` sees what all of them say.
-pub(super) fn check_and_tally(
-    limiter: &Limiter,
-    (checks, tallies): (&[Check], &[Tally]),
-    rule: impl FnOnce(&[Verdict], &[Tallied]) -> Ruling,
-    now: Timestamp,
-) -> (Decision, SmallVec<[Tallied; 4]>) {
-    let counters = Counters::new(limiter, tallies);
-    let mut trial = Trial::begin(&limiter.store, checks, counters.keys());
-    let (verdicts, next) = trial.evaluate(now);
-    let read = counters.read(&trial.locked, now);
-    let Ruling { passes, counting } = rule(&verdicts, &read);
-    let decision = trial.end(verdicts, next, passes, limiter, now);
-    (decision, counters.count_all(read, counting, &mut trial.locked, now))
+impl Limiter {
+    /// Decides `checks` and counts `tallies` at one moment. What becomes of the request, and so whether it is
+    /// charged and what is counted, `rule` says, which sees what all of them say; it runs under the locks and must
+    /// not call the limiter. What a check refuses may not pass.
+    pub fn check_and_tally(
+        &self,
+        (checks, tallies): (&[Check], &[Tally]),
+        rule: impl FnOnce(&[Verdict], &[Tallied]) -> Ruling,
+        now: Timestamp,
+    ) -> (Decision, SmallVec<[Tallied; 4]>) {
+        let counters = Counters::new(self, tallies);
+        let mut trial = Trial::begin(&self.store, checks, counters.keys());
+        let (verdicts, next) = trial.evaluate(now);
+        let read = counters.read(&trial.locked, now);
+        let Ruling { passes, counting } = rule(&verdicts, &read);
+        let decision = trial.end(verdicts, next, passes, self, now);
+        (decision, counters.count_all(read, counting, &mut trial.locked, now))
+    }
 }
 
 impl Charged {

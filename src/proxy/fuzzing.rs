@@ -12,8 +12,9 @@ pub(crate) fn is_host(host: &[u8]) -> bool {
     headers::validate::is_host(host)
 }
 
-/// Fields that steer, a line each: `name: value`; the last line is a deadline of gRPC.
-pub(crate) fn steering(data: &[u8]) {
+/// Nobody outside steers, nothing that steers goes further, and gRPC's deadlines are times. Fields that steer, a line each:
+/// `name: value`; the last line is a deadline of gRPC.
+pub fn steering(data: &[u8]) {
     let mut given = HeaderMap::new();
     for line in data.split(|byte| *byte == b'\n').take(64) {
         let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());

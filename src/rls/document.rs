@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value as Json};
 
-use crate::yaml::{self, Dialect, Kind, Node, Scalar, Value};
+use crate::yaml::{self, Dialect, Kind, Node, Position, Scalar, Value};
 
 /// Bytes of one file that are looked at; a thousand times the largest seen in use.
 const MOST_BYTES: usize = 32 << 20;
@@ -14,18 +14,12 @@ const MOST_BYTES: usize = 32 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {problem}")]
 pub struct LoadError {
-    file: String,
-    problem: String,
-    place: Option<Place>,
-}
-
-/// Where something is written, counted from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The line.
-    pub line: usize,
-    /// The column, in characters.
-    pub column: usize,
+    /// The file.
+    pub file: String,
+    /// What is wrong, without the file.
+    pub problem: String,
+    /// Where it is, if that is known; the reference's words seldom say.
+    pub(crate) place: Option<Position>,
 }
 
 /// One document.
@@ -61,7 +55,7 @@ pub struct DescriptorDocument {
     /// The next level.
     pub descriptors: Vec<Self>,
     /// Where it is written, if that is known.
-    pub place: Option<Place>,
+    pub(crate) place: Option<Position>,
 }
 
 /// A limit as written.
@@ -104,23 +98,8 @@ impl LoadError {
     }
 
     /// The same with its place.
-    pub(super) fn at(self, place: Option<Place>) -> Self {
+    pub(super) fn at(self, place: Option<Position>) -> Self {
         Self { place, ..self }
-    }
-
-    /// The file.
-    pub fn file(&self) -> &str {
-        &self.file
-    }
-
-    /// What is wrong, without the file.
-    pub fn problem(&self) -> &str {
-        &self.problem
-    }
-
-    /// Where it is, if that is known; the reference's words seldom say.
-    pub fn place(&self) -> Option<Place> {
-        self.place
     }
 }
 
@@ -138,7 +117,7 @@ impl Document {
             let first = errors.first();
             let problem =
                 first.map(|error| format!("yaml: line {}: {}", error.at.line, words(&error.problem)));
-            loading(problem.unwrap_or_default()).at(first.map(|error| error.at.into()))
+            loading(problem.unwrap_or_default()).at(first.map(|error| error.at))
         });
         let Some(root) = parsed? else { return Ok(Self::default()) };
         let mut reader = Reader::default();
@@ -162,16 +141,13 @@ impl Document {
 }
 
 /// Refuses keys that are not known and leaves that are never wanted. As deep as the document, which is bounded.
-fn validate(entries: &[(Node, Node)]) -> Result<(), (Place, String)> {
+fn validate(entries: &[(Node, Node)]) -> Result<(), (Position, String)> {
     for (key, value) in entries {
         let Some(name) = key.as_text() else {
-            return Err((
-                key.at.into(),
-                format!("config error, key is not of type string: {}", printed(key)),
-            ));
+            return Err((key.at, format!("config error, key is not of type string: {}", printed(key))));
         };
         if !KNOWN.contains(&name) {
-            return Err((key.at.into(), format!("config error, unknown key '{name}'")));
+            return Err((key.at, format!("config error, unknown key '{name}'")));
         }
         match &value.value {
             // Its keys are the operator's own.
@@ -183,13 +159,13 @@ fn validate(entries: &[(Node, Node)]) -> Result<(), (Place, String)> {
                         let text = printed(item);
                         let problem =
                             format!("config error, yaml file contains list of type other than map: {text}");
-                        return Err((item.at.into(), problem));
+                        return Err((item.at, problem));
                     };
                     validate(map.entries())?;
                 }
             }
             Value::Scalar(Scalar { kind: Kind::Float(_) | Kind::Large(_), .. }) => {
-                return Err((value.at.into(), "error checking config".to_owned()));
+                return Err((value.at, "error checking config".to_owned()));
             }
             Value::Scalar(_) | Value::Tagged(_) => {}
         }
@@ -202,7 +178,7 @@ fn validate(entries: &[(Node, Node)]) -> Result<(), (Place, String)> {
 struct Reader {
     mismatches: Vec<String>,
     /// Where the first of them is.
-    first: Option<Place>,
+    first: Option<Position>,
 }
 
 impl Reader {
@@ -222,7 +198,7 @@ impl Reader {
             share_threshold: self.flag(get(node, "share_threshold")),
             metadata: get(node, "metadata").and_then(|metadata| self.metadata(metadata)),
             descriptors: self.descriptors(get(node, "descriptors")),
-            place: Some(node.at.into()),
+            place: Some(node.at),
         }
     }
 
@@ -310,14 +286,8 @@ impl Reader {
             Value::List(_) | Value::Map(_) | Value::Tagged(_) => String::new(),
         };
         let (line, tag) = (node.at.line, tag(node));
-        self.first.get_or_insert_with(|| node.at.into());
+        self.first.get_or_insert(node.at);
         self.mismatches.push(format!("  line {line}: cannot unmarshal {tag}{value} into {wanted}"));
-    }
-}
-
-impl From<yaml::Position> for Place {
-    fn from(yaml::Position { line, column }: yaml::Position) -> Self {
-        Self { line, column }
     }
 }
 

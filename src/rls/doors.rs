@@ -3,17 +3,15 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
 
 use super::answer::{Code, Undecided};
 use super::desk::Desk;
 use super::json;
-use crate::side_door::{self, Reply};
+use crate::side_door::{self, Reply, reply};
 
 /// Bytes of a request in JSON. Envoy does not send these.
 const MAX_JSON: usize = 256 * 1024;
@@ -90,11 +88,4 @@ async fn decided(desk: &Desk, request: Request<Incoming>) -> Reply {
         Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
     };
     reply(status, JSON, json::answer(&answer).to_string())
-}
-
-fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Reply {
-    let mut reply = Response::new(Full::new(body.into()));
-    *reply.status_mut() = status;
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    reply
 }

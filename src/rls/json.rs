@@ -183,15 +183,7 @@ impl Visitor<'_> for UnitVisitor {
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<AskedUnit, E> {
-        Ok(AskedUnit(match number {
-            1 => Some(Unit::Second),
-            2 => Some(Unit::Minute),
-            3 => Some(Unit::Hour),
-            4 => Some(Unit::Day),
-            5 => Some(Unit::Month),
-            6 => Some(Unit::Year),
-            _ => None,
-        }))
+        Ok(AskedUnit(Unit::of_request(number)))
     }
 
     fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<AskedUnit, E> {

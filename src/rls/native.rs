@@ -33,7 +33,7 @@ pub(super) struct Native<'p> {
     /// The checks of all descriptors, one after the other.
     selected: SmallVec<[Selected; 4]>,
     /// In their order, what the limiter is asked.
-    checks: SmallVec<[Check; 4]>,
+    pub(super) checks: SmallVec<[Check; 4]>,
 }
 
 /// What becomes of one descriptor.
@@ -96,11 +96,6 @@ impl<'p> Native<'p> {
             self.selected.push(one);
         }
         Case::Limited { checks: from..self.selected.len(), shadow_rules }
-    }
-
-    /// What the limiter is to decide.
-    pub(super) fn checks(&self) -> &[Check] {
-        &self.checks
     }
 
     /// Whether a rule refuses that asks no limits.

@@ -12,8 +12,9 @@ use foldhash::fast::FixedState;
 use serde_json::{Map, Value};
 
 use self::wildcard::Wildcard;
-use super::document::{DescriptorDocument, Document, LimitDocument, LoadError, Place};
+use super::document::{DescriptorDocument, Document, LimitDocument, LoadError};
 use super::unit::Unit;
+use crate::yaml::Position;
 
 /// Levels of descriptors within each other; a document from YAML has fewer.
 const DEEPEST: usize = 100;
@@ -28,7 +29,7 @@ pub struct Rules {
 type Index = HashMap<Box<str>, usize, FixedState>;
 
 /// What is wrong with a descriptor, and where that is.
-type Faulty = (Option<Place>, String);
+type Faulty = (Option<Position>, String);
 
 /// One level of a tree.
 #[derive(Debug, Default)]

@@ -3,7 +3,6 @@
 mod budget;
 mod calls;
 mod connection;
-mod framing;
 mod health;
 mod outbox;
 mod quota;

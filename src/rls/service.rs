@@ -10,10 +10,8 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-use super::answer::{Answer, Code, CurrentLimit, Status, Undecided};
-use super::headers;
+use super::answer::{self, Answer, Code, CurrentLimit, Status, Undecided};
 use super::matching::{self, Met};
-use super::metadata;
 use super::native::{self, Native};
 use super::request::Request;
 use super::rules::{Level, Rate, Rule, Rules};
@@ -122,7 +120,7 @@ impl Service {
                 counting: self.which_count(request, &cases, read, by_native),
             }
         };
-        let (decision, read) = limiter.check_and_tally((native.checks(), &tallies), rule, now);
+        let (decision, read) = limiter.check_and_tally((&native.checks[..], &tallies), rule, now);
         Ok(self.answer(request, (&cases, &read), is_refused, Some((&native, decision.verdicts())), now))
     }
 
@@ -257,7 +255,7 @@ impl Service {
             }
         }
         let names = self.settings.headers.as_ref();
-        let headers = names.map(|names| headers::headers(names, &statuses, |index| refuses[index]));
+        let headers = names.map(|names| answer::headers(names, &statuses, |index| refuses[index]));
         Answer { overall, statuses, headers: headers.unwrap_or_default(), metadata, stats }
     }
 
@@ -272,7 +270,7 @@ impl Service {
             Case::Counted(counted) => counted.rule?.metadata.as_ref(),
             Case::Unlimited | Case::NoLimit => None,
         });
-        self.settings.dynamic_metadata.then(|| metadata::metadata(request, said))
+        self.settings.dynamic_metadata.then(|| answer::metadata(request, said))
     }
 }
 

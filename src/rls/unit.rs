@@ -6,29 +6,30 @@ use std::time::Duration;
 use crate::limiter::quota::{self, Period};
 use crate::limiter::timestamp::Timestamp;
 
-/// `RateLimitResponse.RateLimit.Unit` without `UNKNOWN`.
+/// `RateLimitResponse.RateLimit.Unit` without `UNKNOWN`, by its numbers. Those of `RateLimitUnit`, which requests have, are the
+/// same, without the week.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unit {
     /// 1 s.
-    Second,
+    Second = 1,
     /// 60 s.
     Minute,
     /// 3600 s.
     Hour,
     /// 24 h.
     Day,
-    /// 7 days; the marks are those of the epoch, a Thursday.
-    Week,
     /// 30 days.
     Month,
     /// 365 days.
     Year,
+    /// 7 days; the marks are those of the epoch, a Thursday.
+    Week,
 }
 
 impl Unit {
-    /// Every unit, shortest first.
+    /// Every unit, by number.
     pub const ALL: [Self; 7] =
-        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Month, Self::Year, Self::Week];
 
     /// The name in the protocol and in dumps.
     pub const fn as_str(self) -> &'static str {
@@ -46,6 +47,11 @@ impl Unit {
     /// The unit of this name, in any case.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.as_str().eq_ignore_ascii_case(name))
+    }
+
+    /// The unit that a request has by this number.
+    pub fn of_request(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| *unit as u64 == number && *unit != Self::Week)
     }
 
     /// The unit that is as long as `period`, if there is one.

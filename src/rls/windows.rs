@@ -56,8 +56,8 @@ impl Windows {
 
     pub(super) const fn of_unit(&self, unit: Unit, smoothing: Smoothing) -> Meter {
         match smoothing {
-            Smoothing::Windows => self.0[unit as usize],
-            Smoothing::Gcra => self.0[UNITS + unit as usize],
+            Smoothing::Windows => self.0[unit as usize - 1],
+            Smoothing::Gcra => self.0[UNITS + unit as usize - 1],
         }
     }
 }

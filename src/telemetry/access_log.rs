@@ -10,6 +10,7 @@ mod output;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -138,14 +139,14 @@ impl AccessLog {
     /// Opens the file anew before the next line (SIGUSR1): for whoever has moved it away. Nothing happens to
     /// standard output and error.
     pub fn reopen(&self) {
-        self.control.request_reopen();
+        self.control.reopen.store(true, Ordering::Release);
         // An empty line writes nothing and wakes the thread, so that the file moved away is let go at once.
         let _ = io::Write::write_all(&mut self.queue.clone(), &[]);
     }
 
     /// Lines lost since the start, because nobody took them or because writing failed.
     pub fn dropped(&self) -> u64 {
-        (self.full.dropped_lines() as u64).saturating_add(self.control.lost())
+        (self.full.dropped_lines() as u64).saturating_add(self.control.lost.get())
     }
 
     fn new<W: io::Write + Send + 'static>(writer: W, control: Arc<Control>, format: Format) -> (Self, Guard) {

@@ -4,9 +4,9 @@
 //! traffic. Here a sample is two relaxed additions to memory of constant size, and a scrape adds up the
 //! histograms of all workers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::count::{self, Count};
 use crate::limiter::timestamp::saturating_nanos;
 
 /// Upper bounds of the buckets, inclusive, in nanoseconds.
@@ -38,61 +38,50 @@ pub const BOUNDS: [u64; 19] = [
 
 const BUCKETS: usize = BOUNDS.len() + 1;
 
-/// A histogram that is being written.
+/// Samples by how long they are.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    buckets: [AtomicU64; BUCKETS],
-    nanos: AtomicU64,
+    buckets: [Count; BUCKETS],
+    nanos: Count,
+}
+
+impl Clone for Histogram {
+    fn clone(&self) -> Self {
+        let mut copy = Self::default();
+        copy.absorb(self);
+        copy
+    }
 }
 
 impl Histogram {
     /// Counts one sample.
     pub fn record(&self, duration: Duration) {
         let nanos = saturating_nanos(duration);
-        self.buckets[bucket_of(nanos)].fetch_add(1, Ordering::Relaxed);
-        self.nanos.fetch_add(nanos, Ordering::Relaxed);
-    }
-}
-
-/// What a histogram, or several, said at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    buckets: [u64; BUCKETS],
-    nanos: u64,
-}
-
-impl Totals {
-    /// Adds what `histogram` says now.
-    pub fn add(&mut self, histogram: &Histogram) {
-        for (total, bucket) in self.buckets.iter_mut().zip(&histogram.buckets) {
-            *total = total.saturating_add(bucket.load(Ordering::Relaxed));
-        }
-        self.nanos = self.nanos.saturating_add(histogram.nanos.load(Ordering::Relaxed));
+        self.buckets[bucket_of(nanos)].increment();
+        self.nanos.add(nanos);
     }
 
-    /// Adds what was counted elsewhere.
-    pub fn merge(&mut self, other: &Self) {
-        for (total, bucket) in self.buckets.iter_mut().zip(&other.buckets) {
-            *total = total.saturating_add(*bucket);
-        }
-        self.nanos = self.nanos.saturating_add(other.nanos);
+    /// Adds the samples of `other` so far.
+    pub fn absorb(&mut self, other: &Self) {
+        count::absorb_all(&mut self.buckets, &other.buckets);
+        self.nanos.absorb(&other.nanos);
     }
 
     /// Samples.
     pub fn count(&self) -> u64 {
-        self.buckets.iter().sum()
+        count::sum(&self.buckets)
     }
 
     /// All samples together.
-    pub const fn sum(&self) -> Duration {
-        Duration::from_nanos(self.nanos)
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.nanos.get())
     }
 
     /// Bounds in nanoseconds and how many samples were at most that long; samples beyond the last bound are
     /// in [`Self::count`] alone.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         BOUNDS.iter().zip(&self.buckets).scan(0, |below, (bound, bucket)| {
-            *below += bucket;
+            *below += bucket.get();
             Some((*bound, *below))
         })
     }
@@ -107,13 +96,13 @@ fn bucket_of(nanos: u64) -> usize {
 mod tests {
     use super::*;
 
-    fn totals(histograms: &[Histogram]) -> Totals {
-        let mut totals = Totals::default();
-        histograms.iter().for_each(|histogram| totals.add(histogram));
+    fn totals(histograms: &[Histogram]) -> Histogram {
+        let mut totals = Histogram::default();
+        histograms.iter().for_each(|histogram| totals.absorb(histogram));
         totals
     }
 
-    fn below(totals: &Totals, bound: u64) -> u64 {
+    fn below(totals: &Histogram, bound: u64) -> u64 {
         totals.cumulative().find(|(at, _)| *at == bound).unwrap().1
     }
 

@@ -5,7 +5,6 @@
 //! adds everything up and renders it under Weir's names or Envoy's. No other module names a metric.
 
 mod arrival;
-mod elastic;
 mod envoy;
 mod exporter;
 mod families;
@@ -14,7 +13,6 @@ mod rate_limits;
 mod remote;
 mod rule;
 mod store;
-mod totals;
 mod upstream;
 mod worker;
 
@@ -24,9 +22,8 @@ use std::sync::{Arc, OnceLock};
 use metrics::Counter;
 use parking_lot::Mutex;
 
-pub use self::arrival::{Handshake, Preamble, UpstreamHandshake};
-pub use self::elastic::Elastic;
-pub use self::envoy::{Stats, StatsFilter, Used};
+pub use self::arrival::Preamble;
+pub use self::envoy::{Stats, StatsFilter};
 use self::exporter::Exporter;
 pub use self::process::resident_memory;
 pub use self::rate_limits::{Hits, Origin, RateLimits, sanitized};
@@ -35,12 +32,13 @@ pub use self::remote::{RemoteMetrics, RemoteOutcome};
 use self::rule::Rules;
 pub use self::rule::{DecisionOutcome, Decisions, RuleMetrics};
 pub use self::store::{StoreMetrics, StoreOutcome};
-use self::totals::Totals;
-pub use self::totals::UpstreamTotals;
 use self::upstream::Upstreams;
-pub use self::upstream::{ClusterMetrics, ClusterView, EndpointMetrics, HostView, Overflow, UpstreamOutcome};
-use self::worker::WorkerCells;
+pub use self::upstream::{
+    ClusterMetrics, ClusterView, EndpointMetrics, HostView, Overflow, UpstreamCounts, UpstreamOutcome,
+};
+use self::worker::{ListenerCounts, WorkerCounts};
 pub use self::worker::{Span, WorkerMetrics};
+use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
 
 /// This build's version.
@@ -71,15 +69,6 @@ impl ReloadOutcome {
     }
 }
 
-/// Whether the process takes traffic, as Envoy's `server.state` has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerState {
-    /// Ready.
-    Live,
-    /// Readiness fails: declared unhealthy, or on the way out.
-    Draining,
-}
-
 /// What only others know, at the moment of a scrape.
 #[derive(Clone, Debug)]
 pub struct Scrape {
@@ -87,8 +76,8 @@ pub struct Scrape {
     pub now: Timestamp,
     /// When the process started.
     pub started: Timestamp,
-    /// Whether it takes traffic.
-    pub state: ServerState,
+    /// Whether it is ready, as Envoy's `server.live` has it; else readiness fails: declared unhealthy, or on the way out.
+    pub is_live: bool,
     /// Counters in use, by rule.
     pub keys: BTreeMap<Box<str>, u64>,
     /// Places of the counter table that are taken.
@@ -107,6 +96,15 @@ pub struct Scrape {
     pub certificates: BTreeMap<Box<str>, u64>,
     /// Where upstreams are.
     pub clusters: Vec<ClusterView>,
+}
+
+/// Elastic limits at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Elastic {
+    /// What the controller thinks.
+    pub assessment: Assessment,
+    /// How many times the written limit each elastic rule allows, by name.
+    pub factors: Vec<(Box<str>, f64)>,
 }
 
 /// What became of spans.
@@ -133,11 +131,28 @@ pub struct Saves {
     pub bytes: u64,
 }
 
+/// The sums over all workers at one moment, from which every output is made.
+struct Totals<'a> {
+    workers: usize,
+    /// The names of the listeners.
+    names: &'a [Box<str>],
+    counts: WorkerCounts,
+    upstreams: Vec<(Box<str>, UpstreamCounts)>,
+    clusters: Vec<(Box<str>, Arc<ClusterMetrics>)>,
+    rules: Vec<(Box<str>, Decisions)>,
+}
+
+impl Totals<'_> {
+    fn listeners(&self) -> impl Iterator<Item = (&str, &ListenerCounts)> {
+        self.names.iter().map(|name| &**name).zip(&self.counts.listeners)
+    }
+}
+
 /// All numbers of the process.
 #[derive(Debug)]
 pub struct Metrics {
     listeners: Box<[Box<str>]>,
-    workers: Mutex<Vec<Arc<WorkerCells>>>,
+    workers: Mutex<Vec<Arc<WorkerCounts>>>,
     rules: Mutex<Rules>,
     upstreams: Mutex<Upstreams>,
     rate_limits: OnceLock<Arc<RateLimits>>,
@@ -163,9 +178,9 @@ impl Metrics {
     /// A handle with memory of its own, for one worker thread and everything on it. What it counted stays
     /// counted when the worker is gone.
     pub fn worker(&self) -> WorkerMetrics {
-        let cells = Arc::new(WorkerCells::new(self.listeners.len()));
-        self.workers.lock().push(Arc::clone(&cells));
-        WorkerMetrics { cells }
+        let counts = Arc::new(WorkerCounts::new(self.listeners.len()));
+        self.workers.lock().push(Arc::clone(&counts));
+        WorkerMetrics { counts }
     }
 
     /// The counters of the rule of this name, which go on where an earlier configuration's left off. Takes a
@@ -192,30 +207,36 @@ impl Metrics {
     }
 
     /// What all upstreams together did so far.
-    pub fn upstreams(&self) -> UpstreamTotals {
-        let mut all = UpstreamTotals::default();
-        self.upstreams.lock().totals().iter().for_each(|(_, totals)| all.merge(totals));
+    pub fn upstreams(&self) -> UpstreamCounts {
+        let mut all = UpstreamCounts::default();
+        self.upstreams.lock().totals().iter().for_each(|(_, counts)| all.absorb(counts));
         all
     }
 
     /// What the endpoints of one upstream did so far, by address.
-    pub fn endpoints(&self, upstream: &str) -> BTreeMap<Box<str>, UpstreamTotals> {
+    pub fn endpoints(&self, upstream: &str) -> BTreeMap<Box<str>, UpstreamCounts> {
         self.upstreams.lock().endpoints(upstream)
     }
 
     /// The first configuration is in effect.
     pub fn config_started(&self, generation: u64, now: Timestamp) {
-        self.exporter.config_started(generation, now);
+        self.exporter.successful.set(1.0);
+        self.exporter.success_time.set(now.as_secs_f64());
+        self.exporter.generation.set(generation as f64);
     }
 
     /// The configuration was read again; `generation` is the one in effect afterwards.
     pub fn config_reload(&self, outcome: ReloadOutcome, generation: u64, now: Timestamp) {
-        self.exporter.config_reload(outcome, generation, now);
+        self.exporter.reloads[outcome as usize].increment(1);
+        match outcome {
+            ReloadOutcome::Applied | ReloadOutcome::Unchanged => self.config_started(generation, now),
+            ReloadOutcome::Rejected => self.exporter.successful.set(0.0),
+        }
     }
 
     /// Whether the configuration in force has changes that wait for a restart.
     pub fn config_restart_pending(&self, is_pending: bool) {
-        self.exporter.config_restart_pending(is_pending);
+        self.exporter.restart_pending.set(f64::from(u8::from(is_pending)));
     }
 
     /// The counters of spans.
@@ -254,21 +275,15 @@ impl Metrics {
         envoy::stats(&self.totals(), scrape, filter)
     }
 
-    /// [`Self::stats`] without a filter, in Prometheus' text format as Envoy prints it.
-    pub fn render_envoy(&self, scrape: &Scrape) -> String {
-        self.stats(scrape, &StatsFilter::default()).prometheus()
-    }
-
-    fn totals(&self) -> Totals {
+    fn totals(&self) -> Totals<'_> {
         let rules = self.rules.lock().decisions();
-        let mut totals = Totals::new(&self.listeners, rules);
-        for worker in self.workers.lock().iter() {
-            totals.add(worker);
-        }
+        let workers = self.workers.lock();
+        let mut counts = WorkerCounts::new(self.listeners.len());
+        workers.iter().for_each(|worker| counts.absorb(worker));
         let mut upstreams = self.upstreams.lock();
-        totals.upstreams = upstreams.totals();
-        totals.clusters = upstreams.clusters();
-        totals
+        let (of_upstreams, clusters) = (upstreams.totals(), upstreams.clusters());
+        let names = &self.listeners;
+        Totals { workers: workers.len(), names, counts, upstreams: of_upstreams, clusters, rules }
     }
 }
 

@@ -159,7 +159,7 @@ impl Tracer {
     /// Queues the span of a request that has ended, or drops it where the queue is full; never waits.
     pub fn end(&self, context: &Context, entry: &Entry<'_>, notes: &Notes<'_>) {
         // The processor has the same bound, but does not tell how many spans it drops.
-        if context.is_sampled() && self.counts.enqueue() {
+        if context.sampled && self.counts.enqueue() {
             self.processor.on_end(span::span(context, entry, notes, &self.scope));
         }
     }

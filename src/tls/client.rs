@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
-use rustls::{ClientConfig, HandshakeKind, version};
+use rustls::{ClientConfig, version};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -20,7 +20,7 @@ pub use self::failure::{Failure, Reason};
 use self::trusting::Trusting;
 use super::pair::Pair;
 use super::pem::Authorities;
-use super::{Protocol, provider};
+use super::{Protocol, SessionStart, provider};
 
 /// Names of services whose sessions are remembered, for each protocol; of each of them a few sessions.
 const MOST_NAMES: usize = 256;
@@ -86,7 +86,7 @@ impl Client {
         stream: S,
         host: &str,
         protocol: Protocol,
-    ) -> Result<(TlsStream<S>, Shaken), Failure>
+    ) -> Result<(TlsStream<S>, SessionStart), Failure>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -105,18 +105,9 @@ impl Client {
         if protocol == Protocol::Http2 && Protocol::spoken(session.alpn_protocol()) != Some(protocol) {
             return Err(Failure::of_protocol());
         }
-        let is_resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
-        Ok((stream, if is_resumed { Shaken::Resumed } else { Shaken::Full }))
+        let start = SessionStart::of(session.handshake_kind());
+        Ok((stream, start))
     }
-}
-
-/// How a session began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shaken {
-    /// Anew.
-    Full,
-    /// Where an earlier one ended.
-    Resumed,
 }
 
 fn config(settings: &Settings, protocol: Protocol) -> Result<Arc<ClientConfig>, rustls::Error> {

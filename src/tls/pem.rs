@@ -113,9 +113,7 @@ impl Authorities {
         }
         Ok(Self { store: Arc::new(store), facts, certificates })
     }
-}
 
-impl Authorities {
     /// Those that this system believes, where its programs look for them (`SSL_CERT_FILE` and `SSL_CERT_DIR` name other
     /// places); `None` if there are none. What they say is left out: there are many, and all of them well known.
     pub fn of_system() -> Option<Self> {

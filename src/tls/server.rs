@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::{NoClientAuth, ProducesTickets, WebPkiClientVerifier};
-use rustls::{HandshakeKind, ServerConfig, ServerConnection, version};
+use rustls::{ServerConfig, ServerConnection, version};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -20,7 +20,7 @@ use self::choice::Choice;
 use super::identity::Identity;
 use super::pair::Pair;
 use super::pem::Authorities;
-use super::{Protocol, provider};
+use super::{Protocol, SessionStart, provider};
 
 /// What clients may speak inside, the better first.
 const PROTOCOLS: [Protocol; 2] = [Protocol::Http2, Protocol::Http1];
@@ -131,8 +131,8 @@ impl Server {
 pub struct Session {
     /// The client, if it has shown a certificate that holds.
     pub identity: Option<Identity>,
-    /// Whether it goes on where an earlier one has ended.
-    pub is_resumed: bool,
+    /// How it began.
+    pub start: SessionStart,
     /// What the client wants to speak inside; `None` where it did not say.
     pub protocol: Option<Protocol>,
 }
@@ -144,7 +144,7 @@ impl Session {
         let identity = certificate.map(|der| Identity::of(der)).transpose().ok()?;
         Some(Self {
             identity,
-            is_resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+            start: SessionStart::of(connection.handshake_kind()),
             protocol: Protocol::spoken(connection.alpn_protocol()),
         })
     }

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use super::cluster::Cluster;
 use super::host::{Host, Target};
-use crate::telemetry::metrics::{ClusterMetrics, UpstreamHandshake};
-use crate::tls::Protocol;
-use crate::tls::client::{Client, Failure, Reason, Shaken};
+use crate::telemetry::metrics::ClusterMetrics;
+use crate::tls::client::{Client, Failure, Reason};
+use crate::tls::{Protocol, SessionStart};
 use crate::transport::Transport;
 
 /// A stream to `host`, one of `cluster`, to speak `protocol`; over TLS where there is a `client` of that.
@@ -44,21 +44,18 @@ async fn handshake(
     stream: Transport,
     protocol: Protocol,
 ) -> io::Result<Transport> {
-    let mut counted = Counted { metrics: &cluster.metrics, outcome: Reason::Unfinished.into() };
+    let mut counted = Counted { metrics: &cluster.metrics, outcome: Err(Reason::Unfinished) };
     let upstream = &cluster.settings().name;
     match client.connect(stream, host.authority_host(), protocol).await {
-        Ok((stream, shaken)) => {
-            counted.outcome = match shaken {
-                Shaken::Full => UpstreamHandshake::Full,
-                Shaken::Resumed => UpstreamHandshake::Resumed,
-            };
+        Ok((stream, start)) => {
+            counted.outcome = Ok(start);
             if host.is_distrusted.swap(false, Ordering::Relaxed) {
                 tracing::info!(%upstream, endpoint = %host.name, "there is TLS with the endpoint again");
             }
             Ok(stream.into())
         }
         Err(failure) => {
-            counted.outcome = failure.reason.into();
+            counted.outcome = Err(failure.reason);
             // Once, and not for each request that asks in vain.
             if !host.is_distrusted.swap(true, Ordering::Relaxed) {
                 tracing::warn!(%upstream, endpoint = %host.name, error = %failure, "no TLS with an endpoint");
@@ -81,7 +78,7 @@ fn into_io(failure: Failure) -> io::Error {
 /// Counts a handshake, also one that nobody waits for any more.
 struct Counted<'a> {
     metrics: &'a ClusterMetrics,
-    outcome: UpstreamHandshake,
+    outcome: Result<SessionStart, Reason>,
 }
 
 impl Drop for Counted<'_> {

@@ -27,8 +27,9 @@ struct Body {
     rest: Vec<u8>,
 }
 
-/// The first byte says how much comes at once, and whether the request was HEAD.
-pub(crate) fn answer(data: &[u8]) {
+/// The head and body of a response are the same however they come, byte by byte or at once. The first byte says how much
+/// comes at once, and whether the request was HEAD.
+pub fn answer(data: &[u8]) {
     let Some((steer, data)) = data.split_first() else { return };
     let (to_head, step) = (steer & 1 == 1, usize::from(steer >> 1).max(1));
     let whole = read(data, to_head, data.len());
@@ -48,8 +49,8 @@ fn has_empty_line(data: &[u8]) -> bool {
     [&b"\n\n"[..], b"\n\r\n"].iter().any(|end| data[start..].windows(end.len()).any(|found| found == *end))
 }
 
-/// The first byte says how long the chunks are.
-pub(crate) fn chunks(data: &[u8]) {
+/// What is written in chunks is read as it was, and never more than that. The first byte says how long the chunks are.
+pub fn chunks(data: &[u8]) {
     let Some((steer, data)) = data.split_first() else { return };
     let step = usize::from(*steer).max(1);
     let mut encoded = Vec::new();

@@ -9,8 +9,9 @@ use crate::http1::malformed::Malformed;
 /// A head and what is behind it.
 type Read = Result<Option<(Head, Vec<u8>)>, Malformed>;
 
-/// The first byte says how much comes at once, and how many fields there may be.
-pub(crate) fn request(data: &[u8]) {
+/// The head of a request is the same however it comes, and tells one end of its body. The first byte says how much comes at
+/// once, and how many fields there may be.
+pub fn request(data: &[u8]) {
     let Some((steer, data)) = data.split_first() else { return };
     let limits = Limits { size: 4096, fields: if steer & 1 == 1 { 10 } else { 200 } };
     let whole = read(data, limits, data.len());

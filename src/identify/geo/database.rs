@@ -30,7 +30,7 @@ pub struct Places(Database);
 pub struct Systems(Database);
 
 /// A database in memory.
-pub struct Database {
+struct Database {
     reader: Reader<Vec<u8>>,
 }
 
@@ -103,11 +103,6 @@ impl Places {
         // What cannot be read was refused when the database was opened.
         self.0.find(ip).and_then(|found| place(&found).ok()).unwrap_or_default()
     }
-
-    /// What the file says about itself.
-    pub const fn database(&self) -> &Database {
-        &self.0
-    }
 }
 
 impl Systems {
@@ -122,11 +117,6 @@ impl Systems {
     /// The system that announces `ip`, if the database knows it.
     pub fn find(&self, ip: IpAddr) -> Option<Asn> {
         self.0.find(ip).and_then(|found| system(&found).ok()?)
-    }
-
-    /// What the file says about itself.
-    pub const fn database(&self) -> &Database {
-        &self.0
     }
 }
 
@@ -150,13 +140,8 @@ impl Database {
     }
 
     /// What kind of database the file says it is, e.g. `GeoLite2-Country`.
-    pub fn kind(&self) -> &str {
+    fn kind(&self) -> &str {
         &self.reader.metadata().database_type
-    }
-
-    /// When it was made, in seconds since the Unix epoch.
-    pub fn built(&self) -> u64 {
-        self.reader.metadata().build_epoch
     }
 
     /// The first network and its record, as JSON, for messages.

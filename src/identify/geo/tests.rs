@@ -66,7 +66,6 @@ fn an_asn_database_knows_systems() {
     assert_eq!(systems.find(ip("192.0.2.255")), Some(Asn(64500)));
     assert_eq!(systems.find(ip("2001:db8:9::")), Some(Asn(64502)));
     assert_eq!(systems.find(ip("203.0.113.1")), None);
-    assert_eq!((systems.database().kind(), systems.database().built()), ("GeoLite2-ASN", 1_767_225_600));
 }
 
 #[test]

@@ -21,8 +21,10 @@ const FADE: Duration = Duration::from_millis(300);
 /// Requests under way and the limit they are compared with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Concurrency {
-    in_flight: f64,
-    limit: f64,
+    /// Requests in flight of late.
+    pub(super) in_flight: f64,
+    /// As many as there may be.
+    pub(super) limit: f64,
 }
 
 impl Default for Concurrency {
@@ -45,16 +47,6 @@ impl Concurrency {
             self.limit = limit.clamp(LEAST, MOST);
         }
     }
-
-    /// Requests under way of late.
-    pub(super) fn in_flight(&self) -> f64 {
-        self.in_flight
-    }
-
-    /// As many as there may be.
-    pub(super) fn limit(&self) -> f64 {
-        self.limit
-    }
 }
 
 #[cfg(test)]
@@ -65,7 +57,7 @@ mod tests {
 
     fn after(ticks: u32, in_flight: u64, gradient: f64, concurrency: &mut Concurrency) -> f64 {
         (0..ticks).for_each(|_| concurrency.adapt(in_flight, Some(gradient), TICK));
-        concurrency.limit()
+        concurrency.limit
     }
 
     #[test]
@@ -89,7 +81,7 @@ mod tests {
     fn it_stays_where_nothing_is_answered() {
         let mut concurrency = Concurrency::default();
         (0..50).for_each(|_| concurrency.adapt(500, None, TICK));
-        assert!((concurrency.limit() - FIRST).abs() < f64::EPSILON);
-        assert!((concurrency.in_flight() - 500.0).abs() < 1.0);
+        assert!((concurrency.limit - FIRST).abs() < f64::EPSILON);
+        assert!((concurrency.in_flight - 500.0).abs() < 1.0);
     }
 }

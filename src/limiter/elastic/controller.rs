@@ -158,7 +158,7 @@ impl Controller {
 
     fn level(&self, signal: Signal) -> Option<Level> {
         let (value, threshold) = match signal {
-            Signal::InFlight => (self.concurrency.in_flight(), self.concurrency.limit()),
+            Signal::InFlight => (self.concurrency.in_flight, self.concurrency.limit),
             Signal::Latency => self.latency.now_and_most()?,
             Signal::Failures => (self.failures.share(), MOST_FAILURES),
             Signal::Utilization => (self.utilization.value()?, MOST_UTILIZATION),

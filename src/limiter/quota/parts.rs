@@ -4,7 +4,7 @@
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
-use super::{Ban, LONGEST_REFILL, MOST_LOGGED, Params, Period, Quota, Unit, spans};
+use super::{Ban, MOST_LOGGED, Period, Quota, Unit};
 use crate::limiter::algorithm::{Algorithm, Counts};
 use crate::limiter::saved::bytes::{Input, Output};
 use crate::limiter::zone::Zone;
@@ -69,7 +69,7 @@ impl Quota {
         let [count, burst] = [NonZeroU32::new(input.u32()?)?, NonZeroU32::new(input.u32()?)?];
         let shares = NonZeroU16::new(input.u16()?)?;
         let (zone, precision) = (input.text()?, input.u16()?);
-        let quota = Self::of_units(algorithm, period, (count, burst), shares)?;
+        let quota = Self::of_saved_units(algorithm, period, (count, burst), shares)?;
         if precision > 1 {
             return quota.with_precision(u8::try_from(precision).ok()?);
         }
@@ -78,37 +78,21 @@ impl Quota {
         if zone == Zone::UTC { Some(quota) } else { quota.in_zone(zone) }
     }
 
-    /// `count` units per `period` and `burst` of them at once, so many of which make a request.
-    fn of_units(
+    /// As [`Self::of_units`], where such a quota can have been written.
+    fn of_saved_units(
         algorithm: Algorithm,
         period: Period,
         (count, burst): (NonZeroU32, NonZeroU32),
         shares: NonZeroU16,
     ) -> Option<Self> {
-        let (units, nanos) = (u64::from(count.get()), period.nanos());
-        let (interval, tolerance) = spans(algorithm, nanos, units, burst.get().into())?;
         let whole = |units: NonZeroU32| units.get().is_multiple_of(shares.get().into());
-        let is_valid = units <= nanos
-            && nanos <= LONGEST_REFILL
-            && tolerance.whole <= LONGEST_REFILL
+        let is_valid = u64::from(count.get()) <= period.nanos()
             && (algorithm.has_burst() || burst == count)
             && (algorithm != Algorithm::RefillBucket || burst >= count)
             && (algorithm != Algorithm::SlidingLog || count.get() / u32::from(shares.get()) <= MOST_LOGGED)
             && whole(count)
             && whole(burst);
-        let quota = Self {
-            interval: interval.whole,
-            tolerance: tolerance.whole,
-            interval_part: interval.part,
-            tolerance_part: tolerance.part,
-            count,
-            periods: period.count(),
-            burst,
-            shares,
-            unit: period.unit(),
-            algorithm,
-        };
-        is_valid.then(|| quota.with(Params::None))
+        Self::of_units(algorithm, period, (count, burst), shares).filter(|_| is_valid)
     }
 }
 
@@ -156,7 +140,7 @@ mod tests {
         let second = Period::one(Unit::Second);
         let read = |algorithm, period, count, burst, shares| {
             let units = (NonZeroU32::new(count).unwrap(), NonZeroU32::new(burst).unwrap());
-            Quota::of_units(algorithm, period, units, NonZeroU16::new(shares).unwrap())
+            Quota::of_saved_units(algorithm, period, units, NonZeroU16::new(shares).unwrap())
         };
         assert!(read(Algorithm::Gcra, second, 6, 12, 3).is_some());
         assert_eq!(read(Algorithm::Gcra, second, 7, 12, 3), None);

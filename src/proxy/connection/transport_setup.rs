@@ -15,7 +15,7 @@ use crate::identify::certificate::Certificate;
 use crate::listener::preamble;
 use crate::listener::{Accepted, ProxyProtocol};
 use crate::proxy::headers::{self, PeerTls};
-use crate::telemetry::metrics::{Handshake, Preamble};
+use crate::telemetry::metrics::Preamble;
 use crate::tls::handshake_limiter::Aborted;
 use crate::tls::identity::Identity;
 use crate::tls::server::{Failure, Server, Session};
@@ -73,11 +73,7 @@ async fn secure(
     stream: Transport,
 ) -> Option<Transport> {
     let result = handshake(connection, settings, &server, stream).await;
-    let outcome = match &result {
-        Ok((_, Session { is_resumed: true, .. })) => Handshake::Resumed,
-        Ok(_) => Handshake::Full,
-        Err(failure) => Handshake::Failed(*failure),
-    };
+    let outcome = result.as_ref().map(|(_, session)| session.start).map_err(|failure| *failure);
     connection.worker.metrics.handshake(settings.listener, outcome);
     let (stream, session) = result.ok()?;
     connection.tls = Some(Box::new(session.identity.map_or_else(PeerTls::default, of_client)));

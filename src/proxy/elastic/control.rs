@@ -8,7 +8,7 @@ use crate::limiter::elastic::controller::{Assessment, Controller, TICK};
 use crate::limiter::elastic::signal::{Reading, Signal, Signals};
 use crate::limiter::timestamp::Timestamp;
 use crate::proxy::Shared;
-use crate::telemetry::metrics::UpstreamTotals;
+use crate::telemetry::metrics::UpstreamCounts;
 
 /// How often it is looked whether a reload has brought an elastic rule.
 const IDLE: Duration = Duration::from_secs(1);
@@ -86,6 +86,6 @@ impl Watch {
 }
 
 /// Requests that ended by the upstream's doing.
-fn ended(totals: &UpstreamTotals) -> u64 {
+fn ended(totals: &UpstreamCounts) -> u64 {
     totals.successes().saturating_add(totals.failures())
 }

@@ -76,7 +76,7 @@ impl LogRecord {
         mut rules: impl Iterator<Item = RuleIndex>,
         request: &Attributes<'_>,
     ) {
-        if !self.trace.as_ref().is_some_and(|trace| trace.is_sampled()) {
+        if !self.trace.as_ref().is_some_and(|trace| trace.sampled) {
             return;
         }
         self.route = rules.find_map(|rule| match policy.rules.get(rule)?.applies_to(request) {

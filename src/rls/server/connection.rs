@@ -21,7 +21,6 @@ use tonic::codegen::Service as _;
 
 use super::budget::Place;
 use super::calls::{Calls, Held, Tracked};
-use super::framing::Framed;
 use super::reports::{Handover, Reports};
 use super::{Port, Services, Shared};
 use crate::drain::Phase;
@@ -200,7 +199,7 @@ impl Connection {
         let stream = self.calls.open()?;
         let (incomplete, activity) = (&self.services.incomplete, self.place.activity());
         let (mut head, body) = request.into_parts();
-        let reports = Reports::new(Framed::new(body, Arc::clone(incomplete), activity.clone()));
+        let reports = Reports::new(body, Arc::clone(incomplete), activity.clone());
         head.extensions.insert(Handover::of(reports));
         let request = Request::from_parts(head, Empty::<Bytes>::new());
         let response = self.services.quota.clone().call(request).await;

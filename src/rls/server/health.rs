@@ -1,12 +1,10 @@
 //! `grpc.health.v1.Health`, for the process as a whole (the empty name) and for `ratelimit`, as the reference calls
 //! itself. Both say the same, and the truth: Envoy asks for the empty name unless told otherwise.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tonic::codegen::tokio_stream::Stream;
+use tokio::sync::mpsc::{Sender, channel};
+use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health as HealthService;
@@ -47,7 +45,7 @@ impl Health {
 
 #[tonic::async_trait]
 impl HealthService for Health {
-    type WatchStream = Changes;
+    type WatchStream = ReceiverStream<Result<HealthCheckResponse, Status>>;
 
     async fn check(
         &self,
@@ -59,7 +57,10 @@ impl HealthService for Health {
         }
     }
 
-    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Changes>, Status> {
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         let (sender, receiver) = channel(1);
         if NAMES.contains(&request.get_ref().service.as_str()) {
             tokio::task::spawn(self.clone().tell(sender));
@@ -72,18 +73,6 @@ impl HealthService for Health {
                 }
             });
         }
-        Ok(Response::new(Changes(receiver)))
-    }
-}
-
-/// What is told about health, one after the other.
-#[derive(Debug)]
-pub(super) struct Changes(Receiver<Result<HealthCheckResponse, Status>>);
-
-impl Stream for Changes {
-    type Item = Result<HealthCheckResponse, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(cx)
+        Ok(Response::new(receiver.into()))
     }
 }

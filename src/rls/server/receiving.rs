@@ -32,6 +32,16 @@ const MAX_BYTES: usize = 16 << 20;
 /// The compression flag and the length before a message (gRPC over HTTP/2, "Length-Prefixed-Message").
 pub(super) const PREFIX: usize = 5;
 
+/// The end of a call whose message has not come within [`TIMEOUT`].
+pub(super) fn incomplete() -> Status {
+    Status::deadline_exceeded(format!("message incomplete after {} seconds", TIMEOUT.as_secs()))
+}
+
+/// The end of a call whose body has broken off.
+pub(super) fn cancelled() -> Status {
+    Status::cancelled("the call was cancelled")
+}
+
 /// The incomplete calls of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
@@ -80,10 +90,7 @@ impl Receiving {
             () = place.call.displaced.notified() => {
                 return Err(Status::resource_exhausted("too many calls whose messages are incomplete"));
             }
-            () = sleep(TIMEOUT) => {
-                let seconds = TIMEOUT.as_secs();
-                return Err(Status::deadline_exceeded(format!("message incomplete after {seconds} seconds")));
-            }
+            () = sleep(TIMEOUT) => return Err(incomplete()),
         }
         Ok(message.bytes())
     }
@@ -149,7 +156,7 @@ impl Message {
         loop {
             match ready!(Pin::new(&mut *body).poll_frame(cx)) {
                 None => return Poll::Ready(Ok(())),
-                Some(Err(_)) => return Poll::Ready(Err(Status::cancelled("the call was cancelled"))),
+                Some(Err(_)) => return Poll::Ready(Err(cancelled())),
                 Some(Ok(frame)) => {
                     let Ok(data) = frame.into_data() else { continue };
                     if self.len() + data.len() > MAX_MESSAGE + PREFIX {

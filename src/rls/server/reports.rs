@@ -3,7 +3,10 @@
 //! A stream rests for most of its life, and may do so for days. The buffer in which a report was collected goes with the
 //! report; a general decoder keeps it for the next one, which is up to a mebibyte for each stream.
 
+use std::future::pending;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use envoy_types::pb::envoy::service::rate_limit_quota::v3::RateLimitQuotaUsageReports;
@@ -11,16 +14,29 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body, Incoming};
 use parking_lot::Mutex;
 use prost::Message as _;
+use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
-use super::framing::{Framed, MAX_MESSAGE};
-use super::receiving::PREFIX;
+use super::budget::Activity;
+use super::receiving::{PREFIX, TIMEOUT, cancelled, incomplete};
+
+/// Bytes of one report: on ten thousand buckets.
+const MAX_REPORT: usize = 1 << 20;
+
+/// Bytes of incomplete reports of all streams of the process.
+const MAX_BYTES: usize = 64 << 20;
 
 /// The reports of one stream.
 #[derive(Debug)]
-pub(super) struct Reports<B = Framed<Incoming>> {
+pub(super) struct Reports<B = Incoming> {
     body: B,
     buffer: BytesMut,
+    /// Runs while a report is incomplete.
+    limit: Option<Pin<Box<Sleep>>>,
+    /// Bytes of the incomplete report, and of those of all streams.
+    held: usize,
+    held_by_all: Arc<AtomicUsize>,
+    activity: Activity,
 }
 
 /// Reports on their way to the service, beside a request whose body is empty.
@@ -39,10 +55,11 @@ impl Handover {
     }
 }
 
-impl<B: Body<Data = Bytes, Error = Status> + Unpin> Reports<B> {
-    /// The reports in `body`.
-    pub(super) fn new(body: B) -> Self {
-        Self { body, buffer: BytesMut::new() }
+impl<B: Body<Data = Bytes> + Unpin> Reports<B> {
+    /// The reports in `body`. The first is expected from now on.
+    pub(super) fn new(body: B, held_by_all: Arc<AtomicUsize>, activity: Activity) -> Self {
+        let limit = Some(Box::pin(sleep(TIMEOUT)));
+        Self { body, buffer: BytesMut::new(), limit, held: 0, held_by_all, activity }
     }
 
     /// The next report; `None` at the end.
@@ -54,7 +71,19 @@ impl<B: Body<Data = Bytes, Error = Status> + Unpin> Reports<B> {
             if let Some(report) = self.complete()? {
                 return Ok(Some(report));
             }
-            match self.body.frame().await.transpose()? {
+            self.wait_for_rest()?;
+            let limit = async {
+                match &mut self.limit {
+                    Some(limit) => limit.await,
+                    None => pending().await,
+                }
+            };
+            let frame = tokio::select! {
+                biased;
+                frame = self.body.frame() => frame,
+                () = limit => return Err(incomplete()),
+            };
+            match frame.transpose().map_err(|_| cancelled())? {
                 Some(frame) => {
                     frame.data_ref().into_iter().for_each(|data| self.buffer.extend_from_slice(data))
                 }
@@ -64,6 +93,20 @@ impl<B: Body<Data = Bytes, Error = Status> + Unpin> Reports<B> {
         }
     }
 
+    /// A report that has begun may take so long and no longer, and all of them only so much memory. Between two reports
+    /// a stream may rest for as long as it likes.
+    fn wait_for_rest(&mut self) -> Result<(), Status> {
+        if !self.buffer.is_empty() && self.limit.is_none() {
+            self.limit = Some(Box::pin(sleep(TIMEOUT)));
+        }
+        let more = self.buffer.len().saturating_sub(self.held);
+        self.held += more;
+        if self.held_by_all.fetch_add(more, Ordering::Relaxed) + more > MAX_BYTES {
+            return Err(Status::resource_exhausted("too many bytes of incomplete messages"));
+        }
+        Ok(())
+    }
+
     /// The first report in the buffer, if all of it is there.
     fn complete(&mut self) -> Result<Option<RateLimitQuotaUsageReports>, Status> {
         let Some(&[flag, ref length @ ..]) = self.buffer.first_chunk::<PREFIX>() else { return Ok(None) };
@@ -71,9 +114,9 @@ impl<B: Body<Data = Bytes, Error = Status> + Unpin> Reports<B> {
         if flag != 0 {
             return Err(Status::unimplemented("reports must not be compressed"));
         }
-        if length > MAX_MESSAGE {
+        if length > MAX_REPORT {
             return Err(Status::out_of_range(format!(
-                "report too large, at most {MAX_MESSAGE} bytes: {length}"
+                "report too large, at most {MAX_REPORT} bytes: {length}"
             )));
         }
         let Some(mut message) = self.buffer.get(PREFIX..PREFIX + length) else { return Ok(None) };
@@ -82,14 +125,29 @@ impl<B: Body<Data = Bytes, Error = Status> + Unpin> Reports<B> {
         self.buffer.advance(PREFIX + length);
         // A copy, since what is left of a buffer keeps all of it.
         self.buffer = BytesMut::from(&*self.buffer);
+        self.limit = None;
+        self.activity.called();
+        self.release();
         Ok(Some(report))
+    }
+}
+
+impl<B> Reports<B> {
+    fn release(&mut self) {
+        self.held_by_all.fetch_sub(std::mem::take(&mut self.held), Ordering::Relaxed);
+    }
+}
+
+impl<B> Drop for Reports<B> {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_usage_reports::BucketQuotaUsage;
-    use http_body_util::{Full, StreamBody};
+    use http_body_util::{Empty, Full, StreamBody};
     use hyper::body::Frame;
     use proptest::prelude::*;
     use tokio::runtime::Builder;
@@ -97,11 +155,18 @@ mod tests {
     use tonic::codegen::tokio_stream;
 
     use super::*;
+    use crate::rls::server::budget::Budget;
+
+    fn reports<B: Body<Data = Bytes> + Unpin>(body: B) -> Reports<B> {
+        let activity = Budget::new(1).enter().unwrap().activity().clone();
+        Reports::new(body, Arc::default(), activity)
+    }
 
     /// The numbers of buckets in the reports of a body, and how it ends.
-    fn read(body: impl Body<Data = Bytes, Error = Status> + Unpin) -> (Vec<usize>, Option<Code>) {
-        let (mut reports, mut found) = (Reports::new(body), Vec::new());
-        let runtime = Builder::new_current_thread().build().unwrap();
+    fn read(body: impl Body<Data = Bytes> + Unpin) -> (Vec<usize>, Option<Code>) {
+        let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+        let _guard = runtime.enter();
+        let (mut reports, mut found) = (reports(body), Vec::new());
         loop {
             match runtime.block_on(reports.next()) {
                 Ok(Some(report)) => found.push(report.bucket_quota_usages.len()),
@@ -111,8 +176,15 @@ mod tests {
         }
     }
 
+    fn written(buckets: usize) -> Vec<u8> {
+        let bucket_quota_usages = vec![BucketQuotaUsage::default(); buckets];
+        let report = RateLimitQuotaUsageReports { bucket_quota_usages, ..Default::default() };
+        let length = u32::try_from(report.encoded_len()).unwrap().to_be_bytes();
+        [&[0][..], &length, &report.encode_to_vec()].concat()
+    }
+
     fn whole(bytes: Vec<u8>) -> (Vec<usize>, Option<Code>) {
-        read(Full::new(Bytes::from(bytes)).map_err(|never| match never {}))
+        read(Full::new(Bytes::from(bytes)))
     }
 
     proptest! {
@@ -121,17 +193,43 @@ mod tests {
             counts in prop::collection::vec(0_usize..20, 0..6),
             cut in 1_usize..50,
         ) {
-            let mut sent = Vec::new();
-            for count in &counts {
-                let bucket_quota_usages = vec![BucketQuotaUsage::default(); *count];
-                let report = RateLimitQuotaUsageReports { bucket_quota_usages, ..Default::default() };
-                sent.push(0);
-                sent.extend(u32::try_from(report.encoded_len()).unwrap().to_be_bytes());
-                sent.extend(report.encode_to_vec());
-            }
+            let sent: Vec<u8> = counts.iter().flat_map(|count| written(*count)).collect();
             let frames: Vec<_> =
-                sent.chunks(cut).map(|part| Ok(Frame::data(Bytes::copy_from_slice(part)))).collect();
+                sent.chunks(cut).map(|part| Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(part)))).collect();
             prop_assert_eq!(read(StreamBody::new(tokio_stream::iter(frames))), (counts, None));
+        }
+
+        #[test]
+        fn a_report_is_incomplete_until_its_last_byte_however_it_is_cut(
+            counts in prop::collection::vec(0_usize..5, 0..6),
+            cut in 1_usize..12,
+        ) {
+            let (mut sent, mut ends) = (Vec::new(), vec![0]);
+            for count in &counts {
+                sent.extend(written(*count));
+                ends.push(sent.len());
+            }
+            let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+            let _guard = runtime.enter();
+            let mut reports = reports(Empty::<Bytes>::new());
+            let held_by_all = Arc::clone(&reports.held_by_all);
+            let mut at = 0;
+            for part in sent.chunks(cut) {
+                reports.buffer.extend_from_slice(part);
+                let mut has_completed = false;
+                while reports.complete().unwrap().is_some() {
+                    has_completed = true;
+                }
+                prop_assert_eq!(has_completed, ends.iter().any(|end| (at + 1..=at + part.len()).contains(end)));
+                at += part.len();
+                reports.wait_for_rest().unwrap();
+                // The first report is expected from the beginning on.
+                let is_between = ends.contains(&at);
+                prop_assert_eq!(reports.limit.is_none(), is_between);
+                prop_assert_eq!(held_by_all.load(Ordering::Relaxed) == 0, is_between);
+            }
+            drop(reports);
+            prop_assert_eq!(held_by_all.load(Ordering::Relaxed), 0);
         }
     }
 

@@ -8,12 +8,10 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry as WireEntry, RateLimitOverride,
 };
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit as AnswerUnit;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
     Code as WireCode, DescriptorStatus, RateLimit,
 };
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use envoy_types::pb::envoy::r#type::v3::RateLimitUnit as AskedUnit;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{self, ListValue, Struct};
 use serde_json::{Map, Value};
@@ -42,15 +40,7 @@ fn descriptor(wire: RateLimitDescriptor) -> Descriptor {
 }
 
 fn limit(wire: RateLimitOverride) -> Override {
-    let unit = match wire.unit() {
-        AskedUnit::Unknown => None,
-        AskedUnit::Second => Some(Unit::Second),
-        AskedUnit::Minute => Some(Unit::Minute),
-        AskedUnit::Hour => Some(Unit::Hour),
-        AskedUnit::Day => Some(Unit::Day),
-        AskedUnit::Month => Some(Unit::Month),
-        AskedUnit::Year => Some(Unit::Year),
-    };
+    let unit = u64::try_from(wire.unit).ok().and_then(Unit::of_request);
     Override { requests_per_unit: wire.requests_per_unit, unit }
 }
 
@@ -88,17 +78,9 @@ fn status(status: &Status) -> DescriptorStatus {
 }
 
 fn current_limit(limit: &CurrentLimit) -> RateLimit {
-    let unit = match limit.unit {
-        Some(Unit::Second) => AnswerUnit::Second,
-        Some(Unit::Minute) => AnswerUnit::Minute,
-        Some(Unit::Hour) => AnswerUnit::Hour,
-        Some(Unit::Day) => AnswerUnit::Day,
-        Some(Unit::Week) => AnswerUnit::Week,
-        Some(Unit::Month) => AnswerUnit::Month,
-        Some(Unit::Year) => AnswerUnit::Year,
-        None => AnswerUnit::Unknown,
-    };
-    RateLimit { name: limit.name.to_string(), requests_per_unit: limit.requests_per_unit, unit: unit.into() }
+    // UNKNOWN is 0.
+    let unit = limit.unit.map_or(0, |unit| unit as i32);
+    RateLimit { name: limit.name.to_string(), requests_per_unit: limit.requests_per_unit, unit }
 }
 
 /// A length of time.
@@ -134,4 +116,25 @@ fn protobuf_value(value: Value) -> protobuf::Value {
         Value::Object(map) => Kind::StructValue(structure(map)),
     };
     protobuf::Value { kind: Some(kind) }
+}
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit as ResponseUnit;
+    use envoy_types::pb::envoy::r#type::v3::RateLimitUnit as RequestUnit;
+
+    use super::*;
+
+    #[test]
+    fn units_have_the_numbers_of_the_protocol() {
+        for unit in Unit::ALL {
+            assert_eq!(ResponseUnit::from_str_name(unit.as_str()), ResponseUnit::try_from(unit as i32).ok());
+            let in_requests = RequestUnit::from_str_name(unit.as_str());
+            assert_eq!(
+                in_requests.map(|asked| asked as i32),
+                Unit::of_request(unit as u64).map(|unit| unit as i32)
+            );
+        }
+        assert_eq!(Unit::of_request(0), None);
+    }
 }

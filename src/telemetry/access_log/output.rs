@@ -9,12 +9,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::Sink;
+use crate::telemetry::count::Count;
 
 /// Envoy flushes at as much.
 const FLUSH_AT: usize = 64 * 1024;
@@ -22,19 +23,9 @@ const FLUSH_AT: usize = 64 * 1024;
 /// What others may ask of the output, and what it has to tell.
 #[derive(Debug, Default)]
 pub(super) struct Control {
-    reopen: AtomicBool,
-    lost: AtomicU64,
-}
-
-impl Control {
-    pub(super) fn request_reopen(&self) {
-        self.reopen.store(true, Ordering::Release);
-    }
-
+    pub(super) reopen: AtomicBool,
     /// Lines that could not be written.
-    pub(super) fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
-    }
+    pub(super) lost: Count,
 }
 
 /// A buffered file that reports no error to its writer but counts the lines that were lost.
@@ -86,7 +77,7 @@ impl Output {
     /// Says so once, not once a line: a full disk fails for hours.
     fn lose(&mut self, error: &io::Error) {
         let lines = self.buffer.iter().filter(|byte| **byte == b'\n').count();
-        self.control.lost.fetch_add(lines as u64, Ordering::Relaxed);
+        self.control.lost.add(lines as u64);
         if !self.failing {
             tracing::warn!(%error, sink = ?self.sink, "cannot write the access log");
         }

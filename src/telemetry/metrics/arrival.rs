@@ -1,73 +1,17 @@
 //! What comes of connections before HTTP.
 
-use crate::tls::client::Reason;
-use crate::tls::server::Failure;
+use crate::tls::SessionStart;
 
-/// How a TLS handshake ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Handshake {
-    /// In a new session.
-    Full,
-    /// In one that goes on.
-    Resumed,
-    /// In none.
-    Failed(Failure),
+/// The label values of TLS handshakes, those that fail by how they do.
+pub(super) fn handshake_labels(
+    failures: impl IntoIterator<Item = &'static str>,
+) -> impl Iterator<Item = &'static str> {
+    ["full", "resumed"].into_iter().chain(failures)
 }
 
-impl Handshake {
-    /// The label values, by index.
-    pub(super) const LABELS: [&'static str; 2 + Failure::ALL.len()] = {
-        let mut labels = ["full", "resumed", "", "", "", "", "", "", "", ""];
-        let mut index = 0;
-        while index < Failure::ALL.len() {
-            labels[2 + index] = Failure::ALL[index].as_str();
-            index += 1;
-        }
-        labels
-    };
-
-    pub(super) const fn index(self) -> usize {
-        match self {
-            Self::Full => 0,
-            Self::Resumed => 1,
-            Self::Failed(failure) => 2 + failure as usize,
-        }
-    }
-}
-
-/// How a TLS handshake with an upstream ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpstreamHandshake {
-    /// In a new session.
-    Full,
-    /// In one that goes on.
-    Resumed,
-    /// In none.
-    Failed(Reason),
-}
-
-impl UpstreamHandshake {
-    /// How many there are.
-    pub(super) const COUNT: usize = 2 + Reason::ALL.len();
-
-    /// The label values, by index.
-    pub(super) fn labels() -> impl Iterator<Item = &'static str> {
-        ["full", "resumed"].into_iter().chain(Reason::ALL.map(Reason::as_str))
-    }
-
-    pub(super) const fn index(self) -> usize {
-        match self {
-            Self::Full => 0,
-            Self::Resumed => 1,
-            Self::Failed(reason) => 2 + reason as usize,
-        }
-    }
-}
-
-impl From<Reason> for UpstreamHandshake {
-    fn from(reason: Reason) -> Self {
-        Self::Failed(reason)
-    }
+/// Where among them a handshake is counted; failures by their position.
+pub(super) fn handshake_index(handshake: Result<SessionStart, usize>) -> usize {
+    handshake.map_or_else(|failure| 2 + failure, |start| start as usize)
 }
 
 /// What came of a connection's beginning where a proxy in front may say who connected.
@@ -99,17 +43,20 @@ pub(super) const LOAD_SHED: [&str; 4] = ["connections", "connections_per_client"
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tls::client::Reason;
+    use crate::tls::server::Failure;
 
     #[test]
     fn every_failure_has_its_label() {
+        let labels: Vec<_> = handshake_labels(Failure::ALL.map(Failure::as_str)).collect();
         for failure in Failure::ALL {
-            assert_eq!(Handshake::LABELS[Handshake::Failed(failure).index()], failure.as_str());
+            assert_eq!(labels[handshake_index(Err(failure as usize))], failure.as_str());
         }
-        let labels: Vec<_> = UpstreamHandshake::labels().collect();
-        assert_eq!(labels.len(), UpstreamHandshake::COUNT);
+        let labels: Vec<_> = handshake_labels(Reason::ALL.map(Reason::as_str)).collect();
         for reason in Reason::ALL {
-            assert_eq!(labels[UpstreamHandshake::from(reason).index()], reason.as_str());
+            assert_eq!(labels[handshake_index(Err(reason as usize))], reason.as_str());
         }
+        assert_eq!(labels[handshake_index(Ok(SessionStart::Resumed))], "resumed");
         assert_eq!(Preamble::LABELS[Preamble::Unfinished as usize], "unfinished");
     }
 }

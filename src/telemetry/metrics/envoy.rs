@@ -10,45 +10,38 @@ use std::fmt::Write;
 use regex::Regex;
 use serde_json::json;
 
-use super::super::histogram;
-use super::exporter::escaped;
+use super::super::count::Count;
+use super::super::histogram::Histogram;
+use super::exporter::{Unit, escaped, histogram_lines};
 use super::rule::{DecisionOutcome, Decisions};
-use super::totals::{ListenerTotals, Totals, UpstreamTotals};
-use super::{ClusterView, Scrape, ServerState};
+use super::worker::ListenerCounts;
+use super::{ClusterView, Scrape, Totals, UpstreamCounts};
 
-/// Of Envoy's default bounds, in milliseconds, those that our buckets have.
-const BOUNDS: [f64; 15] = [
-    0.5, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10_000.0, 30_000.0,
-    60_000.0,
-];
+/// Milliseconds, and of Envoy's default bounds those that our buckets have.
+const MILLISECONDS: Unit = Unit {
+    nanos: 1e6,
+    bounds: Some(&[
+        0.5, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10_000.0, 30_000.0,
+        60_000.0,
+    ]),
+};
 
 /// Which statistics are shown.
 #[derive(Clone, Debug, Default)]
 pub struct StatsFilter {
     /// Only those whose dotted name has a match.
     pub name: Option<Regex>,
-    /// Whether those that are zero are among them.
-    pub used: Used,
-}
-
-/// Envoy's `usedonly`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Used {
-    /// All.
-    #[default]
-    Any,
-    /// Only those that have counted something.
-    Only,
+    /// Only those that have counted something: Envoy's `usedonly`.
+    pub used_only: bool,
 }
 
 impl StatsFilter {
     fn admits(&self, stat: &Stat) -> bool {
-        let used = match (&stat.value, self.used) {
-            (_, Used::Any) => true,
-            (Value::Counter(value) | Value::Gauge(value), Used::Only) => *value > 0,
-            (Value::Histogram(totals), Used::Only) => totals.count() > 0,
+        let is_used = || match &stat.value {
+            Value::Counter(value) | Value::Gauge(value) => *value > 0,
+            Value::Histogram(histogram) => histogram.count() > 0,
         };
-        used && self.name.as_ref().is_none_or(|name| name.is_match(&stat.name))
+        (!self.used_only || is_used()) && self.name.as_ref().is_none_or(|name| name.is_match(&stat.name))
     }
 }
 
@@ -69,7 +62,7 @@ struct Stat {
 enum Value {
     Counter(u64),
     Gauge(u64),
-    Histogram(Box<histogram::Totals>),
+    Histogram(Box<Histogram>),
 }
 
 impl Stats {
@@ -130,31 +123,15 @@ impl Stat {
             Value::Counter(value) | Value::Gauge(value) => {
                 let _ = writeln!(text, "{family}{{{labels}}} {value}");
             }
-            Value::Histogram(totals) => self.write_histogram(text, totals),
+            Value::Histogram(histogram) => histogram_lines(text, family, labels, histogram, MILLISECONDS),
         }
-    }
-
-    fn write_histogram(&self, text: &mut String, totals: &histogram::Totals) {
-        let Self { family, labels, .. } = self;
-        let comma = if labels.is_empty() { "" } else { "," };
-        for (bound, below) in totals.cumulative() {
-            let milliseconds = bound as f64 / 1e6;
-            if BOUNDS.contains(&milliseconds) {
-                let _ = writeln!(text, "{family}_bucket{{{labels}{comma}le=\"{milliseconds}\"}} {below}");
-            }
-        }
-        let count = totals.count();
-        let sum = totals.sum().as_secs_f64() * 1e3;
-        let _ = writeln!(text, "{family}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}");
-        let _ = writeln!(text, "{family}_sum{{{labels}}} {sum}");
-        let _ = writeln!(text, "{family}_count{{{labels}}} {count}");
     }
 }
 
 /// Everything that Envoy has a name for.
-pub(super) fn stats(totals: &Totals, scrape: &Scrape, filter: &StatsFilter) -> Stats {
+pub(super) fn stats(totals: &Totals<'_>, scrape: &Scrape, filter: &StatsFilter) -> Stats {
     let mut stats = server(totals, scrape);
-    stats.extend(totals.listeners.iter().flat_map(http));
+    stats.extend(totals.listeners().flat_map(|(name, listener)| http(name, listener)));
     stats.extend(totals.upstreams.iter().flat_map(|(name, upstream)| cluster(name, upstream)));
     stats.extend(scrape.clusters.iter().flat_map(membership));
     stats.extend(totals.rules.iter().flat_map(|(rule, decisions)| local_rate_limit(rule, decisions)));
@@ -163,9 +140,8 @@ pub(super) fn stats(totals: &Totals, scrape: &Scrape, filter: &StatsFilter) -> S
     Stats(stats)
 }
 
-fn server(totals: &Totals, scrape: &Scrape) -> Vec<Stat> {
-    let live = scrape.state == ServerState::Live;
-    let connections = totals.listeners.iter().map(ListenerTotals::connections).sum();
+fn server(totals: &Totals<'_>, scrape: &Scrape) -> Vec<Stat> {
+    let connections = totals.counts.listeners.iter().map(ListenerCounts::connections).sum();
     let gauge = |name: &str, value| Stat {
         name: format!("server.{name}"),
         family: format!("envoy_server_{name}"),
@@ -173,8 +149,8 @@ fn server(totals: &Totals, scrape: &Scrape) -> Vec<Stat> {
         value: Value::Gauge(value),
     };
     vec![
-        gauge("live", u64::from(live)),
-        gauge("state", u64::from(!live)),
+        gauge("live", u64::from(scrape.is_live)),
+        gauge("state", u64::from(!scrape.is_live)),
         gauge("uptime", scrape.now.since(scrape.started).as_secs()),
         gauge("concurrency", totals.workers as u64),
         gauge("total_connections", connections),
@@ -216,31 +192,31 @@ impl Scope {
     }
 
     /// `NAME_2xx` and so on; a label for Prometheus, first as Envoy has it.
-    fn classes<'a>(&'a self, name: &'a str, counts: &'a [u64]) -> impl Iterator<Item = Stat> + 'a {
+    fn classes<'a>(&'a self, name: &'a str, counts: &'a [Count]) -> impl Iterator<Item = Stat> + 'a {
         counts.iter().zip(1..).map(move |(count, class)| Stat {
             name: format!("{}.{name}_{class}xx", self.prefix),
             family: format!("{}_{name}_xx", self.family),
             labels: format!("envoy_response_code_class=\"{class}\",{}", self.label),
-            value: Value::Counter(*count),
+            value: Value::Counter(count.get()),
         })
     }
 }
 
-fn http(listener: &ListenerTotals) -> Vec<Stat> {
-    let name = dotted(&listener.name);
+fn http(name: &str, listener: &ListenerCounts) -> Vec<Stat> {
+    let name = dotted(name);
     let scope = Scope {
         prefix: format!("http.{name}"),
         family: "envoy_http",
         label: format!("envoy_http_conn_manager_prefix=\"{}\"", escaped(&name)),
     };
     let mut stats = vec![
-        scope.counter("downstream_rq_total", listener.started),
+        scope.counter("downstream_rq_total", listener.started.get()),
         scope.counter("downstream_rq_completed", listener.finished()),
-        scope.counter("downstream_rq_rx_reset", listener.reset),
+        scope.counter("downstream_rq_rx_reset", listener.reset.get()),
         scope.gauge("downstream_rq_active", listener.in_flight()),
-        scope.counter("downstream_cx_total", listener.opened),
+        scope.counter("downstream_cx_total", listener.opened.get()),
         scope.gauge("downstream_cx_active", listener.connections()),
-        scope.stat("downstream_rq_time", Value::Histogram(Box::new(listener.duration))),
+        scope.stat("downstream_rq_time", Value::Histogram(Box::new(listener.duration.clone()))),
     ];
     stats.extend(scope.classes("downstream_rq", &listener.answered));
     stats
@@ -256,19 +232,19 @@ fn membership(view: &ClusterView) -> Vec<Stat> {
     ]
 }
 
-fn cluster(name: &str, upstream: &UpstreamTotals) -> Vec<Stat> {
+fn cluster(name: &str, upstream: &UpstreamCounts) -> Vec<Stat> {
     let scope = Scope::cluster(name);
     let mut stats = vec![
-        scope.counter("upstream_rq_total", upstream.started),
+        scope.counter("upstream_rq_total", upstream.started.get()),
         scope.counter("upstream_rq_completed", upstream.ended_as("answered")),
         scope.counter("upstream_rq_timeout", upstream.ended_as("timed_out")),
         scope.counter("upstream_rq_rx_reset", upstream.ended_as("reset")),
-        scope.counter("upstream_rq_retry", upstream.retries),
+        scope.counter("upstream_rq_retry", upstream.retries.get()),
         scope.gauge("upstream_rq_active", upstream.in_flight()),
-        scope.counter("upstream_cx_total", upstream.opened.saturating_add(upstream.failed)),
+        scope.counter("upstream_cx_total", upstream.opened.get().saturating_add(upstream.failed.get())),
         scope.gauge("upstream_cx_active", upstream.connections()),
-        scope.counter("upstream_cx_connect_fail", upstream.failed),
-        scope.stat("upstream_rq_time", Value::Histogram(Box::new(upstream.duration))),
+        scope.counter("upstream_cx_connect_fail", upstream.failed.get()),
+        scope.stat("upstream_rq_time", Value::Histogram(Box::new(upstream.duration.clone()))),
     ];
     stats.extend(scope.classes("upstream_rq", &upstream.answered));
     stats

@@ -12,18 +12,18 @@ use std::fmt::Write;
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
-use super::super::{histogram, panics};
-use super::arrival::{Handshake, LOAD_SHED, Preamble};
-use super::elastic::Elastic;
-use super::families::{self, Family, Kind};
+use super::super::count::{self, Count};
+use super::super::histogram::Histogram;
+use super::super::panics;
+use super::arrival::{LOAD_SHED, Preamble, handshake_labels};
+use super::families::{self, Family};
 use super::process::Process;
 use super::remote::{self, Remotes};
 use super::store::StoreMetrics;
-use super::totals::{ListenerTotals, Totals, UpstreamTotals};
-use super::upstream::UpstreamOutcome;
-use super::worker::CLASSES;
-use super::{ReloadOutcome, Saves, Scrape, SpanMetrics};
-use crate::limiter::timestamp::Timestamp;
+use super::upstream::{UpstreamCounts, UpstreamOutcome};
+use super::worker::{CLASSES, ListenerCounts};
+use super::{Elastic, ReloadOutcome, Saves, Scrape, SpanMetrics, Totals};
+use crate::tls::server::Failure;
 
 /// Levels are for recorders that filter by them; this one does not.
 static METADATA: Metadata<'static> = Metadata::new("weir", Level::INFO, None);
@@ -31,20 +31,15 @@ static METADATA: Metadata<'static> = Metadata::new("weir", Level::INFO, None);
 type Labels<'a> = &'a [(&'static str, &'a str)];
 
 /// The metrics that are counted off the request path, by their handles.
+#[derive(Debug)]
 pub(super) struct Exporter {
     registry: Registry,
-    reloads: [Counter; ReloadOutcome::ALL.len()],
-    successful: Gauge,
-    success_time: Gauge,
-    generation: Gauge,
-    restart_pending: Gauge,
+    pub(super) reloads: [Counter; ReloadOutcome::ALL.len()],
+    pub(super) successful: Gauge,
+    pub(super) success_time: Gauge,
+    pub(super) generation: Gauge,
+    pub(super) restart_pending: Gauge,
     pub(super) spans: SpanMetrics,
-}
-
-impl std::fmt::Debug for Exporter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Exporter").finish_non_exhaustive()
-    }
 }
 
 impl Exporter {
@@ -74,36 +69,21 @@ impl Exporter {
         StoreMetrics::new(gauge, |family, labels| self.registry.counter(family, labels))
     }
 
-    pub(super) fn config_started(&self, generation: u64, now: Timestamp) {
-        self.successful.set(1.0);
-        self.success_time.set(seconds(now));
-        self.generation.set(generation as f64);
-    }
-
-    pub(super) fn config_reload(&self, outcome: ReloadOutcome, generation: u64, now: Timestamp) {
-        self.reloads[outcome as usize].increment(1);
-        match outcome {
-            ReloadOutcome::Applied | ReloadOutcome::Unchanged => self.config_started(generation, now),
-            ReloadOutcome::Rejected => self.successful.set(0.0),
-        }
-    }
-
-    pub(super) fn config_restart_pending(&self, is_pending: bool) {
-        self.restart_pending.set(f64::from(u8::from(is_pending)));
-    }
-
     /// All families, sorted by name: a stable order for readers and diffs.
-    pub(super) fn render(&self, totals: &Totals, remotes: &Remotes, scrape: &Scrape) -> String {
+    pub(super) fn render(&self, totals: &Totals<'_>, remotes: &Remotes, scrape: &Scrape) -> String {
         let process = Process::read();
         let sums = Registry::new();
         sums.update(totals, scrape, process);
         remote::requests(remotes, &sums);
-        scrape.elastic.iter().for_each(|elastic: &Elastic| elastic.register(&sums));
         let mut families = self.registry.families();
         families.extend(sums.families());
-        families.push(request_durations(totals));
-        families.push(delays(totals));
-        families.push(upstream_durations(totals));
+        let durations = totals.listeners().map(|(name, listener)| (name, &listener.duration));
+        families.push(histograms(&families::REQUEST_DURATION, "listener", durations));
+        let mut delays = header(&families::REQUEST_DELAY);
+        histogram_lines(&mut delays, families::REQUEST_DELAY.name, "", &totals.counts.delay, SECONDS);
+        families.push(delays);
+        let durations = totals.upstreams.iter().map(|(name, upstream)| (&**name, &upstream.duration));
+        families.push(histograms(&families::UPSTREAM_DURATION, "upstream", durations));
         families.push(remote::durations(remotes));
         families.push(cpu_seconds(process));
         families.retain(|family| !family.is_empty());
@@ -113,27 +93,21 @@ impl Exporter {
 }
 
 /// Counters and gauges with their descriptions.
+#[derive(Debug)]
 pub(super) struct Registry(PrometheusRecorder);
 
 impl Registry {
     fn new() -> Self {
-        let recorder = PrometheusBuilder::new().build_recorder();
-        for family in families::ALL {
-            let (name, help) = (family.name.into(), family.help.into());
-            match family.kind {
-                Kind::Counter => recorder.describe_counter(name, None, help),
-                Kind::Gauge => recorder.describe_gauge(name, None, help),
-                Kind::Histogram => {}
-            }
-        }
-        Self(recorder)
+        Self(PrometheusBuilder::new().build_recorder())
     }
 
-    pub(super) fn counter(&self, family: &Family, labels: Labels<'_>) -> Counter {
+    fn counter(&self, family: &Family, labels: Labels<'_>) -> Counter {
+        self.0.describe_counter(family.name.into(), None, family.help.into());
         self.0.register_counter(&key(family, labels), &METADATA)
     }
 
-    pub(super) fn gauge(&self, family: &Family, labels: Labels<'_>) -> Gauge {
+    fn gauge(&self, family: &Family, labels: Labels<'_>) -> Gauge {
+        self.0.describe_gauge(family.name.into(), None, family.help.into());
         self.0.register_gauge(&key(family, labels), &METADATA)
     }
 
@@ -150,17 +124,17 @@ impl Registry {
         self.0.handle().render().split("\n\n").map(sorted).collect()
     }
 
-    fn update(&self, totals: &Totals, scrape: &Scrape, process: Process) {
-        for listener in &totals.listeners {
-            self.listener(listener);
+    fn update(&self, totals: &Totals<'_>, scrape: &Scrape, process: Process) {
+        for (name, listener) in totals.listeners() {
+            self.listener(name, listener);
         }
         for (name, upstream) in &totals.upstreams {
             self.upstream(name, upstream);
         }
         for (name, cluster) in &totals.clusters {
             let name = ("upstream", &**name);
-            self.count(&families::UPSTREAM_EJECTIONS, &[name], cluster.ejections());
-            self.count(&families::UPSTREAM_FAILED_CHECKS, &[name], cluster.failed_checks());
+            self.count(&families::UPSTREAM_EJECTIONS, &[name], cluster.ejections.get());
+            self.count(&families::UPSTREAM_FAILED_CHECKS, &[name], cluster.failed_checks.get());
             for (limit, count) in cluster.overflows() {
                 self.count(&families::UPSTREAM_OVERFLOWS, &[name, ("limit", limit)], count);
             }
@@ -178,12 +152,12 @@ impl Registry {
             let left = *expires as f64 - scrape.now.as_secs() as f64;
             self.set(&families::CERTIFICATE_EXPIRY, &[("certificate", file)], left);
         }
-        self.count(&families::REQUESTS_MALFORMED, &[], totals.malformed);
-        for (limit, count) in LOAD_SHED.iter().zip(totals.load_shed) {
-            self.count(&families::TURNED_AWAY, &[("limit", limit)], count);
+        self.count(&families::REQUESTS_MALFORMED, &[], totals.counts.malformed.get());
+        for (limit, count) in LOAD_SHED.iter().zip(&totals.counts.load_shed) {
+            self.count(&families::TURNED_AWAY, &[("limit", limit)], count.get());
         }
-        self.count(&families::ACCEPT_FAILURES, &[], totals.accept_failures);
-        self.set(&families::REQUESTS_DELAYED, &[], totals.delayed() as f64);
+        self.count(&families::ACCEPT_FAILURES, &[], totals.counts.accept_failures.get());
+        self.set(&families::REQUESTS_DELAYED, &[], totals.counts.delayed() as f64);
         for (rule, decisions) in &totals.rules {
             for (outcome, count) in decisions.iter() {
                 self.count(&families::DECISIONS, &[("rule", rule), ("outcome", outcome.as_str())], count);
@@ -198,58 +172,78 @@ impl Registry {
         if let Some(saves) = scrape.saves {
             self.saves(saves);
         }
+        if let Some(elastic) = &scrape.elastic {
+            self.elastic(elastic);
+        }
         self.count(&families::PANICS, &[], panics::counted());
-        self.set(&families::PROCESS_START, &[], seconds(scrape.started));
+        self.set(&families::PROCESS_START, &[], scrape.started.as_secs_f64());
         self.process(process);
     }
 
-    fn listener(&self, listener: &ListenerTotals) {
-        let name = ("listener", &*listener.name);
-        for (class, count) in CLASSES.iter().zip(listener.answered) {
-            self.count(&families::REQUESTS, &[name, ("code_class", class)], count);
-        }
-        self.count(&families::REQUESTS_RESET, &[name], listener.reset);
+    fn listener(&self, name: &str, listener: &ListenerCounts) {
+        let name = ("listener", name);
+        self.labelled(&families::REQUESTS, name, "code_class", CLASSES, &listener.answered);
+        self.count(&families::REQUESTS_RESET, &[name], listener.reset.get());
         self.set(&families::REQUESTS_IN_FLIGHT, &[name], listener.in_flight() as f64);
         self.set(&families::CONNECTIONS, &[name], listener.connections() as f64);
-        self.count(&families::CONNECTIONS_OPENED, &[name], listener.opened);
+        self.count(&families::CONNECTIONS_OPENED, &[name], listener.opened.get());
         // Most listeners have neither: their zeros would tell nobody anything.
-        if listener.handshakes.iter().any(|count| *count > 0) {
-            for (outcome, count) in Handshake::LABELS.iter().zip(listener.handshakes) {
-                self.count(&families::HANDSHAKES, &[name, ("outcome", outcome)], count);
-            }
+        if count::sum(&listener.handshakes) > 0 {
+            let outcomes = handshake_labels(Failure::ALL.map(Failure::as_str));
+            self.labelled(&families::HANDSHAKES, name, "outcome", outcomes, &listener.handshakes);
         }
-        if listener.waiting_to_shake.0 > 0 {
-            let now = |(begun, ended): (u64, u64)| begun.saturating_sub(ended) as f64;
-            self.set(&families::HANDSHAKES_IN_FLIGHT, &[name], now(listener.shaking));
-            self.set(&families::HANDSHAKES_WAITING, &[name], now(listener.waiting_to_shake));
+        if listener.handshakes_waiting.has_any() {
+            self.set(&families::HANDSHAKES_IN_FLIGHT, &[name], listener.handshaking.open() as f64);
+            self.set(&families::HANDSHAKES_WAITING, &[name], listener.handshakes_waiting.open() as f64);
         }
-        if listener.preambles.iter().any(|count| *count > 0) {
-            for (outcome, count) in Preamble::LABELS.iter().zip(listener.preambles) {
-                self.count(&families::PREAMBLES, &[name, ("outcome", outcome)], count);
-            }
+        if count::sum(&listener.preambles) > 0 {
+            self.labelled(&families::PREAMBLES, name, "outcome", Preamble::LABELS, &listener.preambles);
         }
     }
 
-    fn upstream(&self, name: &str, upstream: &UpstreamTotals) {
+    fn upstream(&self, name: &str, upstream: &UpstreamCounts) {
         let name = ("upstream", name);
-        for (outcome, count) in UpstreamOutcome::LABELS.iter().zip(upstream.ended) {
-            self.count(&families::UPSTREAM_REQUESTS, &[name, ("outcome", outcome)], count);
-        }
-        for (class, count) in CLASSES.iter().zip(upstream.answered) {
-            self.count(&families::UPSTREAM_RESPONSES, &[name, ("code_class", class)], count);
-        }
+        let outcomes = UpstreamOutcome::LABELS;
+        self.labelled(&families::UPSTREAM_REQUESTS, name, "outcome", outcomes, &upstream.ended);
+        self.labelled(&families::UPSTREAM_RESPONSES, name, "code_class", CLASSES, &upstream.answered);
         self.set(&families::UPSTREAM_IN_FLIGHT, &[name], upstream.in_flight() as f64);
-        self.count(&families::UPSTREAM_RETRIES, &[name], upstream.retries);
+        self.count(&families::UPSTREAM_RETRIES, &[name], upstream.retries.get());
         self.set(&families::UPSTREAM_CONNECTIONS, &[name], upstream.connections() as f64);
-        self.count(&families::UPSTREAM_CONNECTIONS_OPENED, &[name], upstream.opened);
-        self.count(&families::UPSTREAM_CONNECTIONS_FAILED, &[name], upstream.failed);
+        self.count(&families::UPSTREAM_CONNECTIONS_OPENED, &[name], upstream.opened.get());
+        self.count(&families::UPSTREAM_CONNECTIONS_FAILED, &[name], upstream.failed.get());
+    }
+
+    /// A series per value of `label`, of one listener or service.
+    pub(super) fn labelled(
+        &self,
+        family: &Family,
+        of: (&'static str, &str),
+        label: &'static str,
+        values: impl IntoIterator<Item = &'static str>,
+        counts: &[Count],
+    ) {
+        for (value, count) in values.into_iter().zip(counts) {
+            self.count(family, &[of, (label, value)], count.get());
+        }
+    }
+
+    fn elastic(&self, Elastic { assessment, factors }: &Elastic) {
+        self.set(&families::ELASTIC_HEADROOM, &[], assessment.headroom.fraction());
+        for (rule, factor) in factors {
+            self.set(&families::ELASTIC_FACTOR, &[("rule", rule)], *factor);
+        }
+        for level in assessment.levels.iter().flatten() {
+            let signal = level.signal.as_str();
+            self.set(&families::ELASTIC_SIGNAL, &[("signal", signal)], level.value);
+            self.set(&families::ELASTIC_THRESHOLD, &[("signal", signal)], level.threshold);
+        }
     }
 
     fn saves(&self, saves: Saves) {
         self.count(&families::STATE_SAVES, &[("outcome", "saved")], saves.saved);
         self.count(&families::STATE_SAVES, &[("outcome", "failed")], saves.failed);
         if let Some(last) = saves.last {
-            self.set(&families::STATE_SUCCESS_TIME, &[], seconds(last));
+            self.set(&families::STATE_SUCCESS_TIME, &[], last.as_secs_f64());
         }
         self.set(&families::STATE_COUNTERS, &[], saves.counters as f64);
         self.set(&families::STATE_BYTES, &[], saves.bytes as f64);
@@ -274,39 +268,11 @@ fn key(family: &Family, labels: Labels<'_>) -> Key {
     Key::from_parts(family.name, labels.iter().map(label).collect::<Vec<_>>())
 }
 
-fn seconds(moment: Timestamp) -> f64 {
-    moment.as_nanos() as f64 / 1e9
-}
-
 /// A family with its series in order; `# HELP` and `# TYPE` sort before any name.
 fn sorted(family: &str) -> String {
     let mut lines: Vec<&str> = family.lines().filter(|line| !line.is_empty()).collect();
     lines.sort_unstable();
     lines.iter().flat_map(|line| [*line, "\n"]).collect()
-}
-
-fn request_durations(totals: &Totals) -> String {
-    let mut text = header(&families::REQUEST_DURATION);
-    for listener in &totals.listeners {
-        let labels = format!("listener=\"{}\"", escaped(&listener.name));
-        histogram_lines(&mut text, families::REQUEST_DURATION.name, &labels, &listener.duration);
-    }
-    text
-}
-
-fn delays(totals: &Totals) -> String {
-    let mut text = header(&families::REQUEST_DELAY);
-    histogram_lines(&mut text, families::REQUEST_DELAY.name, "", &totals.delay);
-    text
-}
-
-fn upstream_durations(totals: &Totals) -> String {
-    let mut text = header(&families::UPSTREAM_DURATION);
-    for (name, upstream) in &totals.upstreams {
-        let labels = format!("upstream=\"{}\"", escaped(name));
-        histogram_lines(&mut text, families::UPSTREAM_DURATION.name, &labels, &upstream.duration);
-    }
-    text
 }
 
 fn cpu_seconds(process: Process) -> String {
@@ -316,26 +282,55 @@ fn cpu_seconds(process: Process) -> String {
 }
 
 pub(super) fn header(family: &Family) -> String {
-    let kind = match family.kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram => "histogram",
-    };
-    format!("# HELP {0} {1}\n# TYPE {0} {kind}\n", family.name, family.help)
+    format!("# HELP {0} {1}\n# TYPE {0} {2}\n", family.name, family.help, family.kind)
+}
+
+/// What durations are shown in.
+#[derive(Clone, Copy)]
+pub(super) struct Unit {
+    /// Its length.
+    pub(super) nanos: f64,
+    /// The bounds that are shown; all if there are none.
+    pub(super) bounds: Option<&'static [f64]>,
+}
+
+/// Seconds, by all bounds.
+pub(super) const SECONDS: Unit = Unit { nanos: 1e9, bounds: None };
+
+/// A family of histograms, each with its value of `label`.
+pub(super) fn histograms<'a>(
+    family: &Family,
+    label: &str,
+    each: impl Iterator<Item = (&'a str, &'a Histogram)>,
+) -> String {
+    let mut text = header(family);
+    for (value, histogram) in each {
+        let labels = format!("{label}=\"{}\"", escaped(value));
+        histogram_lines(&mut text, family.name, &labels, histogram, SECONDS);
+    }
+    text
 }
 
 /// The series of one histogram; `labels` without braces.
-pub(super) fn histogram_lines(text: &mut String, name: &str, labels: &str, totals: &histogram::Totals) {
+pub(super) fn histogram_lines(
+    text: &mut String,
+    name: &str,
+    labels: &str,
+    histogram: &Histogram,
+    Unit { nanos, bounds }: Unit,
+) {
     let comma = if labels.is_empty() { "" } else { "," };
-    let count = totals.count();
+    let count = histogram.count();
     // Writing to a string cannot fail.
-    for (bound, below) in totals.cumulative() {
-        let bound = bound as f64 / 1e9;
-        let _ = writeln!(text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {below}");
+    for (bound, below) in histogram.cumulative() {
+        let bound = bound as f64 / nanos;
+        if bounds.is_none_or(|bounds| bounds.contains(&bound)) {
+            let _ = writeln!(text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {below}");
+        }
     }
     let _ = writeln!(text, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}");
     let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
-    let _ = writeln!(text, "{name}_sum{braced} {}", totals.sum().as_secs_f64());
+    let _ = writeln!(text, "{name}_sum{braced} {}", histogram.sum().as_secs_f64() * (1e9 / nanos));
     let _ = writeln!(text, "{name}_count{braced} {count}");
 }
 

@@ -3,32 +3,25 @@
 //! Names follow Prometheus' conventions: base units, `_total` for counters. Label values come from the
 //! configuration or from closed sets, never from a request.
 
-/// What a metric is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
 /// A metric, apart from its labels and values.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
-    pub(super) kind: Kind,
+    /// Prometheus' word for what it is.
+    pub(super) kind: &'static str,
 }
 
 const fn counter(name: &'static str, help: &'static str) -> Family {
-    Family { name, help, kind: Kind::Counter }
+    Family { name, help, kind: "counter" }
 }
 
 const fn gauge(name: &'static str, help: &'static str) -> Family {
-    Family { name, help, kind: Kind::Gauge }
+    Family { name, help, kind: "gauge" }
 }
 
 const fn histogram(name: &'static str, help: &'static str) -> Family {
-    Family { name, help, kind: Kind::Histogram }
+    Family { name, help, kind: "histogram" }
 }
 
 /// Those of Envoy's rate limit service have the names of envoyproxy/ratelimit.
@@ -246,75 +239,3 @@ pub(super) static REMOTE_DURATION: Family = histogram(
     "weir_remote_request_duration_seconds",
     "Time that questions to other rate limit services took.",
 );
-
-/// Every metric.
-pub(super) static ALL: [&Family; 68] = [
-    &REQUESTS,
-    &REQUESTS_RESET,
-    &REQUESTS_MALFORMED,
-    &REQUESTS_IN_FLIGHT,
-    &REQUEST_DURATION,
-    &REQUESTS_DELAYED,
-    &REQUEST_DELAY,
-    &CONNECTIONS,
-    &CONNECTIONS_OPENED,
-    &TURNED_AWAY,
-    &ACCEPT_FAILURES,
-    &PANICS,
-    &HANDSHAKES,
-    &HANDSHAKES_IN_FLIGHT,
-    &HANDSHAKES_WAITING,
-    &PREAMBLES,
-    &CERTIFICATE_EXPIRY,
-    &UPSTREAM_REQUESTS,
-    &UPSTREAM_RESPONSES,
-    &UPSTREAM_IN_FLIGHT,
-    &UPSTREAM_RETRIES,
-    &UPSTREAM_DURATION,
-    &UPSTREAM_CONNECTIONS,
-    &UPSTREAM_CONNECTIONS_OPENED,
-    &UPSTREAM_CONNECTIONS_FAILED,
-    &UPSTREAM_ENDPOINTS,
-    &UPSTREAM_ENDPOINTS_HEALTHY,
-    &UPSTREAM_EJECTIONS,
-    &UPSTREAM_FAILED_CHECKS,
-    &UPSTREAM_OVERFLOWS,
-    &STORE_UP,
-    &STORE_INSTANCES,
-    &STORE_COUNTERS,
-    &STORE_CALLS,
-    &STORE_CALL_SECONDS,
-    &STORE_QUESTIONS,
-    &STORE_GRANTED,
-    &STORE_RETURNED,
-    &REMOTE_REQUESTS,
-    &REMOTE_DURATION,
-    &UPSTREAM_HANDSHAKES,
-    &DECISIONS,
-    &LIMITER_KEYS,
-    &LIMITER_ENTRIES,
-    &LIMITER_CAPACITY,
-    &LIMITER_OVERFLOWS,
-    &STATE_SAVES,
-    &STATE_SUCCESS_TIME,
-    &STATE_COUNTERS,
-    &STATE_BYTES,
-    &ELASTIC_HEADROOM,
-    &ELASTIC_FACTOR,
-    &ELASTIC_SIGNAL,
-    &ELASTIC_THRESHOLD,
-    &CONFIG_RELOADS,
-    &CONFIG_SUCCESSFUL,
-    &CONFIG_SUCCESS_TIME,
-    &CONFIG_GENERATION,
-    &CONFIG_RESTART_PENDING,
-    &ACCESS_LOG_DROPPED,
-    &SPANS_EXPORTED,
-    &SPANS_DROPPED,
-    &BUILD_INFO,
-    &PROCESS_START,
-    &PROCESS_MEMORY,
-    &PROCESS_CPU,
-    &PROCESS_FDS,
-    &PROCESS_MAX_FDS,
-];

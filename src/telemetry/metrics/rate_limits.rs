@@ -7,16 +7,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 
-use super::exporter::{escaped, header, histogram_lines};
+use super::exporter::{SECONDS, escaped, header, histogram_lines};
 use super::families::{self, Family};
-use crate::telemetry::histogram::{self, Histogram};
+use crate::telemetry::count::Count;
+use crate::telemetry::histogram::Histogram;
 
 /// Names that rules make up without the help of requests: as many as there are rules, and of reloads.
 const MAX_RULE_NAMES: usize = 100_000;
@@ -115,14 +116,14 @@ type Shard = Mutex<Names>;
 pub struct RateLimits {
     descriptors: [Shard; SHARDS],
     domains_not_found: Mutex<HashMap<Box<str>, u64>>,
-    calls: AtomicU64,
-    errors: AtomicU64,
-    shadowed: AtomicU64,
-    loads: AtomicU64,
-    failed_loads: AtomicU64,
+    calls: Count,
+    errors: Count,
+    shadowed: Count,
+    loads: Count,
+    failed_loads: Count,
     durations: Histogram,
     /// Times that something was counted as [`OTHERS`].
-    overflows: AtomicU64,
+    overflows: Count,
     has_warned: AtomicBool,
 }
 
@@ -182,7 +183,7 @@ impl RateLimits {
     }
 
     fn overflowed(&self) {
-        self.overflows.fetch_add(1, Ordering::Relaxed);
+        self.overflows.increment();
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 max_names = MAX_REQUEST_NAMES,
@@ -195,21 +196,21 @@ impl RateLimits {
 
     /// Counts a call that took so long; `is_error` where it could not be decided.
     pub fn call(&self, took: Duration, is_error: bool) {
-        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.calls.increment();
         self.durations.record(took);
         if is_error {
-            self.errors.fetch_add(1, Ordering::Relaxed);
+            self.errors.increment();
         }
     }
 
     /// Counts a request that passed only because the whole service looks on.
     pub fn shadowed(&self) {
-        self.shadowed.fetch_add(1, Ordering::Relaxed);
+        self.shadowed.increment();
     }
 
     /// Counts a set of rules that was read, or could not be.
     pub fn loaded(&self, is_valid: bool) {
-        if is_valid { &self.loads } else { &self.failed_loads }.fetch_add(1, Ordering::Relaxed);
+        if is_valid { &self.loads } else { &self.failed_loads }.increment();
     }
 
     /// Every counter under its dotted name, sorted: what `/stats` shows and statsd is sent.
@@ -225,7 +226,6 @@ impl RateLimits {
             let domain = sanitized(domain);
             add(&mut all, format!("{PREFIX}.rate_limit.{domain}.domain_not_found"), *count);
         }
-        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         for (name, count) in [
             ("ratelimit.service.call.should_rate_limit.service_error", &self.errors),
             ("ratelimit.service.config_load_error", &self.failed_loads),
@@ -233,7 +233,7 @@ impl RateLimits {
             ("ratelimit.service.global_shadow_mode", &self.shadowed),
             ("ratelimit_server.ShouldRateLimit.total_requests", &self.calls),
         ] {
-            all.insert(name.to_owned(), load(count));
+            all.insert(name.to_owned(), count.get());
         }
         all
     }
@@ -273,13 +273,11 @@ impl RateLimits {
             (&families::RATELIMIT_OVERFLOWS, "", &self.overflows),
         ] {
             text.push_str(&header(family));
-            line(text, family, labels, count.load(Ordering::Relaxed));
+            line(text, family, labels, count.get());
         }
         let family = &families::RATELIMIT_RESPONSE_TIME;
         text.push_str(&header(family));
-        let mut totals = histogram::Totals::default();
-        totals.add(&self.durations);
-        histogram_lines(text, family.name, "grpc_method=\"ShouldRateLimit\"", &totals);
+        histogram_lines(text, family.name, "grpc_method=\"ShouldRateLimit\"", &self.durations, SECONDS);
     }
 
     fn entries(&self) -> Vec<(Arc<str>, Entry)> {

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::super::histogram::{self, Histogram};
-use super::exporter::{Registry, escaped, header, histogram_lines};
+use super::super::count::Count;
+use super::super::histogram::Histogram;
+use super::exporter::{Registry, histograms};
 use super::families;
-use super::worker::bump;
 
 /// How a question ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,14 +34,14 @@ impl RemoteOutcome {
 /// The numbers of one service.
 #[derive(Debug, Default)]
 pub struct RemoteMetrics {
-    ended: [AtomicU64; RemoteOutcome::LABELS.len()],
+    ended: [Count; RemoteOutcome::LABELS.len()],
     duration: Histogram,
 }
 
 impl RemoteMetrics {
     /// A question ended, after so long if it was asked to the end.
     pub fn asked(&self, outcome: RemoteOutcome, took: Option<Duration>) {
-        bump(&self.ended[outcome as usize]);
+        self.ended[outcome as usize].increment();
         if let Some(took) = took {
             self.duration.record(took);
         }
@@ -55,10 +54,8 @@ pub(super) type Remotes = BTreeMap<Box<str>, Arc<RemoteMetrics>>;
 /// Registers the questions to all services, by outcome.
 pub(super) fn requests(remotes: &Remotes, registry: &Registry) {
     for (service, metrics) in remotes {
-        for (outcome, count) in RemoteOutcome::LABELS.iter().zip(&metrics.ended) {
-            let labels = [("service", &**service), ("outcome", *outcome)];
-            registry.count(&families::REMOTE_REQUESTS, &labels, count.load(Ordering::Relaxed));
-        }
+        let (service, labels) = (("service", &**service), RemoteOutcome::LABELS);
+        registry.labelled(&families::REMOTE_REQUESTS, service, "outcome", labels, &metrics.ended);
     }
 }
 
@@ -67,12 +64,6 @@ pub(super) fn durations(remotes: &Remotes) -> String {
     if remotes.is_empty() {
         return String::new();
     }
-    let mut text = header(&families::REMOTE_DURATION);
-    for (service, metrics) in remotes {
-        let service = format!("service=\"{}\"", escaped(service));
-        let mut totals = histogram::Totals::default();
-        totals.add(&metrics.duration);
-        histogram_lines(&mut text, families::REMOTE_DURATION.name, &service, &totals);
-    }
-    text
+    let each = remotes.iter().map(|(service, metrics)| (&**service, &metrics.duration));
+    histograms(&families::REMOTE_DURATION, "service", each)
 }

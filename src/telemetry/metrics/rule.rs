@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use crate::rules::outcome::DecisionOutcome;
+use crate::telemetry::count::Count;
 
 /// Threads that count without meeting each other; more than this many share.
 const STRIPES: usize = 16;
@@ -38,7 +39,7 @@ impl Decisions {
 /// A cache line (eight counters are just one), or the pair that processors fetch together.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Stripe([AtomicU64; DecisionOutcome::ALL.len()]);
+struct Stripe([Count; DecisionOutcome::ALL.len()]);
 
 /// One rule's counters. Handles for the same name share them, whichever configuration they belong to.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +49,7 @@ impl RuleMetrics {
     /// Counts one request.
     pub fn record(&self, outcome: DecisionOutcome) {
         let stripe = &self.0[STRIPE.with(|stripe| *stripe)];
-        stripe.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
+        stripe.0[outcome as usize].increment();
     }
 
     /// All requests so far.
@@ -56,7 +57,7 @@ impl RuleMetrics {
         let mut decisions = Decisions::default();
         for stripe in self.0.iter() {
             for (total, count) in decisions.0.iter_mut().zip(&stripe.0) {
-                *total = total.saturating_add(count.load(Ordering::Relaxed));
+                *total = total.saturating_add(count.get());
             }
         }
         decisions

@@ -8,13 +8,14 @@ use super::*;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::elastic::signal::{Level, Signal};
+use crate::tls::SessionStart;
 
 fn scrape() -> Scrape {
     Scrape {
         certificates: BTreeMap::from([("app.crt".into(), 1_000_171)]),
         now: Timestamp::from_secs(1_000_071),
         started: Timestamp::from_secs(1_000_000),
-        state: ServerState::Live,
+        is_live: true,
         keys: BTreeMap::from([("per-ip".into(), 12)]),
         entries: 15,
         capacity: 1000,
@@ -51,7 +52,7 @@ fn busy() -> Arc<Metrics> {
         worker.downstream_connection_opened(0);
         worker.request_started(0);
     }
-    one.handshake(0, Handshake::Resumed);
+    one.handshake(0, Ok(SessionStart::Resumed));
     drop(one.handshake_waits(0));
     std::mem::forget(one.handshake_begins(0));
     one.preamble(1, Preamble::V2);
@@ -62,7 +63,7 @@ fn busy() -> Arc<Metrics> {
     endpoint.request_started();
     endpoint.request_ended(UpstreamOutcome::Answered(StatusCode::OK));
     endpoint.answered_after(Duration::from_millis(3));
-    metrics.cluster("upstream").handshake(UpstreamHandshake::Full);
+    metrics.cluster("upstream").handshake(Ok(SessionStart::Full));
     // What was counted of an endpoint stays counted when nobody knows it any more.
     drop(endpoint);
     other.request_finished(0, StatusCode::OK, Duration::from_millis(4));
@@ -143,21 +144,24 @@ fn all_workers_add_up() {
 fn every_metric_has_help_a_type_and_a_conventional_name() {
     let metrics = busy();
     metrics.config_started(1, Timestamp::from_secs(1_000_000));
+    metrics.rate_limits();
     let text = metrics.render(&scrape());
     let of = |prefix| -> BTreeSet<&str> {
         text.lines().filter_map(|line| line.strip_prefix(prefix)?.split(' ').next()).collect()
     };
-    let all: BTreeSet<&str> = families::ALL.iter().map(|family| family.name).collect();
+    let names = Regex::new(r#""((?:weir|process|ratelimit)_[a-z_]+)""#).unwrap();
+    let declared = names.captures_iter(include_str!("families.rs"));
+    let all: BTreeSet<&str> = declared.map(|found| found.extract::<1>().1[0]).collect();
     assert_eq!(of("# HELP "), all);
     assert_eq!(of("# TYPE "), all);
-    for family in families::ALL {
-        assert_eq!(
-            family.kind == families::Kind::Counter,
-            family.name.ends_with("_total"),
-            "{}",
-            family.name
-        );
-        assert!(family.help.ends_with('.') && !family.help.contains('\n'), "{}", family.name);
+    for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let (name, kind) = line.split_once(' ').unwrap();
+        // The names of envoyproxy/ratelimit are its own.
+        let is_conventional = (kind == "counter") == name.ends_with("_total");
+        assert!(is_conventional || name.starts_with("ratelimit_"), "{line}");
+    }
+    for line in text.lines().filter(|line| line.starts_with("# HELP ")) {
+        assert!(line.ends_with('.'), "{line}");
     }
     for series in parse(&text).keys() {
         let name = series.split('{').next().unwrap();
@@ -215,7 +219,7 @@ fn awkward_names_do_not_break_the_format() {
         metrics.rule(name).record(DecisionOutcome::Allowed);
     }
     parse(&metrics.render(&scrape()));
-    parse(&metrics.render_envoy(&scrape()));
+    parse(&metrics.stats(&scrape(), &StatsFilter::default()).prometheus());
 }
 
 #[test]
@@ -238,11 +242,11 @@ fn endpoints_are_told_apart_and_add_up() {
     let metrics = Metrics::new(&[]);
     let endpoints = ["a:1", "b:1", "a:1"].map(|address| metrics.endpoint("api", address));
     endpoints.iter().for_each(EndpointMetrics::request_started);
-    let started = |address: &str| metrics.endpoints("api").get(address).map(|totals| totals.started);
+    let started = |address: &str| metrics.endpoints("api").get(address).map(|counts| counts.started.get());
     assert_eq!((started("a:1"), started("b:1")), (Some(2), Some(1)));
-    assert_eq!(metrics.upstreams().started, 3);
+    assert_eq!(metrics.upstreams().started.get(), 3);
     drop(endpoints);
-    assert_eq!(metrics.upstreams().started, 3);
+    assert_eq!(metrics.upstreams().started.get(), 3);
     assert_eq!(started("a:1"), None);
 }
 
@@ -255,7 +259,7 @@ fn an_unknown_listener_counts_nowhere() {
 
 #[test]
 fn envoy_names_have_the_same_numbers() {
-    let text = busy().render_envoy(&scrape());
+    let text = busy().stats(&scrape(), &StatsFilter::default()).prometheus();
     let values = parse(&text);
     let expected = [
         ("envoy_server_live{}", 1.0),
@@ -291,7 +295,7 @@ fn stats_are_sorted_and_filtered() {
     let names: Vec<_> = all.lines().map(|line| line.split_once(": ").unwrap().0).collect();
     assert!(names.is_sorted(), "{all}");
     assert!(all.contains("http.inbound.downstream_rq_4xx: 1\n"), "{all}");
-    let filter = StatsFilter { name: Some(Regex::new("rate_limit").unwrap()), used: Used::Only };
+    let filter = StatsFilter { name: Some(Regex::new("rate_limit").unwrap()), used_only: true };
     let some = metrics.stats(&scrape(), &filter);
     assert_eq!(
         some.text(),

@@ -5,15 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
 
+use super::super::count::{self, Count, absorb_all};
 use super::super::histogram::Histogram;
-use super::arrival::UpstreamHandshake;
-use super::totals::UpstreamTotals;
-use super::worker::{CLASSES, bump, class_of};
+use super::arrival::{handshake_index, handshake_labels};
+use super::worker::{CLASSES, class_of};
+use crate::tls::SessionStart;
+use crate::tls::client::Reason;
 
 /// How an attempt to have a request answered upstream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,18 +53,63 @@ impl UpstreamOutcome {
     }
 }
 
-/// One endpoint's numbers. Alignment keeps workers off each other's cache lines, which come in pairs.
+/// The counts of an endpoint by one worker, or of an upstream by all. Alignment keeps workers off each other's cache
+/// lines, which come in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct UpstreamCells {
-    pub(super) started: AtomicU64,
-    pub(super) ended: [AtomicU64; UpstreamOutcome::LABELS.len()],
-    pub(super) answered: [AtomicU64; CLASSES.len()],
-    pub(super) retries: AtomicU64,
-    pub(super) opened: AtomicU64,
-    pub(super) closed: AtomicU64,
-    pub(super) failed: AtomicU64,
+pub struct UpstreamCounts {
+    /// Attempts begun.
+    pub started: Count,
+    pub(super) ended: [Count; UpstreamOutcome::LABELS.len()],
+    pub(super) answered: [Count; CLASSES.len()],
+    pub(super) retries: Count,
+    /// Connections established.
+    pub opened: Count,
+    pub(super) closed: Count,
+    /// Connections that could not be.
+    pub failed: Count,
     pub(super) duration: Histogram,
+}
+
+impl UpstreamCounts {
+    /// Attempts waiting for an answer.
+    pub fn in_flight(&self) -> u64 {
+        self.started.get().saturating_sub(count::sum(&self.ended))
+    }
+
+    /// Connections open.
+    pub fn connections(&self) -> u64 {
+        self.opened.get().saturating_sub(self.closed.get())
+    }
+
+    /// Attempts answered with anything but a 5xx.
+    pub fn successes(&self) -> u64 {
+        count::sum(&self.answered[..CLASSES.len() - 1])
+    }
+
+    /// Attempts that failed: a 5xx or no answer, the client's own leaving apart.
+    pub fn failures(&self) -> u64 {
+        let ours = self.ended_as("abandoned").saturating_add(self.ended_as("overflowed"));
+        count::sum(&self.ended).saturating_sub(self.successes().saturating_add(ours))
+    }
+
+    /// Attempts that ended so, by the label value of the outcome.
+    pub fn ended_as(&self, label: &str) -> u64 {
+        let position = UpstreamOutcome::LABELS.iter().position(|known| *known == label);
+        position.map_or(0, |position| self.ended[position].get())
+    }
+
+    /// Adds other counts, the ends before the beginnings.
+    pub(super) fn absorb(&mut self, other: &Self) {
+        self.duration.absorb(&other.duration);
+        absorb_all(&mut self.ended, &other.ended);
+        absorb_all(&mut self.answered, &other.answered);
+        self.retries.absorb(&other.retries);
+        self.closed.absorb(&other.closed);
+        self.failed.absorb(&other.failed);
+        self.started.absorb(&other.started);
+        self.opened.absorb(&other.opened);
+    }
 }
 
 /// What is known of an upstream beside what is counted.
@@ -121,53 +167,44 @@ impl Overflow {
 /// What all workers count of one upstream together: what is rare.
 #[derive(Debug, Default)]
 pub struct ClusterMetrics {
-    ejections: AtomicU64,
-    failed_checks: AtomicU64,
-    overflows: [AtomicU64; Overflow::LABELS.len()],
-    handshakes: [AtomicU64; UpstreamHandshake::COUNT],
+    pub(super) ejections: Count,
+    pub(super) failed_checks: Count,
+    overflows: [Count; Overflow::LABELS.len()],
+    handshakes: [Count; 2 + Reason::ALL.len()],
 }
 
 impl ClusterMetrics {
     /// An endpoint is left out for a while.
     pub fn ejected(&self) {
-        bump(&self.ejections);
+        self.ejections.increment();
     }
 
     /// A health check went wrong.
     pub fn check_failed(&self) {
-        bump(&self.failed_checks);
+        self.failed_checks.increment();
     }
 
     /// A limit was reached.
     pub fn overflowed(&self, limit: Overflow) {
-        bump(&self.overflows[limit as usize]);
+        self.overflows[limit as usize].increment();
     }
 
     /// A TLS handshake with an endpoint ended.
-    pub fn handshake(&self, outcome: UpstreamHandshake) {
-        bump(&self.handshakes[outcome.index()]);
+    pub fn handshake(&self, outcome: Result<SessionStart, Reason>) {
+        self.handshakes[handshake_index(outcome.map_err(|reason| reason as usize))].increment();
     }
 
     /// TLS handshakes so far, by how they ended; nothing where there were none.
     pub(super) fn handshakes(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let counts = || self.handshakes.iter().map(|count| count.load(Ordering::Relaxed));
-        let any = counts().any(|count| count > 0);
-        UpstreamHandshake::labels().zip(counts()).filter(move |_| any)
+        let any = count::sum(&self.handshakes) > 0;
+        handshake_labels(Reason::ALL.map(Reason::as_str))
+            .zip(self.handshakes.iter().map(Count::get))
+            .filter(move |_| any)
     }
 
     /// How often each limit was reached so far.
     pub(super) fn overflows(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        Overflow::LABELS.into_iter().zip(self.overflows.iter().map(|count| count.load(Ordering::Relaxed)))
-    }
-
-    /// Endpoints left out so far.
-    pub(super) fn ejections(&self) -> u64 {
-        self.ejections.load(Ordering::Relaxed)
-    }
-
-    /// Health checks that went wrong so far.
-    pub(super) fn failed_checks(&self) -> u64 {
-        self.failed_checks.load(Ordering::Relaxed)
+        Overflow::LABELS.into_iter().zip(self.overflows.iter().map(Count::get))
     }
 }
 
@@ -179,8 +216,8 @@ pub(super) struct Upstreams(BTreeMap<Box<str>, Upstream>);
 struct Upstream {
     together: Arc<ClusterMetrics>,
     /// What was counted of endpoints into which nobody counts any more.
-    gone: UpstreamTotals,
-    endpoints: Vec<(Box<str>, Arc<UpstreamCells>)>,
+    gone: UpstreamCounts,
+    endpoints: Vec<(Box<str>, Arc<UpstreamCounts>)>,
 }
 
 impl Upstreams {
@@ -188,9 +225,9 @@ impl Upstreams {
     pub(super) fn endpoint(&mut self, upstream: &str, address: &str) -> EndpointMetrics {
         let of = self.0.entry(upstream.into()).or_default();
         of.settle();
-        let cells = Arc::default();
-        of.endpoints.push((address.into(), Arc::clone(&cells)));
-        EndpointMetrics { cells }
+        let counts = Arc::default();
+        of.endpoints.push((address.into(), Arc::clone(&counts)));
+        EndpointMetrics { counts }
     }
 
     /// What is counted of the upstream of this name by all workers together.
@@ -204,22 +241,23 @@ impl Upstreams {
     }
 
     /// All that was counted, by upstream.
-    pub(super) fn totals(&mut self) -> Vec<(Box<str>, UpstreamTotals)> {
+    pub(super) fn totals(&mut self) -> Vec<(Box<str>, UpstreamCounts)> {
         let mut all = Vec::with_capacity(self.0.len());
         for (name, of) in &mut self.0 {
             of.settle();
-            let mut totals = of.gone.clone();
-            of.endpoints.iter().for_each(|(_, cells)| totals.add(cells));
+            let mut totals = UpstreamCounts::default();
+            let endpoints = of.endpoints.iter().map(|(_, counts)| &**counts);
+            endpoints.chain([&of.gone]).for_each(|counts| totals.absorb(counts));
             all.push((name.clone(), totals));
         }
         all
     }
 
     /// What was counted of the endpoints of one upstream, by address.
-    pub(super) fn endpoints(&self, upstream: &str) -> BTreeMap<Box<str>, UpstreamTotals> {
-        let mut totals: BTreeMap<Box<str>, UpstreamTotals> = BTreeMap::new();
-        for (address, cells) in self.0.get(upstream).into_iter().flat_map(|of| &of.endpoints) {
-            totals.entry(address.clone()).or_default().add(cells);
+    pub(super) fn endpoints(&self, upstream: &str) -> BTreeMap<Box<str>, UpstreamCounts> {
+        let mut totals: BTreeMap<Box<str>, UpstreamCounts> = BTreeMap::new();
+        for (address, counts) in self.0.get(upstream).into_iter().flat_map(|of| &of.endpoints) {
+            totals.entry(address.clone()).or_default().absorb(counts);
         }
         totals
     }
@@ -229,10 +267,10 @@ impl Upstream {
     /// Adds up what is not counted into any more: whoever has no handle cannot get one.
     fn settle(&mut self) {
         let Self { gone, endpoints, .. } = self;
-        endpoints.retain_mut(|(_, cells)| {
-            let is_used = Arc::get_mut(cells).is_none();
+        endpoints.retain_mut(|(_, counts)| {
+            let is_used = Arc::get_mut(counts).is_none();
             if !is_used {
-                gone.add(cells);
+                gone.absorb(counts);
             }
             is_used
         });
@@ -242,46 +280,46 @@ impl Upstream {
 /// A worker's handle for one endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointMetrics {
-    cells: Arc<UpstreamCells>,
+    counts: Arc<UpstreamCounts>,
 }
 
 impl EndpointMetrics {
     /// A connection stands.
     pub fn connection_opened(&self) {
-        bump(&self.cells.opened);
+        self.counts.opened.increment();
     }
 
     /// A connection that stood ended.
     pub fn connection_closed(&self) {
-        bump(&self.cells.closed);
+        self.counts.closed.increment();
     }
 
     /// A connection could not be established.
     pub fn connection_failed(&self) {
-        bump(&self.cells.failed);
+        self.counts.failed.increment();
     }
 
     /// An attempt begins. Exactly one [`Self::request_ended`] must follow.
     pub fn request_started(&self) {
-        bump(&self.cells.started);
+        self.counts.started.increment();
     }
 
     /// An attempt ended.
     pub fn request_ended(&self, outcome: UpstreamOutcome) {
-        let cells = &self.cells;
-        bump(&cells.ended[outcome.index()]);
+        let counts = &self.counts;
+        counts.ended[outcome.index()].increment();
         if let UpstreamOutcome::Answered(status) = outcome {
-            bump(&cells.answered[class_of(status)]);
+            counts.answered[class_of(status)].increment();
         }
     }
 
     /// An attempt is not the request's first.
     pub fn retried(&self) {
-        bump(&self.cells.retries);
+        self.counts.retries.increment();
     }
 
     /// An attempt was answered: the time from its start to the answer's head.
     pub fn answered_after(&self, duration: Duration) {
-        self.cells.duration.record(duration);
+        self.counts.duration.record(duration);
     }
 }

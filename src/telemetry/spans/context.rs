@@ -46,10 +46,12 @@ enum Form {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
     incoming: Incoming,
-    trace: u128,
-    span: u64,
-    sampled: bool,
-    tracestate: Option<Box<str>>,
+    /// The trace.
+    pub trace: u128,
+    pub(super) span: u64,
+    /// Whether the request has a span.
+    pub sampled: bool,
+    pub(super) tracestate: Option<Box<str>>,
 }
 
 impl Incoming {
@@ -114,27 +116,9 @@ impl Context {
         Some(Self { incoming, trace, span, sampled, tracestate })
     }
 
-    /// Whether the request has a span.
-    pub const fn is_sampled(&self) -> bool {
-        self.sampled
-    }
-
-    /// The trace.
-    pub const fn trace(&self) -> u128 {
-        self.trace
-    }
-
-    pub(super) const fn span(&self) -> u64 {
-        self.span
-    }
-
     /// The span before ours.
     pub const fn parent(&self) -> Option<u64> {
         self.incoming.parent
-    }
-
-    pub(super) fn tracestate(&self) -> Option<&str> {
-        self.tracestate.as_deref()
     }
 
     /// Has `headers` lead from our span: by W3C's fields, and by those of B3 where a request had those.

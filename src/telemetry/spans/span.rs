@@ -67,11 +67,11 @@ pub(super) fn span(
     let fails = entry.status.is_none_or(|status| status.is_server_error());
     SpanData {
         span_context: SpanContext::new(
-            TraceId::from(context.trace()),
-            SpanId::from(context.span()),
+            TraceId::from(context.trace),
+            SpanId::from(context.span),
             TraceFlags::SAMPLED,
             false,
-            context.tracestate().and_then(|state| state.parse().ok()).unwrap_or_default(),
+            context.tracestate.as_deref().and_then(|state| state.parse().ok()).unwrap_or_default(),
         ),
         parent_span_id: context.parent().map_or(SpanId::INVALID, SpanId::from),
         parent_span_is_remote: context.parent().is_some(),

@@ -47,7 +47,7 @@ async fn shake(
     server: &TlsAcceptor,
     host: &str,
     protocol: Protocol,
-) -> Result<Shaken, Failure> {
+) -> Result<SessionStart, Failure> {
     let (ours, theirs) = tokio::io::duplex(64 * 1024);
     let serving = async {
         let mut stream = server.accept(theirs).await.ok()?;
@@ -63,7 +63,7 @@ async fn shake(
     tokio::join!(serving, asking).1
 }
 
-fn words(shaken: Result<Shaken, Failure>) -> (Reason, String) {
+fn words(shaken: Result<SessionStart, Failure>) -> (Reason, String) {
     let failure = shaken.unwrap_err();
     (failure.reason, failure.to_string())
 }
@@ -94,11 +94,11 @@ async fn a_session_is_resumed_by_the_same_client_alone() {
     let authority = authority("one");
     let server = server(&authority, "a.example", |_| {});
     let first = client(&authority, None);
-    for expected in [Shaken::Full, Shaken::Resumed, Shaken::Resumed] {
+    for expected in [SessionStart::Full, SessionStart::Resumed, SessionStart::Resumed] {
         assert_eq!(shake(&first, &server, "a.example", Protocol::Http1).await, Ok(expected));
     }
     let second = client(&authority, None);
-    assert_eq!(shake(&second, &server, "a.example", Protocol::Http1).await, Ok(Shaken::Full));
+    assert_eq!(shake(&second, &server, "a.example", Protocol::Http1).await, Ok(SessionStart::Full));
 }
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn whoever_answers_is_believed_only_if_that_is_said() {
     let authority = authority("one");
     let server = server(&authority, "b.example", |_| {});
     let client = Client::new(Settings { trust: Trust::Anybody, pair: None, name: None }).unwrap();
-    assert_eq!(shake(&client, &server, "a.example", Protocol::Http1).await, Ok(Shaken::Full));
+    assert_eq!(shake(&client, &server, "a.example", Protocol::Http1).await, Ok(SessionStart::Full));
 }
 
 #[tokio::test]

@@ -94,15 +94,15 @@ async fn a_session_is_resumed_by_a_ticket_after_the_certificate_has_changed() {
     let client = Arc::new(authority.client(None));
     let first = server(&authority, Clients::Anybody);
     let (session, answered) = shake(&first, &client).await;
-    assert!(answered && !session.unwrap().is_resumed);
-    assert!(shake(&first, &client).await.0.unwrap().is_resumed);
+    assert!(answered && session.unwrap().start == SessionStart::Full);
+    assert!(shake(&first, &client).await.0.unwrap().start == SessionStart::Resumed);
     let settings =
         Settings { pairs: vec![authority.pair("a.example")], clients: Clients::Anybody, handshakes: 1 };
     let second = Server::new(settings.clone(), Some(&first)).unwrap();
-    assert!(shake(&second, &client).await.0.unwrap().is_resumed);
+    assert!(shake(&second, &client).await.0.unwrap().start == SessionStart::Resumed);
     let stranger = Server::new(settings, None).unwrap();
     let (session, answered) = shake(&stranger, &client).await;
-    assert!(answered && !session.unwrap().is_resumed);
+    assert!(answered && session.unwrap().start == SessionStart::Full);
 }
 
 #[tokio::test]
@@ -110,9 +110,9 @@ async fn a_client_is_known_by_its_certificate_and_stays_known_when_it_resumes() 
     let authority = Authority::new();
     let client = Arc::new(authority.client(Some(&authority)));
     let server = server(&authority, authority.verified(true));
-    for is_resumed in [false, true] {
+    for start in [SessionStart::Full, SessionStart::Resumed] {
         let session = shake(&server, &client).await.0.unwrap();
-        assert_eq!(session.is_resumed, is_resumed);
+        assert_eq!(session.start, start);
         assert_eq!(session.identity.unwrap().spiffe(), Some("spiffe://test/client"));
     }
 }
