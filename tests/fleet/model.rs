@@ -167,8 +167,7 @@ impl Call<'_> {
         let s = text.unwrap_or_else(|| whole(now, interval, rate));
         let elapsed = (now - s[0]).max(0.0);
         self.model.tally.idle += (elapsed - s[1]).max(0.0) / interval;
-        let mut backlog = (s[1] - elapsed).max(0.0);
-        let mut busy_until = s[3];
+        let (mut backlog, mut busy_until) = ((s[1] - elapsed).max(0.0), s[3]);
         let mut longest = if now < busy_until + s[2] { s[2] } else { 0.0 };
         let mut slices = s[11..].to_vec();
         if s[4] != interval {
@@ -231,9 +230,8 @@ impl Call<'_> {
         if backlog > 0.0 {
             busy_until = now + backlog;
         }
-        let mut saved = vec![now, backlog, longest, busy_until, interval, cap];
-        saved.extend(demand);
-        saved.extend(slices);
+        let saved =
+            [vec![now, backlog, longest, busy_until, interval, cap], demand.to_vec(), slices].concat();
         self.save(key, saved, backlog + longest + over);
         let remaining = ((full - backlog) / interval + 0.000001).floor().max(0.0);
         reply([granted, claim_valid, wait, spread, pause, remaining])
