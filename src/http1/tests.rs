@@ -111,8 +111,10 @@ fn end_to_end(headers: &HeaderMap) -> Vec<(HeaderName, Vec<u8>)> {
 /// Whether there is a line behind a last chunk that ends in LF alone. Lines of trailers may, as those of heads (RFC 9112 section
 /// 2.2), but not the empty one that ends a body; hyper has it the other way round.
 fn has_bare_trailers(bytes: &[u8]) -> bool {
-    let last = bytes.windows(3).position(|window| window == b"0\r\n");
-    last.is_some_and(|last| bytes[last..].windows(2).any(|pair| pair[0] != b'\r' && pair[1] == b'\n'))
+    // White space and extensions may follow the size of a chunk.
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    let mut trailers = lines.skip_while(|line| line.first() != Some(&b'0')).skip(1);
+    trailers.any(|line| line.ends_with(b"\n") && !line.ends_with(b"\r\n"))
 }
 
 /// Runs tasks of this thread to the end of `task`.
