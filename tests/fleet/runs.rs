@@ -15,7 +15,7 @@ pub(crate) fn asked<T: FromStr>(variable: &str) -> Option<T> {
 }
 
 fn calm() -> Faults {
-    Faults { lost: None, delay: 300, drift: 0, crash: None }
+    Faults { lost: None, delay: asked("WEIR_DELAY").unwrap_or(300), drift: 0, crash: None }
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn table() {
         if only.as_ref().is_some_and(|only| *only != format!("{limit}x{keys}")) {
             continue;
         }
-        for demand in [0.9, 1.5] {
+        for demand in [0.9, 1.5].into_iter().filter(|it| asked("WEIR_DEMAND").is_none_or(|only: f64| only == *it)) {
             for pattern in [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts] {
                 let millis = match (limit, keys) {
                     (..100, 1) => 60_000,

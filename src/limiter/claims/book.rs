@@ -15,6 +15,8 @@ const MIN_MEASURED: Duration = Duration::from_millis(20);
 const FADING: f64 = 4.0;
 /// Pauses are spread from this part of them on.
 const MIN_OF_PAUSE: f64 = 0.8;
+/// The smallest part of what it wants that an instance reckons with.
+const MIN_PART: f64 = 0.001;
 const MEASURED_UNITS: f64 = 30.0;
 /// Claims ahead of demand are for as many units at least. For fewer a request asks by itself: most would lapse unspent.
 const MIN_AHEAD: f64 = 6.0;
@@ -176,7 +178,7 @@ impl Book {
     /// spends its share sooner, and asks sooner.
     pub(super) fn pause(&mut self, now: Timestamp) {
         if let Some((part, asked, latest)) = self.cut.take() {
-            let due = asked.saturating_add(now.since(asked).mul_f64(1.0 / part.min(1.0)));
+            let due = asked.saturating_add(now.since(asked).mul_f64(1.0 / part.clamp(MIN_PART, 1.0)));
             self.pauses_until = self.pauses_until.max(due.min(latest));
         }
     }
@@ -267,7 +269,11 @@ impl Book {
             // Not all at one moment.
             let spread = MIN_OF_PAUSE + (1.0 - MIN_OF_PAUSE) * part_of(question);
             let latest = sent.saturating_add(grant.pause.mul_f64(spread));
-            self.cut = Some((part / spread, sent, latest));
+            if grant.granted == 0 {
+                self.pauses_until = latest;
+            } else {
+                self.cut = Some((part / spread, sent, latest));
+            }
         }
         let claim = Claim {
             units: grant.granted,
