@@ -5,7 +5,7 @@ use std::str::FromStr;
 use fastrand::Rng;
 use weir::limiter::claims::Sharing;
 
-use crate::plan::{Faults, LEASE, Outcome, Pattern, Plan, gcra};
+use crate::plan::{Faults, LEASE, Outcome, Pattern, Plan, Role, gcra};
 use crate::world::run;
 
 /// What whoever runs the tests wants to look at.
@@ -14,7 +14,7 @@ pub(crate) fn asked<T: FromStr>(variable: &str) -> Option<T> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-fn calm() -> Faults {
+pub(crate) fn calm() -> Faults {
     Faults { lost: None, delay: asked("WEIR_DELAY").unwrap_or(300), drift: 0, crash: None }
 }
 
@@ -37,6 +37,7 @@ fn table() {
                     _ => 12_000,
                 };
                 let plan = Plan {
+                    role: |_| Role::USUAL,
                     instances: 96,
                     quota: gcra(limit, limit),
                     demand,
@@ -78,6 +79,7 @@ fn random(seed: u64) -> Plan {
     let change = (seed % 4 == 3).then_some((other, 1000));
     let patterns = [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts, Pattern::OnAndOff];
     Plan {
+        role: |_| Role::USUAL,
         instances: rng.usize(1..12),
         quota,
         demand: [0.3, 0.9, 1.1, 3.0][rng.usize(0..4)],
