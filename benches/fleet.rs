@@ -80,8 +80,8 @@ impl Way {
 
     const fn sharing(self) -> Option<Sharing> {
         match self {
-            Self::Lease => Some(Sharing { is_exact: false, priority: 0, is_max_min: false }),
-            Self::Exact => Some(Sharing { is_exact: true, priority: 0, is_max_min: false }),
+            Self::Lease => Some(Sharing { is_exact: false, waits: true, priority: 0, is_max_min: false }),
+            Self::Exact => Some(Sharing { is_exact: true, waits: true, priority: 0, is_max_min: false }),
             Self::Split | Self::Incr | Self::Pipeline => None,
         }
     }
@@ -139,7 +139,9 @@ impl Cell {
                 let store = claims::store(Topology::Single(StoreServer { place, db: 0 }), "bench");
                 Fleet::Claims(claims::fleet(self.instances, limit, &store, &clock), self.wait)
             }
-            Way::Incr => Fleet::Commands(commands::fleet(self.instances, Style::Incr, address), self.limit.into()),
+            Way::Incr => {
+                Fleet::Commands(commands::fleet(self.instances, Style::Incr, address), self.limit.into())
+            }
             Way::Pipeline => Fleet::Commands(
                 commands::fleet(self.instances, Style::IncrByAndExpire, address),
                 self.limit.into(),
@@ -161,10 +163,8 @@ impl Cell {
         );
         let (before, after) = (begun.unwrap(), Work::of(server));
         let seconds = (self.lasts - WARM_UP).as_secs_f64();
-        let work = Work {
-            calls: after.calls - before.calls,
-            seconds: (after.seconds - before.seconds) / seconds,
-        };
+        let work =
+            Work { calls: after.calls - before.calls, seconds: (after.seconds - before.seconds) / seconds };
         self.row(&outcome, work)
     }
 
@@ -179,7 +179,8 @@ impl Cell {
             self.demand,
             judge.admitted as f64 / judge.possible.max(1) as f64,
         );
-        let violations = judge.violations().map_or_else(|| "-,-,-".into(), |[a, b, c]| format!("{a},{b},{c}"));
+        let violations =
+            judge.violations().map_or_else(|| "-,-,-".into(), |[a, b, c]| format!("{a},{b},{c}"));
         let seconds = (self.lasts - WARM_UP).as_secs_f64();
         let _ = write!(
             row,

@@ -68,7 +68,12 @@ pub(crate) fn store(topology: Topology, prefix: &str) -> settings::Settings {
 }
 
 /// So many instances, which know of each other. Each has a connection to the store of its own; one thread has them all.
-pub(crate) fn fleet(of: usize, limit: Limit, store: &settings::Settings, clock: &Arc<Clock>) -> Vec<Instance> {
+pub(crate) fn fleet(
+    of: usize,
+    limit: Limit,
+    store: &settings::Settings,
+    clock: &Arc<Clock>,
+) -> Vec<Instance> {
     let metrics = Metrics::new(&[]);
     let mut started = Vec::new();
     let mut tasks = Vec::new();

@@ -1,6 +1,6 @@
 //! Who gets how much of a limit that is not enough for all.
 
-use crate::plan::{LEASE, Outcome, Pattern, Plan, Role, gcra};
+use crate::plan::{Faults, LEASE, Outcome, Pattern, Plan, Role, gcra};
 use crate::runs::calm;
 use crate::world::run;
 
@@ -90,4 +90,15 @@ fn no_instance_starves_where_a_share_is_one_request_a_second() {
     let outcome = run(plan);
     let parts = parts(&outcome);
     assert!(parts.iter().all(|part| (0.45..0.9).contains(part)), "{parts:?}");
+}
+
+#[test]
+fn a_contended_limit_takes_few_calls_though_the_store_is_slow() {
+    let faults = Faults { delay: 2000, ..calm() };
+    let plan =
+        Plan { instances: 24, quota: gcra(75_000, 75_000), demand: 1.5, millis: 6000, faults, ..contended() };
+    let Outcome { calls, admitted, .. } = run(plan);
+    let per_admitted = calls as f64 / admitted as f64;
+    // Where requests that wait are granted past their instance's share, it is one call for every twenty.
+    assert!(per_admitted < 0.003, "{per_admitted}");
 }

@@ -103,4 +103,4 @@ pub(crate) fn gcra(count: u32, burst: u32) -> Quota {
     Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(burst)).unwrap()
 }
 
-pub(crate) const LEASE: Sharing = Sharing { is_exact: false, priority: 1, is_max_min: false };
+pub(crate) const LEASE: Sharing = Sharing { is_exact: false, waits: true, priority: 1, is_max_min: false };

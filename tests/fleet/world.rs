@@ -103,7 +103,7 @@ fn spec(quota: Quota, sharing: Sharing) -> MeterSpec {
 
 fn sharing(number: usize, plan: &Plan) -> Sharing {
     let priority = (plan.role)(number).priority.unwrap_or(plan.sharing.priority);
-    Sharing { priority, ..plan.sharing }
+    Sharing { priority, waits: plan.wait > 0, ..plan.sharing }
 }
 
 impl Instance {

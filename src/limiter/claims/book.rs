@@ -213,8 +213,10 @@ impl Book {
         let needed = std::mem::take(&mut self.needed).min(kind.capacity());
         let ahead = (self.rate * period.as_secs_f64()).min(kind.claimable(most));
         let has_too_much = std::mem::take(&mut self.has_too_much) || self.is_quiet;
-        let ahead = if ahead < MIN_AHEAD || has_too_much { 0.0 } else { ahead };
-        let mut valid = if ahead > 0.0 || kind.is_permits() { most } else { most.min(TO_ARRIVE) };
+        let few = if sharing.waits { MIN_AHEAD } else { 0.0 };
+        let ahead = if ahead < few || has_too_much { 0.0 } else { ahead };
+        let is_ahead = ahead > 0.0 || kind.is_permits() || !sharing.waits;
+        let mut valid = if is_ahead { most } else { most.min(TO_ARRIVE) };
         if f64::from(needed) > kind.claimable(valid) {
             valid = Duration::ZERO;
         }
