@@ -20,9 +20,10 @@ mod experiment;
 mod histogram;
 #[path = "fleet/judge.rs"]
 mod judge;
-#[expect(dead_code, reason = "tests use all of it")]
+#[expect(dead_code, unused_imports, reason = "tests use all of it")]
 #[path = "../tests/store/servers.rs"]
 mod servers;
+#[expect(dead_code, reason = "tests use all of it")]
 #[path = "../tests/store/support.rs"]
 mod support;
 

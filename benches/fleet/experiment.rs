@@ -56,9 +56,6 @@ struct State {
     crowded: Cell<u64>,
 }
 
-/// Something that happens to the fleet on the way.
-pub(crate) type Event<'a> = Box<dyn FnMut(Duration, &mut Fleet) + 'a>;
-
 /// Lets requests arrive for as long as `lasts`.
 pub(crate) async fn run(
     fleet: Fleet,
