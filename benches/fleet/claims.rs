@@ -87,7 +87,7 @@ pub(crate) fn fleet(
             handle: handle.clone(),
             metrics: metrics.store(),
             queue,
-            random: ([fastrand::u64(..), fastrand::u64(..)], number as u32 + 1),
+            random: ([fastrand::u64(..), fastrand::u64(..)], (there + number) as u32 + 1),
         };
         let joined = {
             let limiter = Arc::clone(&limiter);
@@ -109,7 +109,7 @@ pub(crate) fn fleet(
         }
         runtime.block_on(local);
     });
-    let size = NonZeroU32::new(of as u32).expect("instances");
+    let size = NonZeroU32::new((of + there) as u32).expect("instances");
     let patience = Instant::now() + Duration::from_secs(20);
     let is_whole = |limiter: &Limiter| limiter.fleet().instances == size;
     while limit.sharing.is_some() && !started.iter().all(|(limiter, ..)| is_whole(limiter)) {
