@@ -3,7 +3,7 @@
 //!
 //! `cargo bench --bench fleet -- [--instances 96] [--limits 10,100,10000,300000,2000000] [--keys 1] [--demand 0.9,1.5]
 //! [--patterns even,zipf,shifting,bursts] [--ways lease,exact,split,incr,pipeline] [--wait 5] [--seconds 8] [--csv FILE]`.
-//! `cargo bench --bench fleet -- faults [--only NAME]` has the store and the instances fail.
+//! `cargo bench --bench fleet -- faults [--only NAME] [--svg FILE]` has the store and the instances fail.
 //! Each instance has a limiter and a connection to the store of its own, as a process would. Redis, all connections and all
 //! requests run on this machine: where the processors are all busy, that is what is measured.
 #![expect(clippy::print_stdout, reason = "prints its results")]
@@ -23,6 +23,8 @@ mod faults;
 mod histogram;
 #[path = "fleet/judge.rs"]
 mod judge;
+#[path = "elastic/plot.rs"]
+mod plot;
 #[expect(dead_code, unused_imports, reason = "tests use all of it")]
 #[path = "../tests/store/servers.rs"]
 mod servers;
@@ -215,7 +217,8 @@ fn main() {
     let wait = Duration::from_millis(argument("--wait").map_or(5, |text| text.parse().unwrap()));
     let lasts = WARM_UP + Duration::from_secs(argument("--seconds").map_or(8, |text| text.parse().unwrap()));
     if env::args().any(|argument| argument == "faults") {
-        return faults::run(instances, argument("--only").as_deref());
+        let (only, picture) = (argument("--only"), argument("--svg"));
+        return faults::run(instances, only.as_deref(), picture.as_deref());
     }
     let server = Server::start();
     let mut csv = String::from(HEAD);

@@ -23,6 +23,7 @@ use crate::claims::{self, Instance, Limit};
 use crate::demand::{Demand, Pattern};
 use crate::experiment::{self, Fleet};
 use crate::judge::Judge;
+use crate::plot::{Panel, Series, svg};
 use crate::servers::{Group, Server};
 
 /// Units a second, and the burst.
@@ -48,10 +49,34 @@ struct Scene {
 }
 
 /// Runs all experiments, or one.
-pub(crate) fn run(instances: usize, only: Option<&str>) {
+pub(crate) fn run(instances: usize, only: Option<&str>, picture: Option<&str>) {
     println!("fault,used_before,used_meanwhile,used_after,full_again_after_s,excess,v100ms,v1s,v10s,seconds");
+    let mut panels = Vec::new();
     for name in NAMES.into_iter().filter(|name| only.is_none_or(|only| only == *name)) {
-        experiment(name, instances);
+        let seconds = experiment(name, instances);
+        let points =
+            seconds.iter().enumerate().skip(3).map(|(second, count)| (second as f64, f64::from(*count)));
+        let series = vec![Series { name: title(name), points: points.collect() }];
+        panels.push(Panel { unit: "admitted a second", least: 0.0, most: 2.0 * f64::from(LIMIT), series });
+    }
+    if let Some(file) = picture {
+        let title =
+            format!("{instances} instances, one limit of {LIMIT} a second, {DEMAND} times the demand");
+        std::fs::write(file, svg(&title, &panels)).unwrap();
+    }
+}
+
+/// What happens, for people.
+fn title(name: &str) -> &'static str {
+    match name {
+        "killed" => "the store is gone from second 8 to 38",
+        "frozen" => "the store is frozen from second 8 to 18",
+        "flushed" => "the store loses its data in second 8",
+        "failed_over" => "the master is killed in second 8, Sentinel names its replica",
+        "third_killed" => "a third of the instances is killed in second 8",
+        "doubled" => "as many instances again start in second 8",
+        "partitioned" => "a third of the instances loses the store from second 8 to 18",
+        _ => "nothing fails",
     }
 }
 
@@ -64,7 +89,7 @@ fn duration(name: &str) -> u64 {
     }
 }
 
-fn experiment(name: &'static str, instances: usize) {
+fn experiment(name: &'static str, instances: usize) -> Vec<u32> {
     let mut scene = Scene::new(name, instances);
     let fleet = Fleet::Claims(scene.start(), Duration::from_millis(5));
     let lasts = Duration::from_secs(FAULT_AT + duration(name) + 12);
@@ -76,6 +101,9 @@ fn experiment(name: &'static str, instances: usize) {
     let outcome =
         LocalSet::new().block_on(&runtime, experiment::run(fleet, demand, judge, lasts, &clock, each_tick));
     report(name, &outcome.judge);
+    let mut seconds = outcome.judge.seconds();
+    seconds.truncate(lasts.as_secs() as usize);
+    seconds
 }
 
 fn report(name: &str, judge: &Judge) {
