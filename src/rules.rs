@@ -165,6 +165,19 @@ impl RuleSet {
         self.away.get(&meter.id).copied()
     }
 
+    /// Has `check` counted here as its rule says while the store is away; whether anything may pass then.
+    pub fn go_without_store(&self, check: &mut Check) -> bool {
+        match self.away(check.meter) {
+            Some(Away::Counted(meter)) => check.meter = meter,
+            Some(Away::Marked(meter)) => {
+                check.meter = meter;
+                check.enforcement = Enforcement::Marking;
+            }
+            Some(Away::Denied) | None => return false,
+        }
+        true
+    }
+
     /// Whether any limit is elastic, so that headroom is of interest.
     pub fn is_elastic(&self) -> bool {
         self.elastic

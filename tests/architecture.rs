@@ -131,6 +131,7 @@ const TABLE: [(&str, &[&str]); 34] = [
         &[
             // To ask a management server.
             "remote",
+            "store",
             "engine",
             "rules",
             "identify",

@@ -62,6 +62,9 @@ impl std::fmt::Debug for KeyHasher {
 pub struct KeyHash([u64; 2]);
 
 impl KeyHash {
+    /// A salt that changes nothing.
+    pub(super) const NONE: Self = Self([0; 2]);
+
     /// The fingerprint of this key under the limit that `salt` stands for.
     pub(super) const fn salted(self, salt: Self) -> Fingerprint {
         // A word of zero marks a free slot. The other 127 bits tell keys apart well enough.

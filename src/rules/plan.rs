@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 
 use super::rule::{Action, LimitSource, Limiting, Rule, RuleLimit, Throttle};
 use super::selection::Part;
-use super::shared_limit::{Fairness, Mode, OnStoreLoss};
+use super::shared_limit::{Mode, OnStoreLoss};
 use crate::limiter::claims::Sharing;
 use crate::limiter::quota::Quota;
 use crate::limiter::reservation::Charging;
@@ -135,11 +135,7 @@ fn shared(limiting: &Limiting, quota: Quota, instances: NonZeroU32) -> Shared {
         return Shared::No(quota.divided(shared.divided_by(instances)));
     }
     let Some(claimed) = quota.claimed() else { return Shared::No(quota) };
-    let sharing = Sharing {
-        is_exact: shared.mode == Mode::Exact,
-        priority: shared.priority,
-        is_max_min: shared.fairness == Fairness::MaxMin,
-    };
+    let sharing = shared.sharing();
     let away = match shared.on_store_loss {
         OnStoreLoss::Split => Some(quota.divided(instances)),
         OnStoreLoss::Local | OnStoreLoss::Allow => Some(quota),

@@ -44,10 +44,54 @@ pub(super) fn source(
     let Some(shared) = shared else { return LimitSource::Local };
     scope.has_shared_limits |= shared.needs_store();
     if shared.needs_store() && !scope.has_store {
-        let fault = Fault::new("needs a `store`, and there is none");
-        report.value(own, fault.hint("add `store: { redis: \"redis://HOST:6379\" }` at the top"));
+        report.value(own, needs_store());
     }
     LimitSource::Shared(shared)
+}
+
+/// How instances of the rate limit service share the limits of its documents; `None` where each counts for itself. With a
+/// store that is what a store is for.
+pub(super) fn of_service(
+    raw: Option<&raw::Scope>,
+    at: At<'_>,
+    has_store: bool,
+    report: &mut Report<'_>,
+) -> Option<SharedLimit> {
+    let by_demand = raw::ScopeMap { shared: Some(Mode::Lease), ..raw::ScopeMap::default() };
+    let map = match raw {
+        Some(raw::Scope::Word(raw::ScopeWord::Local)) => return None,
+        None if !has_store => return None,
+        None | Some(raw::Scope::Word(raw::ScopeWord::Shared)) => &by_demand,
+        Some(raw::Scope::Map(map)) if is_shared(map) && map.instances.is_none() => {
+            void(map, at.same(), report);
+            map
+        }
+        Some(raw::Scope::Map(map)) => {
+            let key = if map.instances.is_some() { "instances" } else { "rls" };
+            report.key(
+                at.key(key),
+                format!("`{key}` has no meaning here, expected `shared: lease` or `exact`"),
+            );
+            return None;
+        }
+    };
+    if map.shared == Some(Mode::Split) {
+        let fault = Fault::new("the limits of documents are not divided, expected `lease` or `exact`");
+        report.value(
+            at.key("shared"),
+            fault.hint("`on_store_loss: split` divides them while the store is away"),
+        );
+        return None;
+    }
+    if !has_store {
+        report.value(at.same(), needs_store());
+    }
+    limit(map, at.same(), report)
+}
+
+fn needs_store() -> Fault {
+    let fault = Fault::new("needs a `store`, and there is none");
+    fault.hint("add `store: { redis: \"redis://HOST:6379\" }` at the top")
 }
 
 /// Whether all instances share the limit.

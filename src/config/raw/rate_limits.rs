@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    Address, Backoff, Connections, Duration, OneOrMany, Percentage, Secret, Size, Tls, UpstreamAddress,
-    UpstreamTls,
+    Address, Backoff, Connections, Duration, OneOrMany, Percentage, Scope, Secret, Size, Tls,
+    UpstreamAddress, UpstreamTls,
 };
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
@@ -34,6 +34,8 @@ pub struct Rls {
     pub client_names: Option<OneOrMany<String>>,
     /// Where its rules are.
     pub config: Option<RlsConfig>,
+    /// Where the limits of its documents are kept: by itself, or in all instances together, which is the default with a `store`.
+    pub scope: Option<Scope>,
     /// What a request that is over counts.
     #[schemars(extend("default" = "everything"))]
     pub counting: Option<Counting>,

@@ -47,6 +47,8 @@ struct Claim {
 pub(in crate::limiter) struct Book {
     /// Whose counter it is.
     pub(super) meter: MeterId,
+    /// How many units the limit has, where its meter does not say.
+    pub(super) limit: Option<u32>,
     /// Units that were left for all instances at the last response of the store, beside those granted to this one.
     pub(super) remaining: Option<u32>,
     /// The claim in the slot, whose units are those held back from it.
@@ -97,6 +99,7 @@ impl Book {
     pub(in crate::limiter) fn new(meter: MeterId, now: Timestamp) -> Self {
         Self {
             meter,
+            limit: None,
             remaining: None,
             current: Claim::default(),
             next: Claim::default(),
