@@ -4,7 +4,7 @@
 //! what they mean to the reference, down to their defaults. `REDIS_URL` and its like say where instances share counters; what
 //! has no meaning is named, and left alone.
 
-mod store;
+mod redis;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -57,9 +57,9 @@ pub fn read() -> Result<FromEnvironment, Vec<String>> {
 pub fn from_variables(variables: &BTreeMap<String, String>) -> Result<FromEnvironment, Vec<String>> {
     let mut reader = Reader { variables, problems: Vec::new(), notices: notices(variables) };
     let mut configuration = json!({ "rls": rls(&mut reader) });
-    if let Some(store) = store::store(&mut reader) {
+    if let Some(store) = redis::store(&mut reader) {
         configuration["store"] = store;
-        if let Some(scope) = store::scope(&reader) {
+        if let Some(scope) = redis::scope(&reader) {
             configuration["rls"]["scope"] = scope;
         }
     }

@@ -52,28 +52,23 @@ pub(super) fn source(
 /// How instances of the rate limit service share the limits of its documents; `None` where each counts for itself. With a
 /// store that is what a store is for.
 pub(super) fn of_service(
-    raw: Option<&raw::Scope>,
+    raw: Option<&raw::RlsScope>,
     at: At<'_>,
     has_store: bool,
     report: &mut Report<'_>,
 ) -> Option<SharedLimit> {
-    let by_demand = raw::ScopeMap { shared: Some(Mode::Lease), ..raw::ScopeMap::default() };
     let map = match raw {
-        Some(raw::Scope::Word(raw::ScopeWord::Local)) => return None,
+        Some(raw::RlsScope::Word(raw::ScopeWord::Local)) => return None,
         None if !has_store => return None,
-        None | Some(raw::Scope::Word(raw::ScopeWord::Shared)) => &by_demand,
-        Some(raw::Scope::Map(map)) if is_shared(map) && map.instances.is_none() => {
-            void(map, at.same(), report);
-            map
-        }
-        Some(raw::Scope::Map(map)) => {
-            let key = if map.instances.is_some() { "instances" } else { "rls" };
-            report.key(
-                at.key(key),
-                format!("`{key}` has no meaning here, expected `shared: lease` or `exact`"),
-            );
-            return None;
-        }
+        None | Some(raw::RlsScope::Word(raw::ScopeWord::Shared)) => raw::RlsScopeMap::default(),
+        Some(raw::RlsScope::Map(map)) => map.clone(),
+    };
+    let map = raw::ScopeMap {
+        shared: map.shared.or(Some(Mode::Lease)),
+        wait: map.wait,
+        on_store_loss: map.on_store_loss,
+        fairness: map.fairness,
+        ..raw::ScopeMap::default()
     };
     if map.shared == Some(Mode::Split) {
         let fault = Fault::new("the limits of documents are not divided, expected `lease` or `exact`");
@@ -86,7 +81,7 @@ pub(super) fn of_service(
     if !has_store {
         report.value(at.same(), needs_store());
     }
-    limit(map, at.same(), report)
+    limit(&map, at.same(), report)
 }
 
 fn needs_store() -> Fault {
