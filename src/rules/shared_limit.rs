@@ -84,6 +84,7 @@ impl SharedLimit {
     pub fn sharing(&self) -> Sharing {
         Sharing {
             is_exact: self.mode == Mode::Exact,
+            waits: !self.wait.is_zero(),
             priority: self.priority,
             is_max_min: self.fairness == Fairness::MaxMin,
         }
