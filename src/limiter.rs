@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use self::algorithm::{State, claim};
+use self::claims::SharedBans;
 use self::decision::{Decision, Enforcement, Verdicts};
 use self::judging::Before;
 use self::key::{Fingerprint, KeyHash, KeyHasher};
@@ -76,6 +77,7 @@ pub struct Limiter {
     fleet: Mutex<Fleet>,
     meters: Mutex<Meters>,
     overflows: AtomicU64,
+    bans: Mutex<SharedBans>,
 }
 
 /// What instances that share limits have in common.
@@ -96,6 +98,7 @@ impl Limiter {
             fleet: Mutex::new(Fleet { hasher: KeyHasher::new(settings.secret), instances: NonZeroU32::MIN }),
             meters: Mutex::default(),
             overflows: AtomicU64::new(0),
+            bans: Mutex::default(),
         }
     }
 

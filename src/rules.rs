@@ -155,6 +155,22 @@ impl RuleSet {
         self.plans.get(index.0).into_iter().flatten().map(|planned| (planned.part, planned.meter))
     }
 
+    /// The bans of shared rules, each with a limit beside whose counters the store remembers them. Where several rules charge
+    /// one counter each instance has bans of its own, for a ban is the rule's.
+    pub fn shared_bans(&self) -> impl Iterator<Item = (Meter, Meter)> + '_ {
+        self.rules.iter().zip(&self.plans).filter_map(|(rule, plan)| {
+            let Action::Limit(limiting) = &rule.action else { return None };
+            if !limiting.is_claimed() || limiting.counter.is_some() {
+                return None;
+            }
+            let ban = plan.iter().find(|planned| planned.part == Part::Ban)?;
+            let mut beside = plan.iter().filter(|planned| limiting.has_key_of_ban(planned.part));
+            // The store is asked about a rate more often than about permits.
+            let rate = beside.clone().find(|planned| planned.part != Part::Permit);
+            Some((ban.meter, rate.or_else(|| beside.next())?.meter))
+        })
+    }
+
     /// Whether any limit is shared with other instances through the store.
     pub fn is_shared(&self) -> bool {
         !self.away.is_empty()

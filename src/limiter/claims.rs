@@ -5,6 +5,7 @@
 //! and the demand. [`Limiter::claim`] is for a request that found its counter short; [`Limiter::question`] and
 //! [`Limiter::grant`] are for the task that speaks with the store.
 
+mod bans;
 mod book;
 mod question;
 mod standing;
@@ -12,6 +13,7 @@ mod standing;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub(super) use self::bans::SharedBans;
 pub(super) use self::book::Book;
 pub use self::question::{Grant, Kind, Question, excess};
 pub use self::standing::{CounterStanding, Standing};

@@ -8,9 +8,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::{Limits, View};
+use crate::limiter::decision::Verdict;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::rule::{Action, LimitSource};
+use crate::rules::selection::Part;
 use crate::rules::shared_limit::SharedLimit;
 use crate::store::supply::{Supply, Waiting};
 use crate::throttle;
@@ -74,6 +76,19 @@ impl Limits {
         self.decision.verdicts().iter().any(|verdict| verdict.refuses() && !verdict.is_short())
     }
 
+    /// The store has no units for these checks, for so long. Their counters know by now, so that a ban begins.
+    fn reject(&mut self, view: &View, rejected: &[(usize, Duration)], now: Timestamp) {
+        let has_ban = self.selected.iter().any(|selected| selected.part == Part::Ban);
+        if !rejected.is_empty() && has_ban {
+            self.check_again(view, now);
+        }
+        for (position, wait) in rejected {
+            if self.decision.verdicts().get(*position).is_some_and(Verdict::is_short) {
+                self.decision.reject(*position, *wait);
+            }
+        }
+    }
+
     /// What counts in place of the check at `position` while the store is away.
     fn go_without_store(&mut self, view: &View, position: usize) {
         if !view.policy.rules.go_without_store(&mut self.selected[position].check) {
@@ -92,14 +107,16 @@ pub(super) fn supply(view: &View, limits: &mut Limits, now: Timestamp) {
         if short.is_empty() || limits.is_rejected_otherwise() {
             return;
         }
+        let mut rejected = SmallVec::<[(usize, Duration); 2]>::new();
         for position in short {
             match supply_one(view, limits, position, now) {
                 Supply::There => {}
                 Supply::Asked(lacking) => limits.short.add(lacking),
-                Supply::Rejected(wait) => limits.decision.reject(position, wait),
+                Supply::Rejected(wait) => rejected.push((position, wait)),
                 Supply::Away => limits.go_without_store(view, position),
             }
         }
+        limits.reject(view, &rejected, now);
         if limits.is_rejected_otherwise() {
             limits.short.clear();
             return;

@@ -186,6 +186,18 @@ impl Limiting {
     }
 }
 
+impl Limiting {
+    /// Whether its units are claimed from the store.
+    pub(super) fn is_claimed(&self) -> bool {
+        matches!(&self.source, LimitSource::Shared(shared) if shared.mode != Mode::Split)
+    }
+
+    /// Whether the counters of `part` have the same keys as the rule's bans.
+    pub(super) fn has_key_of_ban(&self, part: Part) -> bool {
+        part != Part::Ban && limit(self, part).is_none_or(|limit| limit.own_key().is_none())
+    }
+}
+
 fn limit(limiting: &Limiting, part: Part) -> Option<&RuleLimit> {
     match part {
         Part::Limit(position) | Part::Margin(position) | Part::Mark(position) => {
