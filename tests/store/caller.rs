@@ -97,7 +97,11 @@ pub(crate) fn number(value: &Value) -> i64 {
 }
 
 pub(crate) fn text(value: &Value) -> &str {
-    if let Value::BulkString(bytes) = value { std::str::from_utf8(bytes).unwrap() } else { panic!("{value:?}") }
+    if let Value::BulkString(bytes) = value {
+        std::str::from_utf8(bytes).unwrap()
+    } else {
+        panic!("{value:?}")
+    }
 }
 
 /// Settings for these servers.

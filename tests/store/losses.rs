@@ -128,7 +128,8 @@ fn a_server_that_closes_every_connection_is_tried_at_a_bounded_rate() {
 fn a_server_that_accepts_connections_and_says_nothing_is_out_of_reach() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = place(listener.local_addr().unwrap().port());
-    let patient = Settings { timeout: Duration::from_secs(5), ..settings(Topology::Single(One { place: at, db: 0 })) };
+    let patient =
+        Settings { timeout: Duration::from_secs(5), ..settings(Topology::Single(One { place: at, db: 0 })) };
     let error = Caller::new(Settings { timeout: Duration::from_millis(100), ..patient }).increment("weir:a");
     assert_eq!(error, Err(CallError::Timeout));
 }

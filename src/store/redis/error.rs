@@ -128,12 +128,20 @@ mod tests {
         assert_eq!(of("OOM command not allowed when used memory > 'maxmemory'."), CallError::OutOfMemory);
         assert_eq!(of("MOVED 1 127.0.0.1:7000"), CallError::Moved);
         assert_eq!(of("BUSY Redis is busy running a script."), CallError::Busy);
-        for line in ["MISCONF Redis is configured to save RDB snapshots", "NOREPLICAS Not enough good replicas"] {
+        for line in
+            ["MISCONF Redis is configured to save RDB snapshots", "NOREPLICAS Not enough good replicas"]
+        {
             assert!(matches!(of(line), CallError::Unwritable(_)), "{line}");
         }
         let inside = "ERR ACL failure in script: User weir has no permissions to run the 'get' command";
         let before = "ERR The user executing the script can't run this command or subcommand script: 1";
-        for line in [inside, before, "NOAUTH Authentication required.", "WRONGPASS invalid pair", "NOPERM no permissions"] {
+        for line in [
+            inside,
+            before,
+            "NOAUTH Authentication required.",
+            "WRONGPASS invalid pair",
+            "NOPERM no permissions",
+        ] {
             assert!(matches!(of(line), CallError::NotPermitted(_)), "{line}");
         }
         assert!(matches!(of("CLUSTERDOWN The cluster is down"), CallError::Unreachable(_)));

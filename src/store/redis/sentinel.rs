@@ -164,7 +164,9 @@ impl Follower {
     async fn named(&self, sentinel: &mut MultiplexedConnection) -> Result<Named, CallError> {
         let unknown = |reason: &dyn std::fmt::Display| {
             let (place, master) = (&self.place, &self.master);
-            CallError::Unreachable(format!("the sentinel {place} does not name the master {master}: {reason}"))
+            CallError::Unreachable(format!(
+                "the sentinel {place} does not name the master {master}: {reason}"
+            ))
         };
         let failed = |error: RedisError| match CallError::of(&error) {
             CallError::Other(reason) => unknown(&reason),
@@ -238,7 +240,7 @@ mod tests {
         let views = vec![Some(Ok(old.clone())), Some(Ok(new.clone())), None, away()];
         assert_eq!(latest(&views), Some(&new));
         assert!(is_replaced(&old, &views) && !is_replaced(&new, &views));
-        assert!(!is_replaced(&new, &vec![Some(Ok(old.clone())), None, away()]), "one that is behind");
+        assert!(!is_replaced(&new, &vec![Some(Ok(old)), None, away()]), "one that is behind");
         assert!(!is_replaced(&new, &vec![away()]), "none that responds");
         let anew = vec![Some(Ok(named("third", 0))), Some(Ok(named("third", 0))), away()];
         assert!(is_replaced(&new, &anew), "more than half of them, set up again");

@@ -59,8 +59,8 @@ impl Cluster {
     pub(crate) fn add_replica(&self, of: usize) -> Server {
         let master = &self.servers[of];
         let replica = server(master.flavour);
-        let (port, bus) = (master.port().to_string(), master.bus().to_string());
-        assert_eq!(replica.cli(&["cluster", "meet", "127.0.0.1", &port, &bus]), "OK");
+        let (port, bus) = (master.port().to_string(), master.bus());
+        assert_eq!(replica.cli(&["cluster", "meet", "127.0.0.1", &port, bus]), "OK");
         let id = master.cli(&["cluster", "myid"]);
         wait::until_true("a replica", || replica.cli(&["cluster", "replicate", &id]) == "OK");
         replica.await_reply(&["info", "replication"], "master_link_status:up");
