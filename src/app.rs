@@ -4,6 +4,7 @@ mod admin_port;
 mod crowding;
 mod ending;
 mod generation;
+mod instances;
 mod keeping;
 mod pressure;
 mod rate_limits;
@@ -21,6 +22,7 @@ use tokio::task::JoinSet;
 use self::admin_port::AdminPort;
 use self::ending::Signals;
 use self::generation::Generations;
+use self::instances::Instances;
 use self::keeping::Keeping;
 use self::rate_limits::RateLimits;
 use crate::admin;
@@ -112,6 +114,8 @@ pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
     let admin = AdminPort::bind(&config.admin)?;
     let running = compose(&config, clock, reloader.handle())?;
     let addresses = announce(&bound);
+    let mut instances = Instances::new(&running.shared, &running.generations);
+    main.block_on(instances.begin());
     let asked = service.as_mut().map(|sockets| &mut sockets.grpc);
     let workers = start_workers(config.workers.get(), &mut bound, asked, &running)?;
     let admin = admin.serve(&config, addresses, levels, &running)?;
@@ -129,6 +133,7 @@ pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
             () = reloading::on_signals(&running) => Ok(()),
             () = crowding::watch(&running.shared, config.max_keys) => Ok(()),
             () = pressure::watch(&running.shared.overload) => Ok(()),
+            () = instances.follow() => Ok(()),
         }
     });
     running.reload.stop();

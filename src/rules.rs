@@ -40,6 +40,7 @@ pub use self::plan::{Away, meter_specs, meter_specs_among};
 use self::remote_limit::RemoteQuery;
 use self::rule::{Action, LimitSource, Limiting, OnMissing, Rule};
 use self::selection::{Denial, Part, Selected, Selection, SideEffects};
+use self::shared_limit::Instances;
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
@@ -153,6 +154,17 @@ impl RuleSet {
     /// The checks of the rule at `index`, each with its meter.
     pub fn parts(&self, index: RuleIndex) -> impl Iterator<Item = (Part, Meter)> + '_ {
         self.plans.get(index.0).into_iter().flatten().map(|planned| (planned.part, planned.meter))
+    }
+
+    /// The names whose addresses are the instances that some limit is divided by.
+    pub fn names_of_instances(&self) -> BTreeSet<Box<str>> {
+        let name = |rule: &Rule| {
+            let Action::Limit(limiting) = &rule.action else { return None };
+            let LimitSource::Shared(shared) = &limiting.source else { return None };
+            let Some(Instances::Dns(name)) = &shared.instances else { return None };
+            Some(name.clone())
+        };
+        self.rules.iter().filter_map(name).collect()
     }
 
     /// Whether any limit is shared with other instances through the store.

@@ -92,12 +92,23 @@ pub struct Scrape {
     pub saves: Option<Saves>,
     /// How far limits stretch; `None` while none is elastic.
     pub elastic: Option<Elastic>,
-    /// Units that instances may admit beyond a shared limit, by rule.
-    pub error_bounds: Vec<(Box<str>, f64)>,
+    /// Limits that instances share.
+    pub shared_limits: Vec<SharedLimit>,
     /// Certificates that listeners show, each by its file, and its last second since 1970.
     pub certificates: BTreeMap<Box<str>, u64>,
     /// Where upstreams are.
     pub clusters: Vec<ClusterView>,
+}
+
+/// The limit of a rule that instances share.
+#[derive(Clone, Debug)]
+pub struct SharedLimit {
+    /// The rule.
+    pub rule: Box<str>,
+    /// How many instances there are, as far as is known.
+    pub instances: u32,
+    /// Units that they may admit beyond the limit.
+    pub error_bound: f64,
 }
 
 /// Elastic limits at one moment.

@@ -22,7 +22,7 @@ use super::remote::{self, Remotes};
 use super::store::StoreMetrics;
 use super::upstream::{UpstreamCounts, UpstreamOutcome};
 use super::worker::{CLASSES, ListenerCounts};
-use super::{Elastic, ReloadOutcome, Saves, Scrape, SpanMetrics, Totals};
+use super::{Elastic, ReloadOutcome, Saves, Scrape, SharedLimit, SpanMetrics, Totals};
 use crate::tls::server::Failure;
 
 /// Levels are for recorders that filter by them; this one does not.
@@ -175,8 +175,9 @@ impl Registry {
         if let Some(elastic) = &scrape.elastic {
             self.elastic(elastic);
         }
-        for (rule, units) in &scrape.error_bounds {
-            self.set(&families::SHARED_ERROR_BOUND, &[("rule", rule)], *units);
+        for SharedLimit { rule, instances, error_bound } in &scrape.shared_limits {
+            self.set(&families::SHARED_INSTANCES, &[("rule", rule)], f64::from(*instances));
+            self.set(&families::SHARED_ERROR_BOUND, &[("rule", rule)], *error_bound);
         }
         self.count(&families::PANICS, &[], panics::counted());
         self.set(&families::PROCESS_START, &[], scrape.started.as_secs_f64());
