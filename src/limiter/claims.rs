@@ -86,6 +86,10 @@ impl Limiter {
         let Some(quota) = shard.quota(meter).filter(|quota| quota.is_claimed()).copied() else {
             return Claimed::Gone;
         };
+        if check.cost > quota.capacity() {
+            // As much as that is never left; a client must be told something finite.
+            return Claimed::Rejected(quota.refill());
+        }
         let is_exact = shard.quotas().sharing(meter).is_some_and(|sharing| sharing.is_exact);
         let needed = shard.held_of(key, meter).saturating_add(check.cost.into());
         let held = Held::of(shard.state(shard.find(key), meter, now));
@@ -98,7 +102,7 @@ impl Limiter {
         }
         let outcome = if u64::from(units) >= needed {
             Claimed::Ready(book.wants_more(now))
-        } else if book.pauses_until > now && check.cost <= quota.capacity() {
+        } else if book.pauses_until > now {
             Claimed::Rejected(book.pauses_until.since(now))
         } else {
             book.need(check.cost, &quota, is_exact);

@@ -155,6 +155,40 @@ fn a_frozen_store_delays_no_request_for_longer_than_its_rule_waits() {
     wait::until_true("the store", || weir.metric("weir_store_up", &[]) == 1.0);
 }
 
+#[test]
+fn clients_are_told_what_is_left_for_all_instances() {
+    let store = Server::start();
+    let rules: String =
+        [("gcra", ""), ("window", ", algorithm: fixed_window"), ("log", ", algorithm: sliding_log")]
+            .map(|(name, algorithm)| {
+                format!(
+                    "  - {{ name: {name}, match: {{ path: /{name} }}, key: [], limit: 10/d{algorithm}, \
+                 scope: {{ shared: exact, wait: 1s }} }}\n"
+                )
+            })
+            .concat();
+    let fleet = [sharing(&store.url(), &rules), sharing(&store.url(), &rules)];
+    for (name, reset) in
+        [("gcra", 86_400 * 9 / 10..=86_400 * 9 / 10), ("window", 1..=86_400), ("log", 86_400..=86_400)]
+    {
+        let ask = |turn: usize| ask(fleet[turn % 2].address(), &Request::get(&format!("/{name}")));
+        for turn in 0..8 {
+            assert_eq!(ask(turn).number("x-ratelimit-remaining"), 9 - turn as u64, "{name}, {turn}");
+        }
+        let ninth = ask(8);
+        assert_eq!((ninth.number("x-ratelimit-remaining"), ninth.status), (1, 200), "{name}");
+        assert!(
+            reset.contains(&ninth.number("x-ratelimit-reset")),
+            "{name}: {}",
+            ninth.number("x-ratelimit-reset")
+        );
+        assert_eq!(ask(9).status, 200, "{name}");
+        let rejected = ask(10);
+        assert_eq!((rejected.number("x-ratelimit-remaining"), rejected.status), (0, 429), "{name}");
+        assert!((1..=90_000).contains(&rejected.number("retry-after")), "{name}");
+    }
+}
+
 /// What `/limits` says of how the rule at `index` is shared.
 fn standing(weir: &Weir, index: usize) -> Value {
     weir.admin_json("/limits")["rules"][index]["sharing"].clone()

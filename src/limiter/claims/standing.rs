@@ -89,6 +89,12 @@ impl CounterStanding {
 }
 
 impl Book {
+    /// Units that are left for all instances, beside those in the slot: what was left when the store last responded, and
+    /// what this instance holds back.
+    pub(in crate::limiter) fn beside(&self, now: Timestamp) -> u32 {
+        self.remaining.unwrap_or(0).saturating_add(self.held_back(now))
+    }
+
     fn standing(&self, counter: SharedCounter, held: u32, now: Timestamp) -> CounterStanding {
         let held = held.saturating_add(self.held_back(now));
         CounterStanding {

@@ -123,6 +123,11 @@ impl Shard {
         self.held.hold(key, shares, units);
     }
 
+    /// Units of a shared limit that are left for all instances, beside those that the counter of `key` has in its slot.
+    pub(in crate::limiter) fn beside(&self, key: Fingerprint, now: Timestamp) -> u32 {
+        self.books.get(&key).map_or(0, |book| book.beside(now))
+    }
+
     /// Claims on shared limits, beside what the slots hold of them.
     pub(in crate::limiter) fn books(&self) -> &Books {
         &self.books
