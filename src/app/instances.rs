@@ -46,7 +46,9 @@ impl<'r> Instances<'r> {
     /// Looks the names up once.
     pub(super) async fn begin(&mut self) {
         if tokio::time::timeout(BEGIN, self.refresh()).await.is_err() {
-            tracing::warn!("the names of instances are not looked up yet: limits are not divided until they are");
+            tracing::warn!(
+                "the names of instances are not looked up yet: limits are not divided until they are"
+            );
         }
     }
 
@@ -109,7 +111,11 @@ impl Names {
                     tracing::info!(name, "the name of instances can be looked up again");
                 }
                 if before != Some(*number) {
-                    tracing::info!(name, instances = number.get(), "limits are divided by the addresses of a name");
+                    tracing::info!(
+                        name,
+                        instances = number.get(),
+                        "limits are divided by the addresses of a name"
+                    );
                 }
             }
             Err(error) if self.failing.insert(name.into()) => {
@@ -174,6 +180,10 @@ mod tests {
         assert_eq!(learn(&both, fails()).await, (false, Some(2), false), "the last good number stays");
         assert_eq!(learn(&both, Ok(Vec::new())).await, (false, Some(2), false));
         assert_eq!(learn(&both, Ok(addresses(&["10.0.0.9"]))).await, (true, Some(1), false));
-        assert_eq!(learn(&BTreeSet::new(), fails()).await, (true, None, false), "no rule has the name any more");
+        assert_eq!(
+            learn(&BTreeSet::new(), fails()).await,
+            (true, None, false),
+            "no rule has the name any more"
+        );
     }
 }

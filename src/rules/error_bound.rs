@@ -47,7 +47,9 @@ impl SharedLimit {
             (None, Mode::Lease | Mode::Exact) => claims::excess(quota, cost, self.mode == Mode::Exact),
             // Others may still have the store.
             (Some(OnStoreLoss::Split), _) => admitted(quota, period),
-            (Some(OnStoreLoss::Local), _) => admitted(quota, period) * f64::from(fleet.divisors.members.get() - 1),
+            (Some(OnStoreLoss::Local), _) => {
+                admitted(quota, period) * f64::from(fleet.divisors.members.get() - 1)
+            }
             (Some(OnStoreLoss::Allow), _) => f64::INFINITY,
             (Some(OnStoreLoss::Deny), _) => 0.0,
         }
