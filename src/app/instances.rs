@@ -16,11 +16,11 @@ use crate::jitter::jittered;
 use crate::limiter::Limiter;
 use crate::proxy::Shared;
 
-/// How often names are looked up, in turns: a resolver of Kubernetes keeps its answers for five seconds.
+/// How often names are looked up, in turns: the DNS of Kubernetes lets responses be kept for five seconds.
 const REFRESH: u32 = 5;
 /// A turn; a name that has no address yet is looked up in each.
 const TURN: Duration = Duration::from_secs(1);
-/// A resolver that does not answer for so long will not.
+/// A resolver that does not respond for so long will not.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Nothing is served before names were looked up once, but no longer than that.
 const BEGIN: Duration = Duration::from_secs(1);
@@ -157,19 +157,19 @@ mod tests {
         assert_eq!(counted(&[]), None);
     }
 
-    /// What is known of `pods` and of `others` after each answer of the resolver.
     #[tokio::test]
     async fn the_number_follows_the_name_and_stays_when_that_cannot_be_looked_up() {
         let limiter = Arc::new(Limiter::new(Settings { max_keys: 100, secret: [0; 2] }));
         let mut names = Names::default();
         let both: BTreeSet<Box<str>> = ["pods".into(), "others".into()].into();
-        let mut learn = async |names_in_force: &BTreeSet<Box<str>>, answer: io::Result<Vec<IpAddr>>| {
-            let look_up = async |name: &str| match (name, &answer) {
+        // What is known of `pods` and of `others` after a response of the resolver.
+        let mut learn = async |in_force: &BTreeSet<Box<str>>, response: io::Result<Vec<IpAddr>>| {
+            let look_up = async |name: &str| match (name, &response) {
                 ("pods", Ok(found)) => Ok(found.clone()),
                 ("pods", Err(error)) => Err(error.kind().into()),
                 _ => Err(io::ErrorKind::TimedOut.into()),
             };
-            let is_new = names.refresh(names_in_force, &limiter, look_up).await;
+            let is_new = names.refresh(in_force, &limiter, look_up).await;
             let known = limiter.divisors().named;
             (is_new, known.get("pods").map(|number| number.get()), known.contains_key("others"))
         };
