@@ -18,9 +18,12 @@ pub(crate) type Called = Result<(Value, RunId), CallError>;
 /// A call that is being made.
 type Job = (Script, String, String, std_mpsc::Sender<Called>);
 
+/// Calls that wait to be made: more than any test makes at once.
+const MAX_JOBS: usize = 2048;
+
 /// A client.
 pub(crate) struct Caller {
-    jobs: mpsc::UnboundedSender<Job>,
+    jobs: mpsc::Sender<Job>,
 }
 
 /// Adds one to a key.
@@ -35,7 +38,7 @@ pub(crate) fn echo() -> Script {
 
 impl Caller {
     pub(crate) fn new(settings: Settings) -> Self {
-        let (jobs, mut queue) = mpsc::unbounded_channel::<Job>();
+        let (jobs, mut queue) = mpsc::channel::<Job>(MAX_JOBS);
         std::thread::spawn(move || {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -57,7 +60,7 @@ impl Caller {
     /// Begins a call; the response is received.
     pub(crate) fn begin(&self, script: &Script, key: &str, argument: &str) -> std_mpsc::Receiver<Called> {
         let (called, result) = std_mpsc::channel();
-        self.jobs.send((script.clone(), key.to_owned(), argument.to_owned(), called)).unwrap();
+        self.jobs.blocking_send((script.clone(), key.to_owned(), argument.to_owned(), called)).unwrap();
         result
     }
 
