@@ -1,5 +1,6 @@
 //! The client as a test calls it: its tasks are on a thread of their own, and a test waits for responses.
 
+use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::time::Duration;
 
@@ -93,6 +94,15 @@ impl Caller {
     pub(crate) fn recovers(&self) {
         wait::until("a result", || self.increment("weir:recovers").ok());
     }
+}
+
+/// The next connection.
+pub(crate) fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).unwrap();
+    let stream = wait::until("a connection", || listener.accept().ok()).0;
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(wait::DEADLINE)).unwrap();
+    stream
 }
 
 pub(crate) fn number(value: &Value) -> i64 {

@@ -38,16 +38,13 @@ fn a_replica_is_connected_to_again_with_growing_pauses() {
     let (server, caller) = served();
     server.cli(&["replicaof", "127.0.0.1", &free_port().to_string()]);
     let connections = || info(&server, "stats", "total_connections_received").unwrap();
-    let began = wait::now();
-    let mut before = connections();
-    // Connections of redis-cli are counted, too.
-    let mut own = 0;
-    while own < 6 {
+    let (began, before, mut own) = (wait::now(), connections(), 0);
+    wait::until_true("connections of the client", || {
         caller.fails("READONLY", |error| *error == CallError::ReadOnly);
-        let now = connections();
-        own += now - before - 1;
-        before = now;
-    }
+        // Each look is a connection of redis-cli's.
+        own += 1;
+        connections() - before - own >= 6
+    });
     // Pauses begin with 50 ms and double; each is at least half of that.
     assert!(began.elapsed().as_millis() >= 25 + 50 + 100 + 200 + 400, "{:?}", began.elapsed());
 }

@@ -11,7 +11,7 @@ use weir::store::settings::{Server as One, Settings, Topology};
 use weir::tls::client::{Settings as Tls, Trust};
 use weir::tls::pem::Authorities;
 
-use crate::caller::{Caller, echo, settings};
+use crate::caller::{Caller, accept, echo, settings};
 use crate::servers::{Flavour, Server};
 
 #[path = "../it/support/pki.rs"]
@@ -78,7 +78,7 @@ fn no_protocol_is_negotiated_with_the_store() {
     let port = listener.local_addr().unwrap().port();
     let caller = Caller::new(secured(port, &authority, directory.path()));
     let _call = caller.begin(&echo(), "weir:a", "");
-    let (mut stream, _) = listener.accept().unwrap();
+    let mut stream = accept(&listener);
     let mut acceptor = rustls::server::Acceptor::default();
     let accepted = loop {
         acceptor.read_tls(&mut Read::by_ref(&mut stream)).unwrap();
