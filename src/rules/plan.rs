@@ -136,6 +136,7 @@ fn shared(limiting: &Limiting, quota: Quota, divisors: &Divisors) -> Shared {
     let Some(claimed) = quota.claimed() else { return Shared::No(quota) };
     let sharing = Sharing {
         is_exact: shared.mode == Mode::Exact,
+        waits: !shared.wait.is_zero(),
         priority: shared.priority,
         is_max_min: shared.fairness == Fairness::MaxMin,
     };
