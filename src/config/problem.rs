@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::at::At;
 use super::raw::secret::shown_path;
-use super::texts::Texts;
-use super::tree::{Position, Positions};
+use super::tree::{Position, Positions, Texts};
 
 /// Longer values are cut in messages: the place says where to read on.
 const LONGEST_QUOTE: usize = 60;

@@ -11,7 +11,7 @@ use serde_yaml::Value;
 use super::at::At;
 use super::problem::{Fault, Problem, Report};
 use super::schema::schema;
-use super::tree::{self, Document as Parsed, Position, Positions};
+use super::tree::{self, Document as Parsed, Position, Texts};
 use crate::central::document::Document;
 
 /// The key by which a bootstrap is told from a whole configuration.
@@ -26,38 +26,6 @@ pub(super) enum Rest<'a> {
     Nothing,
     /// What was fetched.
     Document(&'a Document),
-}
-
-/// Where the values of a configuration stand.
-#[derive(Debug)]
-pub(super) struct Texts<'a> {
-    base: Text<'a>,
-    rest: Option<Text<'a>>,
-    /// The keys of the first.
-    keys: HashSet<String>,
-}
-
-#[derive(Debug)]
-struct Text<'a> {
-    name: &'a Path,
-    positions: Positions,
-}
-
-impl<'a> Texts<'a> {
-    /// One text, which is called `name`.
-    pub(super) fn one(name: &'a Path, positions: Positions) -> Self {
-        Self { base: Text { name, positions }, rest: None, keys: HashSet::new() }
-    }
-
-    /// The name of the text in which `at` stands, or where it would stand, and its positions.
-    pub(super) fn of(&self, at: At<'_>) -> (&'a Path, &Positions) {
-        let is_of_base = |key: &str| key == CENTRAL || self.keys.contains(key);
-        let text = match &self.rest {
-            Some(rest) if !at.top().is_some_and(is_of_base) => rest,
-            Some(_) | None => &self.base,
-        };
-        (text.name, &text.positions)
-    }
 }
 
 /// What the texts say together.
@@ -84,12 +52,12 @@ pub(super) fn together<'a>(text: &str, file: &'a Path, rest: Rest<'a>) -> Result
 }
 
 fn merged<'a>((file, base): (&'a Path, Parsed), (name, rest): (&'a Path, Parsed)) -> Together<'a> {
-    let mut texts = Texts::one(file, base.positions);
     let mut value = base.value;
     let Some(keys) = value.as_mapping_mut() else {
-        return Together { value, texts, misplaced: Vec::new() };
+        return Together { value, texts: Texts::one(file, base.positions), misplaced: Vec::new() };
     };
-    texts.keys = keys.keys().filter_map(Value::as_str).map(ToOwned::to_owned).collect();
+    let own = keys.keys().filter_map(Value::as_str).chain([CENTRAL]);
+    let own: HashSet<String> = own.map(ToOwned::to_owned).collect();
     let mut misplaced = Vec::new();
     let problem = |at: Position, path: &str, fault: Fault| Problem {
         line: at.line,
@@ -100,10 +68,10 @@ fn merged<'a>((file, base): (&'a Path, Parsed), (name, rest): (&'a Path, Parsed)
     };
     let Value::Mapping(others) = rest.value else {
         misplaced.push(problem(Position::START, "", Fault::new("expected keys, such as `rules`")));
-        return Together { value, texts, misplaced };
+        return Together { value, texts: Texts::one(file, base.positions), misplaced };
     };
     for (key, other) in others {
-        let Some(key) = key.as_str().filter(|key| *key == CENTRAL || texts.keys.contains(*key)) else {
+        let Some(key) = key.as_str().filter(|key| own.contains(*key)) else {
             keys.insert(key, other);
             continue;
         };
@@ -111,13 +79,13 @@ fn merged<'a>((file, base): (&'a Path, Parsed), (name, rest): (&'a Path, Parsed)
             Fault::new("a document that is fetched cannot say where it is fetched from")
                 .hint(format!("it stands in {} alone", file.display()))
         } else {
-            let at = texts.base.positions.key(At::ROOT.key(key));
+            let at = base.positions.key(At::ROOT.key(key));
             Fault::new(format!("stands in {}:{}:{} too", file.display(), at.line, at.column))
                 .hint("each key stands in one of the two")
         };
         misplaced.push(problem(rest.positions.key(At::ROOT.key(key)), key, fault));
     }
-    texts.rest = Some(Text { name, positions: rest.positions });
+    let texts = Texts::two((file, base.positions), own, (name, rest.positions));
     Together { value, texts, misplaced }
 }
 

@@ -41,6 +41,13 @@ impl Place {
     fn start(&self) -> Weir {
         Weir::start_file(&self.file())
     }
+
+    /// What is kept, once that is this document.
+    fn kept(&self, document: &str) -> String {
+        wait::until("the cache", || {
+            fs::read_to_string(self.cache()).ok().filter(|kept| kept.ends_with(document))
+        })
+    }
 }
 
 fn bootstrap(url: &str, more: &str) -> String {
@@ -119,7 +126,7 @@ fn a_plain_server_is_asked_every_interval_and_says_that_nothing_has_changed() {
     assert_eq!(server.origin.connections(), 2, "one of the start, and one that is kept");
     server.publish(&denying("b"));
     until_denied(&weir, "b");
-    assert_eq!(weir.admin_json("/server_info")["config"]["fetched"]["etag"], "\"2\"");
+    wait::until_true("the ETag", || weir.admin_json("/server_info")["config"]["fetched"]["etag"] == "\"2\"");
     let asked = server.asked_with("if-none-match");
     assert_eq!((&asked[0], asked[1].as_deref()), (&None, Some("\"1\"")));
     assert!(weir.metric("weir_config_last_fetch_success_timestamp_seconds", &[]) > 1e9);
@@ -195,9 +202,10 @@ fn what_takes_a_restart_does_so_when_it_comes_from_a_server() {
     let weir = place.start();
     server.publish(&format!("{}drain: {{ timeout: 1s }}\n", denying("b")));
     until_denied(&weir, "b");
-    wait::until_true("the remark", || weir.metric("weir_config_restart_pending", &[]) == 1.0);
-    let info = weir.admin_json("/server_info");
-    assert_eq!(info["config"]["last_reload"]["needs_restart"][0], "drain");
+    wait::until_true("the remark", || {
+        weir.admin_json("/server_info")["config"]["last_reload"]["needs_restart"][0] == "drain"
+    });
+    assert_eq!(weir.metric("weir_config_restart_pending", &[]), 1.0);
 }
 
 #[test]
@@ -210,6 +218,8 @@ fn tls_believes_the_authority_that_is_named_and_no_other() {
     authority.write(&place.path("ca.pem"));
     let weir = place.start();
     assert!(is_denied(&weir, "a"));
+    // By the connection that is kept.
+    until_fetched(&weir, "unchanged", 1.0);
     front.replace(Authority::new("alien").server("localhost", &["http/1.1"], false));
     front.order(crate::support::tls_front::Order::Cut);
     until_fetched(&weir, "unreachable", 1.0);

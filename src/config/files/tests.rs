@@ -5,8 +5,7 @@ use tempfile::TempDir;
 
 use super::networks::NETWORKS;
 use super::*;
-use crate::config::texts::Texts;
-use crate::config::tree::Positions;
+use crate::config::tree::{Positions, Texts};
 use crate::identify::cidr::Ranges;
 
 static PARSED: AtomicUsize = AtomicUsize::new(0);

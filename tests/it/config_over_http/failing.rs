@@ -16,12 +16,12 @@ fn running() -> (Server, Place, Weir) {
 /// Whatever the server says, `/a` stays denied and the requests end with `outcome`; then all is well again.
 fn survives(said: impl Into<Vec<u8>>, outcome: &str) -> Weir {
     let (server, place, weir) = running();
-    let cache = std::fs::read(place.cache()).unwrap();
+    let cache = place.kept(&denying("a"));
     server.behave(Manner::Saying(said.into()));
     until_fetched(&weir, outcome, 2.0);
     assert!(is_denied(&weir, "a"));
     assert_eq!((weir.generation(), fetches(&weir, "changed")), (1, 1.0));
-    assert_eq!(std::fs::read(place.cache()).unwrap(), cache);
+    assert_eq!(place.kept(""), cache);
     server.behave(Manner::Plain);
     server.publish(&denying("b"));
     until_denied(&weir, "b");
@@ -107,7 +107,7 @@ fn a_server_that_says_nothing_is_not_waited_for() {
 #[test]
 fn an_invalid_document_is_rejected_whole_told_with_its_place_and_fetched_once() {
     let (server, place, weir) = running();
-    let cache = std::fs::read(place.cache()).unwrap();
+    let cache = place.kept(&denying("a"));
     server.publish(&format!("{}  \n# a remark\nworkers: none\nrulez: []\n", denying("x")));
     wait::until_true("the rejection", || weir.rejected_reloads() == 1.0);
     until_fetched(&weir, "unchanged", 3.0);
@@ -124,7 +124,7 @@ fn an_invalid_document_is_rejected_whole_told_with_its_place_and_fetched_once() 
         );
     }
     assert_eq!(logged(&weir, &format!("{url}:4:10: workers: ")), 1);
-    assert_eq!(std::fs::read(place.cache()).unwrap(), cache, "what is not valid is not kept");
+    assert_eq!(place.kept(""), cache, "what is not valid is not kept");
     server.publish(&denying("b"));
     until_denied(&weir, "b");
     assert_eq!(weir.metric("weir_config_last_reload_successful", &[]), 1.0);

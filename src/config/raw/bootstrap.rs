@@ -12,7 +12,7 @@ use crate::config::parse::duration_text as shown;
 /// Where the rest of the configuration comes from.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Central {
+pub struct Bootstrap {
     /// The document with the keys that do not stand here: `http://host[:port]/path` or the same with `https`.
     #[schemars(required)]
     pub http: Option<DocumentUrl>,

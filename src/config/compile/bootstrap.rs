@@ -32,7 +32,7 @@ const OURS: [HeaderName; 9] = [
 ];
 
 pub(super) fn compile(
-    raw: Option<&raw::Central>,
+    raw: Option<&raw::Bootstrap>,
     file: &Path,
     at: At<'_>,
     files: &mut Files,
@@ -101,7 +101,7 @@ fn interval(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) ->
     interval
 }
 
-fn headers(raw: &raw::Central, at: At<'_>, report: &mut Report<'_>) -> HeaderMap {
+fn headers(raw: &raw::Bootstrap, at: At<'_>, report: &mut Report<'_>) -> HeaderMap {
     let name = |name: &String| HeaderName::try_from(name).ok();
     let value = |value: &String| HeaderValue::try_from(value).ok();
     let mut headers = HeaderMap::new();
