@@ -108,7 +108,7 @@ fn a_server_that_says_nothing_is_not_waited_for() {
 fn an_invalid_document_is_rejected_whole_told_with_its_place_and_fetched_once() {
     let (server, place, weir) = running();
     let cache = place.kept(&denying("a"));
-    server.publish(&format!("{}  \n# a remark\nworkers: none\nrulez: []\n", denying("x")));
+    server.publish(&format!("{}  \n# a remark\ndrain: none\nrulez: []\n", denying("x")));
     wait::until_true("the rejection", || weir.rejected_reloads() == 1.0);
     until_fetched(&weir, "unchanged", 3.0);
     assert_eq!((weir.rejected_reloads(), fetches(&weir, "changed"), weir.generation()), (1.0, 2.0, 1));
@@ -117,13 +117,13 @@ fn an_invalid_document_is_rejected_whole_told_with_its_place_and_fetched_once() 
     let url = server.url();
     for page in ["/server_info", "/config_dump"] {
         let shown = weir.admin_get(page).body.text();
-        assert!(shown.contains(&format!("{url}:4:10: workers: ")), "{shown}");
+        assert!(shown.contains(&format!("{url}:4:8: drain: ")), "{shown}");
         assert!(
             shown.contains(&format!("{url}:5:1: rulez: unknown key `rulez` (did you mean `rules`?)")),
             "{shown}"
         );
     }
-    assert_eq!(logged(&weir, &format!("{url}:4:10: workers: ")), 1);
+    assert_eq!(logged(&weir, &format!("{url}:4:8: drain: ")), 1);
     assert_eq!(place.kept(""), cache, "what is not valid is not kept");
     server.publish(&denying("b"));
     until_denied(&weir, "b");

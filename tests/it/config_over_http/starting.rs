@@ -99,7 +99,7 @@ fn without_the_server_and_without_a_cache_it_ends_and_says_why() {
         format!("weir: cannot fetch the configuration from http://{nowhere}/weir.yaml, and none is kept: ");
     assert!(said.contains(&format!("{expected}cannot reach the server: Connection refused")), "{said}");
     let server = Server::start(broken(), "");
-    let place = Place::new(&server.url(), SHORT);
+    let place = Place::new(&server.url(), ", timeout: 2s");
     let (code, said) = failure(&place.file());
     assert_eq!(code, Some(1));
     assert!(said.contains("the server responds 503 Service Unavailable"), "{said}");
