@@ -14,6 +14,7 @@ mod query;
 mod reply;
 mod router;
 mod scrape;
+mod sharing;
 mod stats;
 mod status;
 
@@ -93,6 +94,8 @@ pub trait Inspect: Send + Sync {
     fn configuration(&self) -> Status;
     /// What was written to the state file, if there is one.
     fn state_file(&self) -> Option<snapshot::Status>;
+    /// Whether the store of shared limits does not respond; `None` if there is none.
+    fn is_store_away(&self) -> Option<bool>;
     /// How far limits stretch, and why; `None` while none is elastic.
     fn elastic(&self) -> Option<Assessment>;
 }

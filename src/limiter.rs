@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use self::algorithm::State;
+use self::algorithm::{State, claim};
 use self::decision::{Decision, Enforcement, Verdicts};
 use self::judging::Before;
 use self::key::{Fingerprint, KeyHash, KeyHasher};
@@ -161,7 +161,14 @@ impl Limiter {
         let key = key.salted(meter.salt);
         let shard = self.store.lock(self.store.shard_of(key));
         let quota = shard.quota(meter.id)?;
-        Some(algorithm::usage(shard.counter(shard.find(key), meter.id), quota, now))
+        let place = shard.find(key);
+        Some(match quota.is_claimed() {
+            true => {
+                let state = shard.state(place, meter.id, now);
+                claim::usage_of_all(state, quota, shard.beside(key, now), now)
+            }
+            false => algorithm::usage(shard.counter(place, meter.id), quota, now),
+        })
     }
 
     /// Counters in use per meter id, for the metrics page; walks the table, one shard locked at a time.
@@ -201,7 +208,8 @@ impl Limiter {
     fn check_any(&self, mut shard: MutexGuard<'_, Shard>, check: &Check, now: Timestamp) -> Decision {
         let key = check.key.salted(check.meter.salt);
         let place = shard.find(key);
-        let (verdict, next) = judging::evaluate(&shard, check, Before::of(&shard, check, (key, place)), now);
+        let (verdict, next) =
+            judging::evaluate(&shard, check, Before::of(&shard, check, (key, place), now), now);
         let kept = next.map(|state| commit(&mut shard, check, (key, place), state, now));
         drop(shard);
         Decision { verdicts: Verdicts::One(verdict), overflowed: kept.is_some_and(|kept| self.note(kept)) }

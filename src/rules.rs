@@ -7,6 +7,7 @@
 
 pub mod attribute;
 pub mod enforce;
+pub mod error_bound;
 pub mod grpc;
 pub mod key;
 pub mod listed;
@@ -147,6 +148,11 @@ impl RuleSet {
             };
             std::iter::once(planned.meter).chain(away)
         })
+    }
+
+    /// The checks of the rule at `index`, each with its meter.
+    pub fn parts(&self, index: RuleIndex) -> impl Iterator<Item = (Part, Meter)> + '_ {
+        self.plans.get(index.0).into_iter().flatten().map(|planned| (planned.part, planned.meter))
     }
 
     /// Whether any limit is shared with other instances through the store.

@@ -6,11 +6,13 @@ use super::State;
 use super::query::Query;
 use super::reply::{self, Reply};
 use super::scrape::keys;
+use super::sharing::Sharing;
 use super::status;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::elastic::signal::Level;
 use crate::limiter::quota::{Ban, Quota};
 use crate::limiter::terms::OnDenied;
+use crate::rules::RuleIndex;
 use crate::rules::remote_limit::RemoteLimit;
 use crate::rules::rule::{Action, LimitSource, Limiting, OnMissing, Rule, RuleLimit};
 use crate::rules::tariff::Cost;
@@ -21,15 +23,19 @@ use crate::telemetry::rfc3339;
 pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
     let policy = state.process.policy();
     let assessment = state.process.elastic();
-    let counted = policy.rules.rules().iter().zip(keys(state, &policy));
+    let sharing = Sharing::of(state, &policy.rules);
+    let counted = policy.rules.rules().iter().enumerate().zip(keys(state, &policy));
     let rules: Vec<Value> = counted
-        .map(|(rule, counters)| {
+        .map(|((index, rule), counters)| {
             let mut shown = summary(rule);
             if matches!(rule.action, Action::Limit(_)) {
                 shown.insert("counters".to_owned(), counters.into());
             }
             if let Some((stretch, assessment)) = rule.stretch().zip(assessment) {
                 shown.insert("factor".to_owned(), stretch.factor_at(assessment.headroom).into());
+            }
+            if let Some(sharing) = sharing.show(RuleIndex(index), rule) {
+                shown.insert("sharing".to_owned(), sharing);
             }
             shown.insert("decisions".to_owned(), decisions(&state.metrics.decisions(&rule.name)));
             shown.into()

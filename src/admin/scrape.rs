@@ -11,7 +11,8 @@ use crate::limiter::MeterId;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
-use crate::rules::rule::Rule;
+use crate::rules::error_bound::FleetState;
+use crate::rules::rule::{Action, Rule};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::{Elastic, Saves, Scrape};
 use crate::tls::pair::Pair;
@@ -64,11 +65,26 @@ pub(super) fn scrape(state: &State) -> Scrape {
             counters: file.counters,
             bytes: file.bytes,
         }),
+        error_bounds: error_bounds(&policy, fleet(state)).collect(),
         elastic: state.process.elastic().map(|assessment| Elastic {
             factors: factors(&policy, assessment.headroom).collect(),
             assessment,
         }),
     }
+}
+
+/// The instances that share limits, as this one knows them.
+pub(super) fn fleet(state: &State) -> FleetState {
+    let is_away = state.process.is_store_away().unwrap_or(true);
+    FleetState { instances: state.limiter.fleet().instances, is_away }
+}
+
+/// How far each shared limit may be exceeded.
+fn error_bounds(policy: &Policy, fleet: FleetState) -> impl Iterator<Item = (Box<str>, f64)> {
+    policy.rules.rules().iter().filter_map(move |rule| {
+        let Action::Limit(limiting) = &rule.action else { return None };
+        Some((rule.name.clone(), limiting.error_bound(fleet)?))
+    })
 }
 
 /// Of several with one file, which cannot be told apart by it, the first that expires.

@@ -115,6 +115,10 @@ impl Inspect for Process {
         Some(snapshot::Status { saved: 3, ..snapshot::Status::default() })
     }
 
+    fn is_store_away(&self) -> Option<bool> {
+        Some(false)
+    }
+
     fn elastic(&self) -> Option<Assessment> {
         None
     }

@@ -17,6 +17,7 @@ use crate::limiter::timestamp::Timestamp;
 use crate::listener::socket;
 use crate::proxy::Shared;
 use crate::snapshot;
+use crate::store;
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::ClusterView;
 use crate::tls::client::Client;
@@ -139,6 +140,10 @@ impl Inspect for Process {
         let status = self.state_file.as_ref()?.lock().clone();
         let last_saved = status.last_saved.map(|at| self.shared.clock.civil(at));
         Some(snapshot::Status { last_saved, ..status })
+    }
+
+    fn is_store_away(&self) -> Option<bool> {
+        self.shared.store.as_ref().map(store::handle::Handle::is_away)
     }
 
     fn elastic(&self) -> Option<Assessment> {

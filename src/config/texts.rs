@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(unknown, ["http://h/w.yaml:2:1: worker: unknown key `worker` (did you mean `workers`?)"]);
         let syntax = load("config: [", Some("rules: [")).unwrap_err();
         assert!(
-            syntax[0].starts_with("weir.yaml:1:") && syntax[1].starts_with("http://h/w.yaml:1:"),
+            syntax[0].starts_with("weir.yaml:2:1: not") && syntax[1].starts_with("http://h/w.yaml:2:1: not"),
             "{syntax:?}"
         );
     }

@@ -7,12 +7,14 @@
 
 mod book;
 mod question;
+mod standing;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(super) use self::book::Book;
-pub use self::question::{Grant, Kind, Question};
+pub use self::question::{Grant, Kind, Question, excess};
+pub use self::standing::{CounterStanding, Standing};
 use super::algorithm::claim::{self, Held};
 use super::decision::Verdict;
 use super::key::Fingerprint;
@@ -84,9 +86,14 @@ impl Limiter {
         let Some(quota) = shard.quota(meter).filter(|quota| quota.is_claimed()).copied() else {
             return Claimed::Gone;
         };
+        if check.cost > quota.capacity() {
+            // As much as that is never left; a client must be told something finite.
+            return Claimed::Rejected(quota.refill());
+        }
+        let is_exact = shard.quotas().sharing(meter).is_some_and(|sharing| sharing.is_exact);
         let needed = shard.held_of(key, meter).saturating_add(check.cost.into());
         let held = Held::of(shard.state(shard.find(key), meter, now));
-        let Some(book) = shard.book(key, now) else { return Claimed::Gone };
+        let Some(book) = shard.book(key, meter, now) else { return Claimed::Gone };
         if book.is_of_other(&quota) {
             book.unpause();
         }
@@ -98,10 +105,10 @@ impl Limiter {
         }
         let outcome = if u64::from(units) >= needed {
             Claimed::Ready(book.wants_more(now))
-        } else if book.pauses_until > now && check.cost <= quota.capacity() {
+        } else if book.pauses_until > now {
             Claimed::Rejected(book.pauses_until.since(now))
         } else {
-            book.needed = book.needed.saturating_add(check.cost);
+            book.need(check.cost, &quota, is_exact);
             Claimed::Asked(book.begins_to_ask(now))
         };
         let held = match outcome {
@@ -199,6 +206,18 @@ impl Limiter {
     /// Counters of shared limits that have a book.
     pub fn shared_counters(&self) -> usize {
         (0..self.store.shards()).map(|shard| self.store.lock(shard).books_mut().len()).sum()
+    }
+}
+
+impl Book {
+    /// One more request waits. Those that would not fit into one claim together are not asked for: units that are counted
+    /// without regard to when they are spent are for a request that costs as much by itself.
+    fn need(&mut self, cost: u32, quota: &Quota, is_exact: bool) {
+        let kind = Kind::of(quota, 0);
+        let needed = self.needed.saturating_add(cost);
+        if self.needed == 0 || f64::from(needed) <= kind.claimable(kind.valid_to_arrive(is_exact)) {
+            self.needed = needed;
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::algorithm::{self, Counts, Outcome, State, Usage};
+use super::algorithm::{self, Counts, Outcome, State, Usage, claim};
 use super::quota::Quota;
 use super::timestamp::Timestamp;
 
@@ -28,8 +28,9 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// Whether the outcome counts.
     pub enforcement: Enforcement,
-    /// Seconds until a counter with a history has more left, rounded up; 0 where the counter itself says it.
-    pub(super) more: u32,
+    /// What the counter does not say itself. Of one with a history, seconds until it has more left, rounded up; of a claim,
+    /// units that are left for all instances beside those in it.
+    pub(super) beside: u32,
     /// Nanoseconds.
     pub(super) delay: u64,
     pub(super) counter: Option<(Quota, Option<State>)>,
@@ -43,21 +44,27 @@ impl Verdict {
 
     /// The counter after this decision: charged if the request passed, as it was if not.
     pub fn usage(&self, now: Timestamp) -> Option<Usage> {
-        self.counter.as_ref().map(|(quota, state)| algorithm::usage(*state, quota, now))
+        self.counter.as_ref().map(|(quota, state)| match quota.is_claimed() {
+            true => claim::usage_of_all(*state, quota, self.beside, now),
+            false => algorithm::usage(*state, quota, now),
+        })
     }
 
     /// How long until more is left than now, in requests that cost so many units each, if nothing else is charged. `None`
     /// where all is left, and of concurrent requests, of which nobody knows.
     pub fn until_more(&self, price: NonZeroU32, now: Timestamp) -> Option<Duration> {
         let (quota, state) = self.counter.as_ref()?;
-        let usage = algorithm::usage(*state, quota, now);
+        let usage = self.usage(now)?;
         if usage.used == 0 || quota.algorithm().counts() != Counts::Rate {
             return None;
         }
-        if self.more > 0 {
-            return Some(Duration::from_secs(self.more.into()));
-        }
         let wanted = (usage.remaining / price).saturating_add(1).saturating_mul(price.get());
+        if quota.is_claimed() {
+            return claim::until_more(*state, quota, (usage.used, wanted - usage.remaining), now);
+        }
+        if self.beside > 0 {
+            return Some(Duration::from_secs(self.beside.into()));
+        }
         match algorithm::evaluate(*state, quota, wanted, now).1 {
             Outcome::Exceed { retry_after } => retry_after,
             Outcome::Conform => None,

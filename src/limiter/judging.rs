@@ -19,16 +19,25 @@ pub(super) struct Before<'a> {
     pub(super) counter: Counter<'a>,
     /// Units held of it, where that matters.
     pub(super) held: u64,
+    /// Of a claim: units that are left for all instances beside those in it.
+    beside: u32,
 }
 
 impl<'a> Before<'a> {
-    pub(super) fn of(shard: &'a Shard, check: &Check, (key, place): (Fingerprint, Place)) -> Self {
+    pub(super) fn of(
+        shard: &'a Shard,
+        check: &Check,
+        (key, place): (Fingerprint, Place),
+        now: Timestamp,
+    ) -> Self {
         let held = match (check.charging, check.terms) {
             // Where others may hold units of the counter, the check has terms.
             (Charging::OnArrival, None) => 0,
             _ => shard.held_of(key, check.meter.id),
         };
-        Self { counter: shard.counter(place, check.meter.id), held }
+        let is_claimed = shard.quota(check.meter.id).is_some_and(Quota::is_claimed);
+        let beside = if is_claimed { shard.beside(key, now) } else { 0 };
+        Self { counter: shard.counter(place, check.meter.id), held, beside }
     }
 }
 
@@ -46,8 +55,10 @@ pub(super) fn plain(shard: &mut Shard, check: &Check, key: Fingerprint, now: Tim
     if outcome == Outcome::Conform || quota.is_claimed() {
         counter.keep(check.meter.id, next);
     }
-    let counter = Some((*quota, Some(next)));
-    Some(Verdict { outcome, enforcement: check.enforcement, more: 0, delay: 0, counter })
+    let quota = *quota;
+    let beside = if quota.is_claimed() { shard.beside(key, now) } else { 0 };
+    let counter = Some((quota, Some(next)));
+    Some(Verdict { outcome, enforcement: check.enforcement, beside, delay: 0, counter })
 }
 
 /// The verdict of one check and, if it is to be charged should the request pass, the state to keep.
@@ -59,15 +70,18 @@ pub(super) fn evaluate(
 ) -> (Verdict, Option<State>) {
     let enforcement = check.enforcement;
     let Some(quota) = shard.quota(check.meter.id) else {
-        return (Verdict { outcome: Outcome::Conform, enforcement, more: 0, delay: 0, counter: None }, None);
+        return (
+            Verdict { outcome: Outcome::Conform, enforcement, beside: 0, delay: 0, counter: None },
+            None,
+        );
     };
-    let Before { counter, held } = before;
+    let Before { counter, held, beside } = before;
     let (mut next, outcome) = match check.charging {
         Charging::OnArrival if held == 0 => algorithm::evaluate(counter, quota, check.cost, now),
         _ => reservation::evaluate(counter, quota, (check.cost, held), now),
     };
-    let more = if let Counter::Long(history) = counter { until_more(history, quota, now) } else { 0 };
-    let mut verdict = Verdict { outcome, enforcement, more, delay: 0, counter: Some((*quota, Some(next))) };
+    let beside = if let Counter::Long(history) = counter { until_more(history, quota, now) } else { beside };
+    let mut verdict = Verdict { outcome, enforcement, beside, delay: 0, counter: Some((*quota, Some(next))) };
     if held > 0 && check.charging == Charging::OnArrival {
         // Clients see what others hold, and the counter keeps what this request costs.
         next = algorithm::evaluate(counter, quota, check.cost, now).0;
@@ -121,7 +135,7 @@ fn delayed(
     slack: Slack,
     check: &Check,
     verdict: &mut Verdict,
-    (Before { counter, held }, quota): (Before<'_>, &Quota),
+    (Before { counter, held, .. }, quota): (Before<'_>, &Quota),
     now: Timestamp,
 ) -> Option<State> {
     let Outcome::Exceed { retry_after: Some(wait) } = verdict.outcome else { return None };

@@ -107,7 +107,7 @@ impl<'a> Trial<'a> {
         let mut charged: SmallVec<[Charged; 4]> = SmallVec::new();
         for (position, check) in self.checks.iter().enumerate() {
             let earlier = self.repeats.earlier(position).map_or_else(Charged::default, |at| charged[at]);
-            let before = self.before(position, earlier);
+            let before = self.before(position, earlier, now);
             let (verdict, state) = judging::evaluate(self.shard(position), check, before, now);
             verdicts.push(verdict);
             next.push(state);
@@ -158,9 +158,9 @@ impl<'a> Trial<'a> {
     }
 
     /// What the counter at `position` says once the `earlier` checks of the same counter have been charged.
-    fn before(&self, position: usize, earlier: Charged) -> Before<'_> {
+    fn before(&self, position: usize, earlier: Charged, now: Timestamp) -> Before<'_> {
         let (key, shard) = (self.keys[position], self.shard(position));
-        let mut before = Before::of(shard, &self.checks[position], (key, self.place(position)));
+        let mut before = Before::of(shard, &self.checks[position], (key, self.place(position)), now);
         if let Some(charged) = earlier.counter {
             before.counter = Some(charged).into();
         }

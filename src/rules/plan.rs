@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 
 use super::rule::{Action, LimitSource, Limiting, Rule, RuleLimit, Throttle};
 use super::selection::Part;
-use super::shared_limit::{Fairness, Instances, Mode, OnStoreLoss};
+use super::shared_limit::{Fairness, Mode, OnStoreLoss};
 use crate::limiter::claims::Sharing;
 use crate::limiter::quota::Quota;
 use crate::limiter::reservation::Charging;
@@ -87,7 +87,7 @@ impl Needs {
             let mut checks = Vec::new();
             if let Action::Limit(limiting) = &rule.action {
                 for part in parts(limiting) {
-                    let Some(quota) = quota(limiting, part) else { continue };
+                    let Some(quota) = limiting.quota(part) else { continue };
                     let lineage = lineage(rule, limiting, part);
                     let is_held = limiting.tariff.charging() == Charging::OnAnswer;
                     let mut need = |lineage: Lineage, quota, sharing| {
@@ -132,11 +132,7 @@ enum Shared {
 fn shared(limiting: &Limiting, quota: Quota, instances: NonZeroU32) -> Shared {
     let LimitSource::Shared(shared) = &limiting.source else { return Shared::No(quota) };
     if shared.mode == Mode::Split {
-        let instances = match shared.instances {
-            Some(Instances::Count(count)) => count,
-            Some(Instances::Dns(_) | Instances::Members) | None => instances,
-        };
-        return Shared::No(quota.divided(instances));
+        return Shared::No(quota.divided(shared.divided_by(instances)));
     }
     let Some(claimed) = quota.claimed() else { return Shared::No(quota) };
     let sharing = Sharing {
@@ -182,21 +178,24 @@ fn parts(limiting: &Limiting) -> Vec<Part> {
     parts
 }
 
+impl Limiting {
+    /// What the check of `part` is held against, over all instances.
+    pub fn quota(&self, part: Part) -> Option<Quota> {
+        match part {
+            Part::Ban => self.ban.map(Quota::ban),
+            Part::Permit => self.in_flight.map(Quota::in_flight),
+            Part::Margin(_) => limit(self, part)?.raised,
+            Part::Limit(_) | Part::Mark(_) => limit(self, part).map(|limit| limit.quota),
+        }
+    }
+}
+
 fn limit(limiting: &Limiting, part: Part) -> Option<&RuleLimit> {
     match part {
         Part::Limit(position) | Part::Margin(position) | Part::Mark(position) => {
             limiting.limits.get(usize::from(position))
         }
         Part::Ban | Part::Permit => None,
-    }
-}
-
-fn quota(limiting: &Limiting, part: Part) -> Option<Quota> {
-    match part {
-        Part::Ban => limiting.ban.map(Quota::ban),
-        Part::Permit => limiting.in_flight.map(Quota::in_flight),
-        Part::Margin(_) => limit(limiting, part)?.raised,
-        Part::Limit(_) | Part::Mark(_) => limit(limiting, part).map(|limit| limit.quota),
     }
 }
 

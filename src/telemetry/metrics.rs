@@ -94,6 +94,8 @@ pub struct Scrape {
     pub saves: Option<Saves>,
     /// How far limits stretch; `None` while none is elastic.
     pub elastic: Option<Elastic>,
+    /// Units that instances may admit beyond a shared limit, by rule.
+    pub error_bounds: Vec<(Box<str>, f64)>,
     /// Certificates that listeners show, each by its file, and its last second since 1970.
     pub certificates: BTreeMap<Box<str>, u64>,
     /// Where upstreams are.

@@ -1,14 +1,23 @@
 //! Limits that instances share: several proxies and a real Redis.
 
+use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::servers::{Cluster, Group, Server};
-use crate::support::{Request, Weir, ask, config, wait};
+use crate::support::{Origin, Request, Then, Weir, ask, at_once, config, wait};
 
 /// A proxy that shares limits through this store; `rules` is a list in YAML.
 fn sharing(store: &str, rules: &str) -> Weir {
+    sharing_to("echo", store, rules)
+}
+
+fn sharing_to(upstream: impl Display, store: &str, rules: &str) -> Weir {
     let weir =
-        Weir::start(&config("echo", &format!("store: {{ redis: {store}, timeout: 2s }}\nrules:\n{rules}")));
+        Weir::start(&config(upstream, &format!("store: {{ redis: {store}, timeout: 2s }}\nrules:\n{rules}")));
     wait::until_true("the store", || weir.metric("weir_store_up", &[]) == 1.0);
     weir
 }
@@ -144,6 +153,139 @@ fn a_frozen_store_delays_no_request_for_longer_than_its_rule_waits() {
     }
     store.thaw();
     wait::until_true("the store", || weir.metric("weir_store_up", &[]) == 1.0);
+}
+
+#[test]
+fn clients_are_told_what_is_left_for_all_instances() {
+    let store = Server::start();
+    let rules: String =
+        [("gcra", ""), ("window", ", algorithm: fixed_window"), ("log", ", algorithm: sliding_log")]
+            .map(|(name, algorithm)| {
+                format!(
+                    "  - {{ name: {name}, match: {{ path: /{name} }}, key: [], limit: 10/d{algorithm}, \
+                 scope: {{ shared: exact, wait: 1s }} }}\n"
+                )
+            })
+            .concat();
+    let fleet = [sharing(&store.url(), &rules), sharing(&store.url(), &rules)];
+    for (name, reset) in
+        [("gcra", 86_400 * 9 / 10..=86_400 * 9 / 10), ("window", 1..=86_400), ("log", 86_400..=86_400)]
+    {
+        let ask = |turn: usize| ask(fleet[turn % 2].address(), &Request::get(&format!("/{name}")));
+        for turn in 0..8 {
+            assert_eq!(ask(turn).number("x-ratelimit-remaining"), 9 - turn as u64, "{name}, {turn}");
+        }
+        let ninth = ask(8);
+        assert_eq!((ninth.number("x-ratelimit-remaining"), ninth.status), (1, 200), "{name}");
+        assert!(
+            reset.contains(&ninth.number("x-ratelimit-reset")),
+            "{name}: {}",
+            ninth.number("x-ratelimit-reset")
+        );
+        assert_eq!(ask(9).status, 200, "{name}");
+        let rejected = ask(10);
+        assert_eq!((rejected.number("x-ratelimit-remaining"), rejected.status), (0, 429), "{name}");
+        assert!((1..=90_000).contains(&rejected.number("retry-after")), "{name}");
+    }
+}
+
+/// What `/limits` says of how the rule at `index` is shared.
+fn standing(weir: &Weir, index: usize) -> Value {
+    weir.admin_json("/limits")["rules"][index]["sharing"].clone()
+}
+
+fn error_bound(weir: &Weir, rule: &str) -> f64 {
+    weir.metric("weir_shared_error_bound", &[("rule", rule)])
+}
+
+#[test]
+fn operators_see_what_counts_a_shared_limit_and_what_is_left_of_it() {
+    let mut store = Server::start();
+    let rules: String = [
+        ("one", "key: [], scope: { shared: exact, wait: 1s, on_store_loss: local }"),
+        ("each", "key: [{ header: x-key }], scope: { shared: exact, wait: 1s, on_store_loss: allow }"),
+        ("parts", "key: [], scope: { instances: 4 }"),
+        ("here", "key: []"),
+    ]
+    .map(|(name, rest)| format!("  - {{ name: {name}, limit: 100/d, {rest} }}\n"))
+    .concat();
+    let fleet = [sharing(&store.url(), &rules), sharing(&store.url(), &rules)];
+    wait::until_true("two instances", || {
+        fleet.iter().all(|weir| weir.metric("weir_store_instances", &[]) == 2.0)
+    });
+    assert_eq!(passing(&fleet, "a", 10), 10);
+    assert_eq!(passing(&fleet[1..], "b", 15), 15);
+    let [one, each, parts, here] = [0, 1, 2, 3].map(|rule| standing(&fleet[1], rule));
+    assert_eq!(
+        (&one["store"], &one["in_force"], &one["instances"]),
+        (&"up".into(), &"exact".into(), &2.into())
+    );
+    assert_eq!(one["limits"][0]["limit"], "100/d");
+    assert_eq!(one["limits"][0]["busiest"][0]["remaining"], 75, "{one}");
+    let remaining = |index: usize| each["limits"][0]["busiest"][index]["remaining"].as_u64().unwrap();
+    assert_eq!(each["limits"][0]["counters"], 2, "{each}");
+    assert_eq!([remaining(0), remaining(1)].iter().sum::<u64>(), 90 + 85, "{each}");
+    assert_eq!((&parts["instances"], &parts["limits"][0]["limit_here"]), (&4.into(), &"100/4d".into()));
+    assert_eq!((&parts["in_force"], &here), (&"split".into(), &Value::Null));
+    let late = 0.02 * 100.0 / 86_400.0;
+    assert!((error_bound(&fleet[1], "one") - late).abs() < 1e-9);
+    store.kill();
+    wait::until_true("the loss", || standing(&fleet[1], 0)["store"] == "away");
+    let [one, each] = [0, 1].map(|rule| standing(&fleet[1], rule));
+    assert_eq!(
+        (&one["in_force"], &one["error_bound"]),
+        (&"local".into(), &200.0.into()),
+        "one instance more"
+    );
+    assert_eq!((&each["in_force"], &each["error_bound"]), (&"allow".into(), &"unbounded".into()));
+    assert_eq!(error_bound(&fleet[1], "each"), f64::INFINITY);
+    assert_eq!(error_bound(&fleet[1], "parts"), 0.0, "it needs no store");
+}
+
+#[test]
+fn counters_of_many_keys_are_counted_and_ten_of_them_shown() {
+    let store = Server::start();
+    let weir = sharing(&store.url(), &TEN_A_DAY.replace("lease", "exact").replace("10/d", "1/d"));
+    for key in 0..30 {
+        // One that is used up is remembered, so that the store is not asked about it.
+        assert_eq!([get(&weir, &key.to_string()), get(&weir, &key.to_string())], [200, 429]);
+    }
+    let limit = &standing(&weir, 0)["limits"][0];
+    assert_eq!(limit["counters"], 30);
+    assert_eq!(limit["busiest"].as_array().unwrap().len(), 10);
+}
+
+#[test]
+fn no_more_requests_are_in_flight_in_all_instances_than_the_limit() {
+    let go = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&go);
+    let origin = Origin::start(move |turn| {
+        wait::until_true("the word to go", || gate.load(Ordering::SeqCst));
+        turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+        Ok(Then::Keep)
+    });
+    for mode in ["lease", "exact"] {
+        let store = Server::start();
+        go.store(false, Ordering::SeqCst);
+        let rule =
+            format!("  - {{ name: a, key: [], in_flight: 3, scope: {{ shared: {mode}, wait: 1s }} }}\n");
+        let fleet = [0, 1].map(|_| sharing_to(origin.address(), &store.url(), &rule));
+        let (before, rejected) = (origin.seen().len(), AtomicUsize::new(0));
+        let statuses = at_once(9, |turn| {
+            if turn == 0 {
+                wait::until_true("all to be decided", || {
+                    origin.seen().len() - before + rejected.load(Ordering::SeqCst) == 8
+                });
+                go.store(true, Ordering::SeqCst);
+                return 0;
+            }
+            let status = ask(fleet[turn % 2].address(), &Request::get("/")).status;
+            rejected.fetch_add(usize::from(status == 429), Ordering::SeqCst);
+            status
+        });
+        let passed = statuses.iter().filter(|status| **status == 200).count();
+        assert!((1..=3).contains(&passed), "{mode}: {statuses:?}");
+    }
 }
 
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {

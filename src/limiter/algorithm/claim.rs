@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::{Outcome, State, Usage};
+use super::{Algorithm, Outcome, State, Usage, fixed_window};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 
@@ -109,6 +109,62 @@ pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usag
     Usage { used: quota.capacity() - remaining, remaining, reset }
 }
 
+/// What all instances may still admit, as far as is known here: the units of this claim and those `beside` it.
+pub(in crate::limiter) fn usage_of_all(
+    state: Option<State>,
+    quota: &Quota,
+    beside: u32,
+    now: Timestamp,
+) -> Usage {
+    let remaining = Held::of(state).units(now).saturating_add(beside).min(quota.capacity());
+    let used = quota.capacity() - remaining;
+    Usage { used, remaining, reset: until_whole(&quota.counted(), used, now) }
+}
+
+/// How long until units are left that are not now, as far as is known here: what has been granted to other instances may
+/// come back sooner.
+pub(in crate::limiter) fn until_more(
+    state: Option<State>,
+    quota: &Quota,
+    (used, lacking): (u32, u32),
+    now: Timestamp,
+) -> Option<Duration> {
+    match (Held::of(state), quota.counted().algorithm()) {
+        (Held::Nothing { until, .. }, _) if until > now => Some(until.since(now)),
+        (_, Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
+            Some(drained(quota, lacking))
+        }
+        (_, Algorithm::FixedWindow) => Some(until_whole(&quota.counted(), used, now)),
+        // Only the store knows when the next of them come back.
+        (_, Algorithm::RefillBucket | Algorithm::SlidingWindow | Algorithm::SlidingLog) => None,
+        (_, Algorithm::InFlight | Algorithm::Ban | Algorithm::Claim(_)) => None,
+    }
+}
+
+/// How long until nothing is used of `quota`, of which `used` units are; at the most, where only the store knows.
+fn until_whole(quota: &Quota, used: u32, now: Timestamp) -> Duration {
+    if used == 0 {
+        return Duration::ZERO;
+    }
+    let period = quota.window().duration();
+    match quota.algorithm() {
+        Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => drained(quota, used),
+        Algorithm::RefillBucket => {
+            let refills = u64::from(used).div_ceil(quota.count());
+            period.saturating_mul(u32::try_from(refills).unwrap_or(u32::MAX))
+        }
+        Algorithm::FixedWindow => Timestamp::from_nanos(fixed_window::window_end(quota, now)).since(now),
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => period,
+        Algorithm::InFlight | Algorithm::Ban | Algorithm::Claim(_) => Duration::ZERO,
+    }
+}
+
+/// How long it takes for so many units to drain.
+fn drained(quota: &Quota, units: u32) -> Duration {
+    let nanos = (u128::from(units) * u128::from(quota.period())).div_ceil(u128::from(quota.count()));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
 /// Whether a claim has lapsed or was spent, or a rejection is over.
 pub(in crate::limiter) fn says_nothing(state: State, now: Timestamp) -> bool {
     state.word <= now.as_nanos() || state.extra == 0
@@ -116,7 +172,10 @@ pub(in crate::limiter) fn says_nothing(state: State, now: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use super::*;
+    use crate::limiter::quota::{Limit, Period, Unit};
 
     const fn at(millis: u64) -> Timestamp {
         Timestamp::from_nanos(millis * 1_000_000)
@@ -140,6 +199,29 @@ mod tests {
         assert_eq!(Held::of(Some(next)), Held::Nothing { until: at(50), rejected: 4 });
         assert!(is_short(evaluate(Some(next), 1, at(50)).1), "it is worth asking again");
         assert!(says_nothing(next, at(50)) && !says_nothing(next, at(49)));
+    }
+
+    #[test]
+    fn clients_see_what_is_left_for_all() {
+        let limit = Limit::new(NonZeroU32::new(10).unwrap(), Period::one(Unit::Second));
+        let quota = |algorithm| Quota::new(algorithm, limit, None).unwrap().claimed().unwrap();
+        let claim = Some(State::from(Held::Units(3, at(1_100))));
+        let usage = |algorithm, beside| {
+            let Usage { used, remaining, reset } = usage_of_all(claim, &quota(algorithm), beside, at(1_000));
+            (used, remaining, reset.as_millis())
+        };
+        assert_eq!(usage(Algorithm::Gcra, 5), (2, 8, 200));
+        assert_eq!(usage(Algorithm::Gcra, 100), (0, 10, 0), "never more than the limit");
+        assert_eq!(usage(Algorithm::FixedWindow, 5), (2, 8, 1_000), "when the window ends");
+        assert_eq!(usage(Algorithm::SlidingLog, 5), (2, 8, 1_000), "at the latest");
+        let more = |state: Held, algorithm| {
+            let more = until_more(Some(state.into()), &quota(algorithm), (2, 1), at(1_000));
+            more.map(|more| more.as_millis())
+        };
+        assert_eq!(more(Held::Units(3, at(1_100)), Algorithm::Gcra), Some(100));
+        assert_eq!(more(Held::Units(3, at(1_100)), Algorithm::SlidingLog), None);
+        let nothing = Held::Nothing { until: at(1_250), rejected: 0 };
+        assert_eq!(more(nothing, Algorithm::SlidingLog), Some(250), "the store has said so");
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn until_used(window: State, units: u64, quota: &Quota, now: Timestamp) -> Durat
 }
 
 /// The first mark of the quota's windows after `now`, in nanoseconds since the epoch.
-fn window_end(quota: &Quota, now: Timestamp) -> u64 {
+pub(super) fn window_end(quota: &Quota, now: Timestamp) -> u64 {
     mark_after(quota.window(), quota.zone(), now.as_nanos())
 }
 

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::question::{Grant, Kind, MAX_VALID, Question, TO_ARRIVE};
+use super::question::{Grant, Kind, MAX_VALID, Question};
 use super::{Review, SharedCounter, Sharing};
 use crate::limiter::algorithm::claim::{Held, MAX_UNITS};
 use crate::limiter::quota::Quota;
+use crate::limiter::store::MeterId;
 use crate::limiter::timestamp::Timestamp;
 
 /// Units are held back for as long as a question may take, so that the next claim is there when this one ends.
@@ -44,6 +45,10 @@ struct Claim {
 /// The book of one counter.
 #[derive(Debug)]
 pub(in crate::limiter) struct Book {
+    /// Whose counter it is.
+    pub(super) meter: MeterId,
+    /// Units that were left for all instances at the last response of the store, beside those granted to this one.
+    pub(super) remaining: Option<u32>,
     /// The claim in the slot, whose units are those held back from it.
     current: Claim,
     /// A later one.
@@ -69,7 +74,7 @@ pub(in crate::limiter) struct Book {
     /// Units spent beyond what was granted.
     owed: u32,
     /// When the last question was.
-    asked_at: Timestamp,
+    pub(super) asked_at: Timestamp,
     /// Whether one is on its way, or is to be.
     is_asking: bool,
     /// What was granted of what was wanted, when that was asked, and when the next share is due at the latest.
@@ -77,7 +82,7 @@ pub(in crate::limiter) struct Book {
     /// Before this the store has no more.
     pub(super) pauses_until: Timestamp,
     /// Demand, in units a second: fast up, slow down.
-    rate: f64,
+    pub(super) rate: f64,
     /// What the last question was about.
     quota: Option<Quota>,
     /// Nothing is given back before this.
@@ -89,8 +94,10 @@ pub(in crate::limiter) struct Book {
 }
 
 impl Book {
-    pub(in crate::limiter) fn new(now: Timestamp) -> Self {
+    pub(in crate::limiter) fn new(meter: MeterId, now: Timestamp) -> Self {
         Self {
+            meter,
+            remaining: None,
             current: Claim::default(),
             next: Claim::default(),
             lapsed: Claim::default(),
@@ -214,17 +221,19 @@ impl Book {
             self.forfeits_until = now.saturating_add(2 * MAX_VALID);
         }
         let elapsed = now.since(self.asked_at);
-        let most = if sharing.is_exact { Duration::ZERO } else { kind.max_valid() };
+        let most = kind.longest(sharing.is_exact);
         let period = most * 13 / 16;
         let left = self.expire(held, now);
         let demanded = self.count_demand(left, now, period);
         let needed = std::mem::take(&mut self.needed).min(kind.capacity());
         let ahead = (self.rate * period.as_secs_f64()).min(kind.claimable(most));
         let has_too_much = std::mem::take(&mut self.has_too_much) || self.is_quiet;
-        let ahead = if ahead < MIN_AHEAD || has_too_much { 0.0 } else { ahead };
-        let mut valid = if ahead > 0.0 || kind.is_permits() { most } else { most.min(TO_ARRIVE) };
+        let ahead = if ahead < MIN_AHEAD || has_too_much || sharing.is_exact { 0.0 } else { ahead };
+        let mut valid =
+            if ahead > 0.0 || kind.is_permits() { most } else { kind.valid_to_arrive(sharing.is_exact) };
         if f64::from(needed) > kind.claimable(valid) {
-            valid = Duration::ZERO;
+            let short = kind.valid_to_arrive(sharing.is_exact);
+            valid = if f64::from(needed) > kind.claimable(short) { Duration::ZERO } else { short };
         }
         self.lead = if kind.is_permits() { valid / 2 } else { MAX_LEAD.min(valid / 4) };
         self.seemed_too_much = false;
@@ -267,6 +276,7 @@ impl Book {
         (sent, now): (Timestamp, Timestamp),
     ) -> Held {
         self.is_asking = false;
+        self.remaining = Some(grant.remaining);
         let left = self.expire(held, now);
         if grant.granted < question.needed {
             let spread = grant.spread.mul_f64(part_of(question));
@@ -370,6 +380,12 @@ impl Book {
         let remembers = self.rate > WORTH_REMEMBERING && now.since(self.asked_at) < MEMORY;
         let holds = self.next.units > 0 || self.lapsed.units > 0 || now < self.current.until || self.owed > 0;
         !holds && !remembers && !self.is_asking && self.needed == 0 && now >= self.pauses_until
+    }
+
+    /// Units that may be spent beside those in the slot.
+    pub(super) fn held_back(&self, now: Timestamp) -> u32 {
+        let units = |claim: &Claim| if now < claim.until { claim.units } else { 0 };
+        units(&self.current).saturating_add(units(&self.next))
     }
 
     /// Units demanded since the last question, and the rate that makes.

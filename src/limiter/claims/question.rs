@@ -12,7 +12,7 @@ pub(super) const MAX_VALID: Duration = Duration::from_secs(1);
 /// Claims that would be valid for less are for requests that wait, one by one.
 const MIN_VALID: Duration = Duration::from_millis(4);
 /// A claim for a waiting request is decided when it is granted; it has so long to get there.
-pub(super) const TO_ARRIVE: Duration = Duration::from_millis(20);
+const TO_ARRIVE: Duration = Duration::from_millis(20);
 /// Sub-windows in which the store looks at a sliding window.
 const PARTS: u32 = 100;
 /// How long permits are out without a word from their instance.
@@ -132,7 +132,7 @@ impl Kind {
 
     /// How long a claim may be valid for the bound to hold: a bucket's burst is smaller in the store by what drains
     /// meanwhile, and half of it has to be left; what windows count has to be spent in the same part of a window.
-    pub(super) fn max_valid(&self) -> Duration {
+    fn max_valid(&self) -> Duration {
         let most = match *self {
             Self::Bucket { interval, burst } => {
                 Duration::from_secs_f64(interval * f64::from(burst - 1) / 2.0 / 1e6)
@@ -143,6 +143,23 @@ impl Kind {
             Self::Permits { .. } => return PERMITS_VALID,
         };
         if most < MIN_VALID { Duration::ZERO } else { most.min(MAX_VALID) }
+    }
+
+    /// The longest that a claim is valid; zero where it is for requests that wait, and is valid until it has got there.
+    pub(super) fn longest(&self, is_exact: bool) -> Duration {
+        match self {
+            // Not even a little of the burst is kept for what has been granted and is not spent yet.
+            Self::Bucket { .. } if is_exact => Duration::ZERO,
+            Self::Window { .. } | Self::Sliding { .. } | Self::Refill { .. } if is_exact => {
+                self.max_valid().min(TO_ARRIVE)
+            }
+            _ => self.max_valid(),
+        }
+    }
+
+    /// How long a claim is valid that is for requests that wait.
+    pub(super) fn valid_to_arrive(&self, is_exact: bool) -> Duration {
+        self.longest(is_exact).min(TO_ARRIVE)
     }
 
     /// The most units that one question can bring.
@@ -163,6 +180,23 @@ impl Kind {
 
     pub(super) const fn is_permits(&self) -> bool {
         matches!(self, Self::Permits { .. })
+    }
+}
+
+/// Units that instances may admit beyond what one instance would, in any window, while the store counts `quota` and no
+/// request costs more than `cost`: what it grants to requests that wait is spent up to [`TO_ARRIVE`] later than it was counted.
+pub fn excess(quota: &Quota, cost: u32, is_exact: bool) -> f64 {
+    let kind = Kind::of(quota, 0);
+    let valid = kind.valid_to_arrive(is_exact);
+    if !valid.is_zero() && f64::from(cost.min(kind.capacity())) <= kind.claimable(valid) {
+        return 0.0;
+    }
+    match kind {
+        Kind::Bucket { interval, .. } => TO_ARRIVE.as_secs_f64() * 1e6 / interval,
+        Kind::Window { count, .. } | Kind::Sliding { count, .. } | Kind::Refill { count, .. } => {
+            f64::from(count)
+        }
+        Kind::Permits { .. } => 0.0,
     }
 }
 

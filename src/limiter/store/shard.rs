@@ -123,17 +123,32 @@ impl Shard {
         self.held.hold(key, shares, units);
     }
 
+    /// Units of a shared limit that are left for all instances, beside those that the counter of `key` has in its slot.
+    pub(in crate::limiter) fn beside(&self, key: Fingerprint, now: Timestamp) -> u32 {
+        self.books.get(&key).map_or(0, |book| book.beside(now))
+    }
+
     /// Claims on shared limits, beside what the slots hold of them.
+    pub(in crate::limiter) fn books(&self) -> &Books {
+        &self.books
+    }
+
+    /// The same, to be changed.
     pub(in crate::limiter) fn books_mut(&mut self) -> &mut Books {
         &mut self.books
     }
 
     /// The book of a counter, begun if there is none; `None` where there are as many as there may be counters.
-    pub(in crate::limiter) fn book(&mut self, key: Fingerprint, now: Timestamp) -> Option<&mut Book> {
+    pub(in crate::limiter) fn book(
+        &mut self,
+        key: Fingerprint,
+        meter: MeterId,
+        now: Timestamp,
+    ) -> Option<&mut Book> {
         if self.books.len() >= self.most && !self.books.contains_key(&key) {
             return None;
         }
-        Some(self.books.entry(key).or_insert_with(|| Book::new(now)))
+        Some(self.books.entry(key).or_insert_with(|| Book::new(meter, now)))
     }
 
     /// What is held of its counters.

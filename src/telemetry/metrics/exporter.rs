@@ -182,6 +182,9 @@ impl Registry {
         if let Some(elastic) = &scrape.elastic {
             self.elastic(elastic);
         }
+        for (rule, units) in &scrape.error_bounds {
+            self.set(&families::SHARED_ERROR_BOUND, &[("rule", rule)], *units);
+        }
         self.count(&families::PANICS, &[], panics::counted());
         self.set(&families::PROCESS_START, &[], scrape.started.as_secs_f64());
         self.process(process);

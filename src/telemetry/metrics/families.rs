@@ -233,6 +233,10 @@ pub(super) static STORE_INSTANCES: Family =
     gauge("weir_store_instances", "Instances that share limits through the store, as far as is known.");
 pub(super) static STORE_COUNTERS: Family =
     gauge("weir_store_counters", "Counters of shared limits that have claims or pauses in this instance.");
+pub(super) static SHARED_ERROR_BOUND: Family = gauge(
+    "weir_shared_error_bound",
+    "Units that instances may admit beyond a shared limit, in any window as long as its period.",
+);
 pub(super) static STORE_CALLS: Family =
     counter("weir_store_calls_total", "Calls of the store, by how they ended; one asks about many counters.");
 pub(super) static STORE_CALL_SECONDS: Family =

@@ -30,6 +30,7 @@ fn scrape() -> Scrape {
         }),
         clusters: vec![ClusterView { name: "upstream".into(), hosts: Vec::new(), limits: [0; 4] }],
         elastic: Some(elastic()),
+        error_bounds: vec![("per-ip".into(), f64::INFINITY)],
     }
 }
 
@@ -131,6 +132,7 @@ fn all_workers_add_up() {
         ("weir_spans_exported_total", 5.0),
         ("weir_spans_dropped_total", 3.0),
         (r#"weir_elastic_factor{rule="per-ip"}"#, 2.0),
+        (r#"weir_shared_error_bound{rule="per-ip"}"#, f64::INFINITY),
         (r#"weir_elastic_signal{signal="latency"}"#, 0.02),
         (r#"weir_elastic_signal_threshold{signal="utilization"}"#, 0.9),
         ("process_start_time_seconds", 1_000_000.0),
