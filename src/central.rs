@@ -6,6 +6,8 @@
 pub mod cache;
 pub mod document;
 pub mod follower;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 pub mod settings;
 
 mod client;

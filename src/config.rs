@@ -38,6 +38,8 @@ use self::problem::Report;
 pub use self::redact::redacted;
 pub use self::schema::published as schema;
 use self::texts::{CENTRAL, Rest, Together};
+#[cfg(any(test, fuzzing))]
+use crate::central::document::Document;
 use crate::engine::PolicySpec;
 use crate::limiter::elastic::signal::Signals;
 use crate::telemetry::{access_log, spans};
@@ -136,6 +138,15 @@ pub fn from_text(
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Config, Vec<Problem>> {
     with_files(text, file, Rest::Unknown, environment, &mut Files::default())
+}
+
+/// Checks and compiles the bootstrap `text`, which stands in `file`, together with what was fetched.
+///
+/// # Errors
+/// Every problem of both.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn from_both(text: &str, file: &Path, document: &Document) -> Result<Config, Vec<Problem>> {
+    with_files(text, file, Rest::Document(document), &|_| None, &mut Files::default())
 }
 
 /// The same together with the rest, and with data files that may have been read before.

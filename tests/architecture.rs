@@ -27,6 +27,7 @@ const TABLE: [(&str, &[&str]); 36] = [
         "fuzzing",
         &[
             "config",
+            "central",
             "proxy",
             "listener",
             "http1",

@@ -40,7 +40,7 @@ pub fn load(file: &Path, url: &Url) -> Result<Option<Document>, String> {
     read(&content, url).map(Some)
 }
 
-fn read(content: &str, url: &Url) -> Result<Document, String> {
+pub(super) fn read(content: &str, url: &Url) -> Result<Document, String> {
     let parts = content.strip_prefix(TITLE).and_then(|rest| rest.strip_prefix("\n# "));
     let parts = parts.and_then(|rest| rest.split_once('\n'));
     let Some((header, text)) = parts else { return Err("it does not begin as a cache does".to_owned()) };
@@ -66,7 +66,7 @@ pub fn store(file: &Path, url: &Url, document: &Document) -> io::Result<()> {
     whole_file::replace(file, |out| out.write_all(text.as_bytes()).map(Some)).map(drop)
 }
 
-fn content(url: &Url, document: &Document) -> io::Result<String> {
+pub(super) fn content(url: &Url, document: &Document) -> io::Result<String> {
     let Validators { etag, modified } = document.validators.clone();
     let header = Header {
         url: url.whole(),

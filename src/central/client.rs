@@ -30,6 +30,9 @@ pub(super) const LARGEST: usize = 1 << 20;
 /// What a server sends around a document: an envelope, in which a line break takes two bytes.
 const LARGEST_BODY: usize = 2 * LARGEST + 4096;
 
+/// Longer ETags are not sent back: the document is then fetched anew each time.
+const LONGEST_VALIDATOR: usize = 1024;
+
 /// After so long without a byte the system asks whether the server is still there.
 const SILENCE: Duration = Duration::from_secs(15);
 
@@ -126,8 +129,8 @@ impl Client {
         wait: Option<Duration>,
     ) -> Result<(Result<Fetched, Failure>, Option<SendRequest<Empty<Bytes>>>), Failure> {
         let request = self.request(known, wait)?;
-        connection.ready().await.map_err(broken)?;
-        let response = connection.send_request(request).await.map_err(broken)?;
+        connection.ready().await.map_err(|error| broken(&error))?;
+        let response = connection.send_request(request).await.map_err(|error| broken(&error))?;
         let fetched = self.read(response).await;
         let is_reusable = fetched.is_ok();
         Ok((fetched, Some(connection).filter(|_| is_reusable)))
@@ -165,7 +168,7 @@ impl Client {
                 secured.map_err(|failure| Failure::Unreachable(failure.to_string()))?.0.into()
             }
         };
-        let (connection, driver) = handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let (connection, driver) = handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
         drop(tokio::spawn(driver));
         Ok(connection)
     }
@@ -195,7 +198,10 @@ impl Client {
         let Ok(body) = std::str::from_utf8(body) else {
             return Err(Failure::Unusable("the document is not UTF-8 text".to_owned()));
         };
-        let text = |name: HeaderName| headers.get(name)?.to_str().ok().map(Into::into);
+        let text = |name: HeaderName| -> Option<Box<str>> {
+            let value = headers.get(name)?.to_str().ok().filter(|value| value.len() <= LONGEST_VALIDATOR)?;
+            Some(value.into())
+        };
         let (mut etag, modified) = (text(ETAG), text(LAST_MODIFIED));
         let content = match envelope::open(body) {
             None => body.to_owned(),
@@ -212,7 +218,7 @@ impl Client {
     }
 }
 
-fn broken(error: hyper::Error) -> Failure {
+fn broken(error: &hyper::Error) -> Failure {
     use std::error::Error as _;
     let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
     Failure::Unreachable(format!("{error}{cause}"))

@@ -118,7 +118,7 @@ pub(super) fn check(value: &Value, rest: Rest<'_>, report: &mut Report<'_>) {
 mod tests {
     use super::*;
     use crate::central::document::Validators;
-    use crate::config::{Config, files::Files, with_files};
+    use crate::config::{Config, from_both, from_text};
 
     const BASE: &str = "config: { http: http://h/w.yaml }\nlisteners: 127.0.0.1:0\nupstream: echo\n";
 
@@ -128,8 +128,11 @@ mod tests {
             url: "http://h/w.yaml".into(),
             validators: Validators::default(),
         });
-        let rest = document.as_ref().map_or(Rest::Unknown, Rest::Document);
-        let loaded = with_files(base, Path::new("weir.yaml"), rest, &|_| None, &mut Files::default());
+        let file = Path::new("weir.yaml");
+        let loaded = match document {
+            None => from_text(base, file, &|_| None),
+            Some(document) => from_both(base, file, &document),
+        };
         loaded.map_err(|problems| problems.iter().map(ToString::to_string).collect())
     }
 
