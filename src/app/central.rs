@@ -94,9 +94,7 @@ impl Central {
     pub(super) fn follow(self, running: &Running) -> Result<Keeper, Error> {
         let Self { follower, settings, fetched, cached, rejected } = self;
         let metrics = running.shared.metrics.fetches();
-        if let Some(document) = &fetched {
-            keep(&settings, document, &metrics);
-        }
+        let kept = fetched.filter(|document| keep(&settings, document, &metrics));
         // It is rejected once more, and this time where operators look.
         rejected.into_iter().for_each(|document| running.reload.deliver(document));
         let (sender, receiver) = watch::channel(Arc::new(settings));
@@ -109,7 +107,7 @@ impl Central {
         let (reload, runtime): (Handle, Runtime) = (running.reload.clone(), runtime()?);
         let follow = move || runtime.block_on(follower.run(resources, |document| reload.deliver(document)));
         spawn_thread("config", follow)?;
-        Ok(Keeper { settings: sender, kept: fetched, cached, metrics })
+        Ok(Keeper { settings: sender, kept, cached, metrics })
     }
 }
 
@@ -121,8 +119,7 @@ impl Keeper {
         }
         let differs = **self.settings.borrow() != settings;
         if differs || self.kept.as_ref() != Some(document) {
-            keep(&settings, document, &self.metrics);
-            self.kept = Some(document.clone());
+            self.kept = keep(&settings, document, &self.metrics).then(|| document.clone());
         }
         if differs {
             self.settings.send_replace(Arc::new(settings));
@@ -143,11 +140,12 @@ fn kept(settings: &Settings) -> Option<Document> {
     })
 }
 
-fn keep(settings: &Settings, document: &Document, metrics: &FetchMetrics) {
-    let Some(file) = &settings.cache else { return };
-    if let Err(error) = cache::store(file, &settings.url, document) {
-        metrics.cache_failed();
-        let file = file.display();
-        tracing::warn!(%file, %error, "the configuration cannot be kept: without the server the next start fails");
-    }
+/// Whether the document is kept, or need not be.
+fn keep(settings: &Settings, document: &Document, metrics: &FetchMetrics) -> bool {
+    let Some(file) = &settings.cache else { return true };
+    let Err(error) = cache::store(file, &settings.url, document) else { return true };
+    metrics.cache_failed();
+    let file = file.display();
+    tracing::warn!(%file, %error, "the configuration cannot be kept: without the server the next start fails");
+    false
 }

@@ -88,14 +88,17 @@ impl Follower {
                     }
                 }
                 if self.known.is_some() {
-                    self.unconfirmed.clone_from(&self.known);
                     return Err(());
                 }
                 sleep(pacing::pause(Ended::Failed(self.failures), None, Duration::ZERO)).await;
             }
         };
         let asked = timeout(limit, asking).await;
-        asked.unwrap_or(Err(())).map_err(|()| last)
+        asked.unwrap_or(Err(())).map_err(|()| {
+            self.failures = self.failures.max(1);
+            self.unconfirmed.clone_from(&self.known);
+            last
+        })
     }
 
     /// What runs is `kept`, although the server has another document.
