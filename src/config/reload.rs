@@ -6,6 +6,7 @@
 //! cost a bounded share of one CPU.
 
 mod reading;
+mod report;
 mod restart;
 mod status;
 
@@ -18,6 +19,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use self::reading::{Found, Reading, Stamps, lines_cut_off, missing_end};
+use self::report::{hash, log, shortened};
 pub use self::restart::restart_fields;
 use self::restart::without_data;
 use self::status::Shared;
@@ -387,53 +389,6 @@ impl Reloader {
 /// What a file is put together with.
 fn rest(document: Option<&Document>) -> Rest<'_> {
     document.map_or(Rest::Nothing, Rest::Document)
-}
-
-/// The warning about a text that has lost so many lines at its end.
-fn shortened(lines: usize) -> String {
-    format!(
-        "the file was written in place and ends {lines} lines earlier than before, as if it was cut off; \
-         replace files by renaming, or end them with the line `...`"
-    )
-}
-
-fn log(file: &Path, reload: &Reload) {
-    let file = file.display();
-    match reload {
-        Reload::Applied { config, needs_restart, warnings, .. } => {
-            tracing::info!(%file, rules = config.policy.rules.len(), "configuration reloaded");
-            for notice in &config.notices {
-                tracing::info!("{notice}");
-            }
-            for warning in warnings {
-                tracing::warn!(%file, "{warning}");
-            }
-            for field in needs_restart {
-                tracing::warn!(%file, field, "changed, but takes effect only after a restart");
-            }
-        }
-        Reload::Unchanged => tracing::info!(%file, "configuration is what runs already"),
-        Reload::Rejected { problems } => {
-            tracing::error!(%file, problems = problems.len(), "configuration rejected, the running one stays");
-            for problem in problems {
-                tracing::error!("{problem}");
-            }
-        }
-    }
-}
-
-/// The hash of all that a configuration is made of, data files apart.
-fn hash(text: &str, document: Option<&Document>) -> u64 {
-    match document {
-        None => fnv1a(text),
-        Some(document) => fnv1a(&format!("{text}\0{}", document.text)),
-    }
-}
-
-/// FNV-1a with 64 bits: the same on every machine and in every version. Not for keys that clients choose.
-fn fnv1a(text: &str) -> u64 {
-    text.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -246,12 +246,6 @@ fn what_takes_a_restart_is_named_until_the_restart() {
     assert_eq!(needs_restart, [""; 0]);
 }
 
-#[test]
-fn the_hash_is_the_published_one() {
-    assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
-    assert_eq!(fnv1a("foobar"), 0x8594_4171_f739_67e8);
-}
-
 /// A configuration that counts whom `list.txt` names.
 fn in_new_directory_with_a_list(list: &str) -> (TempDir, PathBuf) {
     let (directory, path) = in_new_directory();
