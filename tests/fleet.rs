@@ -3,6 +3,8 @@
 
 #[path = "fleet/adversary.rs"]
 mod adversary;
+#[path = "fleet/fairness.rs"]
+mod fairness;
 #[path = "fleet/model.rs"]
 mod model;
 #[path = "fleet/plan.rs"]

@@ -28,6 +28,8 @@ use super::{Check, Limiter};
 pub struct Sharing {
     /// Each request asks for its own units: nothing is claimed ahead.
     pub is_exact: bool,
+    /// Requests may wait for the store. Where they may not, units are claimed ahead however few they are.
+    pub waits: bool,
     /// Demand of a lower number is served first.
     pub priority: u8,
     /// Under contention every instance gets as much as any other, not as much as its part of the demand.

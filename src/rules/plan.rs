@@ -137,6 +137,7 @@ fn shared(limiting: &Limiting, quota: Quota, instances: NonZeroU32) -> Shared {
     let Some(claimed) = quota.claimed() else { return Shared::No(quota) };
     let sharing = Sharing {
         is_exact: shared.mode == Mode::Exact,
+        waits: !shared.wait.is_zero(),
         priority: shared.priority,
         is_max_min: shared.fairness == Fairness::MaxMin,
     };

@@ -78,6 +78,13 @@ end
 -- The part of the period that a claim is for: little is claimed ahead where little is left.
 local function ahead(slack) return math.min(1, 8 * slack) end
 
+-- How long `units` are to last an instance that gets `part` of what it wants ahead; zero if it wants nothing ahead. Whatever an
+-- instance is granted, it takes its share's time over it: else units for requests that wait would go past the share.
+local function paced(units, part, q)
+  if q.wanted <= q.needed then return 0 end
+  return math.min(SECOND, math.max(units, 1) * q.period / (q.wanted * part))
+end
+
 -- A bucket that drains at a constant rate: generic cell rate algorithm, token and leaky bucket.
 -- State: time, backlog, the longest validity of claims that count, when the bucket is empty, the interval, cap of max-min
 -- fairness, demand, then slices of the time
@@ -154,9 +161,10 @@ local function bucket(key, list)
   if q.needed > room then
     wait = math.ceil(backlog + q.needed * q.interval - (tolerance - reserved))
     spread = math.min(SECOND, demand[PRIORITIES + 1] * q.interval)
+    if part < 1 then wait = math.max(wait, paced(q.needed, part, q)) end
   else
     granted = math.min(room, math.max(q.needed, math.floor(q.wanted * part * ahead(slack))))
-    if part < 1 and granted > q.needed then pause = q.period * ahead(slack) end
+    if part < 1 then pause = paced(granted, part, q) end
   end
   backlog = backlog + granted * q.interval
   if is_new then lows[1] = backlog end
@@ -169,7 +177,7 @@ local function bucket(key, list)
   end
   save(key, list_of, backlog + longest + over)
   local remaining = math.max(0, math.floor((full - backlog) / q.interval + 0.000001))
-  return { granted, q.valid, wait, math.floor(spread), math.floor(pause), remaining }
+  return { granted, q.valid, math.floor(wait), math.floor(spread), math.floor(pause), remaining }
 end
 
 -- So many from one mark of the clock to the next. A claim ends with its window.

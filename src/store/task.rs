@@ -20,10 +20,14 @@ use crate::limiter::key::KeyHasher;
 use crate::limiter::{Fleet, Limiter};
 use crate::telemetry::metrics::{StoreMetrics, StoreOutcome};
 
-/// How often an instance tells the store that it is there.
+/// How often an instance of a small fleet registers.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Without a word for so long, it is gone.
-const MEMBER_FOR: Duration = Duration::from_secs(4);
+/// Registrations of a whole fleet in a second, as far as [`MAX_HEARTBEAT`] allows.
+const FLEET_HEARTBEATS: u32 = 32;
+/// An instance of the largest fleet registers so often.
+const MAX_HEARTBEAT: Duration = Duration::from_secs(4);
+/// An instance that has missed so many registrations is gone.
+const MISSED_HEARTBEATS: u32 = 4;
 /// While the store is away, the first attempt to reach it comes after so long, and later ones up to a heartbeat apart.
 const FIRST_PROBE: Duration = Duration::from_millis(20);
 
@@ -190,8 +194,8 @@ impl<F: FnMut(Fleet)> Task<F> {
             }
             Done::Registered(Ok((secret, instances))) => {
                 self.is_registering = false;
-                self.next_heartbeat = Instant::now() + HEARTBEAT;
                 self.registered(secret, instances);
+                self.next_heartbeat = Instant::now() + self.interval();
             }
             Done::Registered(Err(error)) => {
                 self.is_registering = false;
@@ -228,11 +232,19 @@ impl<F: FnMut(Fleet)> Task<F> {
             return;
         }
         self.is_registering = true;
-        self.next_heartbeat = Instant::now() + HEARTBEAT;
+        let interval = self.interval();
+        self.next_heartbeat = Instant::now() + interval;
         let store = Arc::clone(&self.store);
         let (instance, fleet) = (self.instance.clone(), self.limiter.fleet());
         let secret = if self.told > 0 { fleet.hasher.secret() } else { self.random.0 };
-        self.calls.spawn_local(async move { Done::Registered(store.register(&instance, secret).await) });
+        self.calls.spawn_local(async move {
+            Done::Registered(store.register(&instance, secret, interval * MISSED_HEARTBEATS).await)
+        });
+    }
+
+    /// From one registration to the next: a store of many instances has not more of them to do.
+    fn interval(&self) -> Duration {
+        (HEARTBEAT * self.told / FLEET_HEARTBEATS).clamp(HEARTBEAT, MAX_HEARTBEAT)
     }
 
     fn registered(&mut self, secret: [u64; 2], instances: u32) {
@@ -290,10 +302,11 @@ impl Calls {
         &self,
         instance: &str,
         [first, second]: [u64; 2],
+        lapse: Duration,
     ) -> Result<([u64; 2], u32), CallError> {
         let keys = protocol::fleet_keys(&self.prefix);
         let secret = format!("{first:016x}{second:016x}");
-        let lapse = MEMBER_FOR.as_millis().to_string();
+        let lapse = lapse.as_millis().to_string();
         let args = [secret.into_bytes(), instance.as_bytes().to_vec(), lapse.into_bytes()];
         let (value, _) =
             self.client.call(Call { script: &self.registering, keys: &keys, args: &args }).await?;

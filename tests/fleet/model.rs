@@ -65,6 +65,16 @@ impl Asked {
     }
 }
 
+impl Asked {
+    /// How long `units` are to last an instance that gets `part` of what it wants ahead; zero if it wants nothing ahead.
+    fn paced(&self, units: f64, part: f64) -> f64 {
+        if self.wanted <= self.needed {
+            return 0.0;
+        }
+        SECOND.min(units.max(1.0) * self.period / (self.wanted * part))
+    }
+}
+
 /// One call, at `now` in microseconds.
 struct Call<'a> {
     model: &'a mut Model,
@@ -213,10 +223,13 @@ impl Call<'_> {
         if q.needed > room {
             wait = (backlog + q.needed * interval - (tolerance - reserved)).ceil();
             spread = SECOND.min(demand[PRIORITIES] * interval);
+            if part < 1.0 {
+                wait = wait.max(q.paced(q.needed, part));
+            }
         } else {
             granted = room.min(q.needed.max((q.wanted * part * ahead(slack)).floor()));
-            if part < 1.0 && granted > q.needed {
-                pause = q.period * ahead(slack);
+            if part < 1.0 {
+                pause = q.paced(granted, part);
             }
         }
         backlog += granted * interval;

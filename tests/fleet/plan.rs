@@ -34,9 +34,28 @@ pub(crate) struct Faults {
     pub(crate) crash: Option<u64>,
 }
 
+/// What sets an instance apart from others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Role {
+    /// Its weight under contention.
+    pub(crate) weight: f64,
+    /// The priority of its requests, in place of that of the plan.
+    pub(crate) priority: Option<u8>,
+    /// Times the demand of the pattern.
+    pub(crate) demand: f64,
+    /// Requests arrive from this millisecond on.
+    pub(crate) from: u64,
+}
+
+impl Role {
+    pub(crate) const USUAL: Self = Self { weight: 1.0, priority: None, demand: 1.0, from: 0 };
+}
+
 /// One experiment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
+    /// By the number of the instance.
+    pub(crate) role: fn(usize) -> Role,
     pub(crate) instances: usize,
     pub(crate) quota: Quota,
     /// Times the limit.
@@ -56,7 +75,7 @@ pub(crate) struct Plan {
 }
 
 /// What came of it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) admitted: u64,
     /// What one instance would have admitted of the same requests.
@@ -68,6 +87,8 @@ pub(crate) struct Outcome {
     pub(crate) unlawful: u64,
     /// The instance that got least of what it demanded, beside the mean.
     pub(crate) least: f64,
+    /// Requests of each instance, and how many of them were admitted.
+    pub(crate) got: Vec<(u64, u64)>,
     /// Where the units went.
     pub(crate) tally: Tally,
 }
@@ -82,4 +103,4 @@ pub(crate) fn gcra(count: u32, burst: u32) -> Quota {
     Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(burst)).unwrap()
 }
 
-pub(crate) const LEASE: Sharing = Sharing { is_exact: false, priority: 1, is_max_min: false };
+pub(crate) const LEASE: Sharing = Sharing { is_exact: false, waits: true, priority: 1, is_max_min: false };

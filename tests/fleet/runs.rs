@@ -5,7 +5,7 @@ use std::str::FromStr;
 use fastrand::Rng;
 use weir::limiter::claims::Sharing;
 
-use crate::plan::{Faults, LEASE, Outcome, Pattern, Plan, gcra};
+use crate::plan::{Faults, LEASE, Outcome, Pattern, Plan, Role, gcra, rate};
 use crate::world::run;
 
 /// What whoever runs the tests wants to look at.
@@ -14,8 +14,8 @@ pub(crate) fn asked<T: FromStr>(variable: &str) -> Option<T> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-fn calm() -> Faults {
-    Faults { lost: None, delay: 300, drift: 0, crash: None }
+pub(crate) fn calm() -> Faults {
+    Faults { lost: None, delay: asked("WEIR_DELAY").unwrap_or(300), drift: 0, crash: None }
 }
 
 #[test]
@@ -29,7 +29,9 @@ fn table() {
         if only.as_ref().is_some_and(|only| *only != format!("{limit}x{keys}")) {
             continue;
         }
-        for demand in [0.9, 1.5] {
+        for demand in
+            [0.9, 1.5].into_iter().filter(|it| asked("WEIR_DEMAND").is_none_or(|only: f64| only == *it))
+        {
             for pattern in [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts] {
                 let millis = match (limit, keys) {
                     (..100, 1) => 60_000,
@@ -37,6 +39,7 @@ fn table() {
                     _ => 12_000,
                 };
                 let plan = Plan {
+                    role: |_| Role::USUAL,
                     instances: 96,
                     quota: gcra(limit, limit),
                     demand,
@@ -78,12 +81,18 @@ fn random(seed: u64) -> Plan {
     let change = (seed % 4 == 3).then_some((other, 1000));
     let patterns = [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts, Pattern::OnAndOff];
     Plan {
+        role: |_| Role::USUAL,
         instances: rng.usize(1..12),
         quota,
         demand: [0.3, 0.9, 1.1, 3.0][rng.usize(0..4)],
         pattern: patterns[rng.usize(0..5)],
         keys: [1, 1, 3][rng.usize(0..3)],
-        sharing: Sharing { is_exact: false, priority: rng.u8(0..3), is_max_min: rng.bool() },
+        sharing: Sharing {
+            is_exact: seed % 7 == 5,
+            waits: true,
+            priority: rng.u8(0..3),
+            is_max_min: rng.bool(),
+        },
         wait: [0, 2000, 10_000][rng.usize(0..3)],
         millis: 2500,
         warm_up: 0,
@@ -104,6 +113,11 @@ fn a_fleet_admits_no_more_than_one_instance_would() {
     for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {
         let plan = random(seed);
         let outcome = run(plan);
-        assert!(outcome.excess <= 1e-6 && outcome.unlawful == 0, "seed {seed}: {outcome:?} of {plan:?}");
+        // What is granted for a request that waits may take 20 ms to arrive.
+        let late = if plan.sharing.is_exact { 0.02 * rate(&plan.quota) } else { 0.0 };
+        assert!(
+            outcome.excess <= late + 1e-6 && outcome.unlawful == 0,
+            "seed {seed}: {outcome:?} of {plan:?}"
+        );
     }
 }

@@ -101,10 +101,16 @@ fn spec(quota: Quota, sharing: Sharing) -> MeterSpec {
     }
 }
 
+fn sharing(number: usize, plan: &Plan) -> Sharing {
+    let priority = (plan.role)(number).priority.unwrap_or(plan.sharing.priority);
+    Sharing { priority, waits: plan.wait > 0, ..plan.sharing }
+}
+
 impl Instance {
     fn new(number: usize, plan: &Plan, drift: i64, epoch: u64) -> Self {
         let limiter = Limiter::new(Settings { max_keys: 10_000, secret: [17, 42] });
-        let meter = limiter.install(&[spec(plan.quota, plan.sharing)], Timestamp::EPOCH)[0];
+        let sharing = sharing(number, plan);
+        let meter = limiter.install(&[spec(plan.quota, sharing)], Timestamp::EPOCH)[0];
         let key = limiter.hasher().hash(b"");
         let check = Check {
             meter,
@@ -114,7 +120,7 @@ impl Instance {
             charging: Charging::OnArrival,
             terms: None,
         };
-        let asker = Asker { instance: number as u32, weight: 1.0, ahead: 0 };
+        let asker = Asker { instance: number as u32, weight: (plan.role)(number).weight, ahead: 0 };
         Self {
             limiter,
             desk: Desk::new(asker),
@@ -128,9 +134,9 @@ impl Instance {
         }
     }
 
-    fn change(&mut self, plan: &Plan, now: Timestamp) {
+    fn change(&mut self, plan: &Plan, sharing: Sharing, now: Timestamp) {
         let (quota, _) = plan.change.unwrap();
-        self.check.meter = self.limiter.install(&[spec(quota, plan.sharing)], now)[0];
+        self.check.meter = self.limiter.install(&[spec(quota, sharing)], now)[0];
         self.changes_at = u64::MAX;
     }
 
@@ -195,7 +201,8 @@ impl World {
             for number in 0..self.plan.instances {
                 if self.instances[number].changes_at <= milli {
                     let now = self.instances[number].clock(self.now);
-                    self.instances[number].change(&self.plan, now);
+                    let sharing = sharing(number, &self.plan);
+                    self.instances[number].change(&self.plan, sharing, now);
                 }
                 let demand = self.demand(number, milli);
                 let arrivals = demand as u64 + u64::from(self.rng.f64() < demand.fract());
@@ -218,6 +225,7 @@ impl World {
         }
         let least = self.got.iter().filter(|(wanted, _)| *wanted > 0);
         self.outcome.tally = self.store.tally;
+        self.outcome.got = self.got.clone();
         self.outcome.least = least.map(|(wanted, got)| *got as f64 / *wanted as f64).fold(1.0, f64::min);
         self.outcome
     }
@@ -241,6 +249,10 @@ impl World {
 
     /// Requests of an instance in one millisecond.
     fn demand(&self, number: usize, milli: u64) -> f64 {
+        let role = (self.plan.role)(number);
+        if milli < role.from {
+            return 0.0;
+        }
         let all = rate(&self.plan.quota) * self.plan.demand * self.plan.keys as f64 / 1000.0;
         let instances = self.plan.instances as f64;
         let part = match self.plan.pattern {
@@ -263,7 +275,7 @@ impl World {
                 if is_on { 4.0 / instances } else { 0.0 }
             }
         };
-        all * part
+        all * part * role.demand
     }
 
     /// The burst that a bucket begins with is over after a while.

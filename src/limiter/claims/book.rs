@@ -16,6 +16,8 @@ const MIN_MEASURED: Duration = Duration::from_millis(20);
 const FADING: f64 = 4.0;
 /// Pauses are spread from this part of them on.
 const MIN_OF_PAUSE: f64 = 0.8;
+/// The smallest part of what it wants that an instance reckons with.
+const MIN_PART: f64 = 0.001;
 const MEASURED_UNITS: f64 = 30.0;
 /// Claims ahead of demand are for as many units at least. For fewer a request asks by itself: most would lapse unspent.
 const MIN_AHEAD: f64 = 6.0;
@@ -193,7 +195,7 @@ impl Book {
     /// spends its share sooner, and asks sooner.
     pub(super) fn pause(&mut self, now: Timestamp) {
         if let Some((part, asked, latest)) = self.cut.take() {
-            let due = asked.saturating_add(now.since(asked).mul_f64(1.0 / part.min(1.0)));
+            let due = asked.saturating_add(now.since(asked).mul_f64(1.0 / part.clamp(MIN_PART, 1.0)));
             self.pauses_until = self.pauses_until.max(due.min(latest));
         }
     }
@@ -228,9 +230,10 @@ impl Book {
         let needed = std::mem::take(&mut self.needed).min(kind.capacity());
         let ahead = (self.rate * period.as_secs_f64()).min(kind.claimable(most));
         let has_too_much = std::mem::take(&mut self.has_too_much) || self.is_quiet;
-        let ahead = if ahead < MIN_AHEAD || has_too_much || sharing.is_exact { 0.0 } else { ahead };
-        let mut valid =
-            if ahead > 0.0 || kind.is_permits() { most } else { kind.valid_to_arrive(sharing.is_exact) };
+        let few = if sharing.waits { MIN_AHEAD } else { 0.0 };
+        let ahead = if ahead < few || has_too_much || sharing.is_exact { 0.0 } else { ahead };
+        let is_ahead = ahead > 0.0 || kind.is_permits() || !sharing.waits && !sharing.is_exact;
+        let mut valid = if is_ahead { most } else { kind.valid_to_arrive(sharing.is_exact) };
         if f64::from(needed) > kind.claimable(valid) {
             let short = kind.valid_to_arrive(sharing.is_exact);
             valid = if f64::from(needed) > kind.claimable(short) { Duration::ZERO } else { short };
@@ -287,7 +290,11 @@ impl Book {
             // Not all at one moment.
             let spread = MIN_OF_PAUSE + (1.0 - MIN_OF_PAUSE) * part_of(question);
             let latest = sent.saturating_add(grant.pause.mul_f64(spread));
-            self.cut = Some((part / spread, sent, latest));
+            if grant.granted == 0 {
+                self.pauses_until = latest;
+            } else {
+                self.cut = Some((part / spread, sent, latest));
+            }
         }
         let claim = Claim {
             units: grant.granted,

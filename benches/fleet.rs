@@ -1,0 +1,240 @@
+//! A fleet of instances that share one limit through a real Redis: how much of the limit they use, whether they keep it, and what
+//! that costs; beside the other ways to share a limit, in the same run.
+//!
+//! `cargo bench --bench fleet -- [--instances 96] [--limits 10,100,10000,300000,2000000] [--keys 1] [--demand 0.9,1.5]
+//! [--patterns even,zipf,shifting,bursts] [--ways lease,exact,split,incr,pipeline] [--wait 5] [--seconds 8] [--csv FILE]`.
+//! Each instance has a limiter and a connection to the store of its own, as a process would. Redis, all connections and all
+//! requests run on this machine: where the processors are all busy, that is what is measured.
+#![expect(clippy::print_stdout, reason = "prints its results")]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
+
+#[path = "fleet/claims.rs"]
+mod claims;
+#[path = "fleet/commands.rs"]
+mod commands;
+#[path = "fleet/demand.rs"]
+mod demand;
+#[path = "fleet/experiment.rs"]
+mod experiment;
+#[path = "fleet/histogram.rs"]
+mod histogram;
+#[path = "fleet/judge.rs"]
+mod judge;
+#[expect(dead_code, unused_imports, reason = "tests use all of it")]
+#[path = "../tests/store/servers.rs"]
+mod servers;
+#[expect(dead_code, reason = "tests use all of it")]
+#[path = "../tests/store/support.rs"]
+mod support;
+
+use std::env;
+use std::fmt::Write as _;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::task::LocalSet;
+use weir::clock::Clock;
+use weir::limiter::algorithm::Algorithm;
+use weir::limiter::claims::Sharing;
+use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::remote::channel::Place;
+use weir::store::settings::{Server as StoreServer, Topology};
+
+use self::claims::Limit as SharedLimit;
+use self::commands::Style;
+use self::demand::{Demand, Pattern};
+use self::experiment::{Fleet, Outcome};
+use self::judge::Judge;
+use self::servers::Server;
+
+/// The program's allocator.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Before this, instances find out how much demand there is.
+const WARM_UP: Duration = Duration::from_secs(3);
+
+/// How a limit is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Lease,
+    Exact,
+    Split,
+    Incr,
+    Pipeline,
+}
+
+impl Way {
+    const ALL: [(&'static str, Self); 5] = [
+        ("lease", Self::Lease),
+        ("exact", Self::Exact),
+        ("split", Self::Split),
+        ("incr", Self::Incr),
+        ("pipeline", Self::Pipeline),
+    ];
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, way)| *way == self).map_or("", |(name, _)| name)
+    }
+
+    const fn sharing(self) -> Option<Sharing> {
+        match self {
+            Self::Lease => Some(Sharing { is_exact: false, waits: true, priority: 0, is_max_min: false }),
+            Self::Exact => Some(Sharing { is_exact: true, waits: true, priority: 0, is_max_min: false }),
+            Self::Split | Self::Incr | Self::Pipeline => None,
+        }
+    }
+}
+
+/// One cell of the table.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    way: Way,
+    instances: usize,
+    limit: u32,
+    keys: u32,
+    demand: f64,
+    pattern: Pattern,
+    wait: Duration,
+    lasts: Duration,
+}
+
+/// What Redis has done so far: calls of scripts and counting commands, and seconds of its processor.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    calls: u64,
+    seconds: f64,
+}
+
+impl Work {
+    fn of(server: &Server) -> Self {
+        let of_command = |line: &str| {
+            let counts = ["evalsha", "eval", "incr", "incrby"];
+            let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            counts.contains(&name).then(|| rest.split(',').next()?.parse::<u64>().ok())?
+        };
+        let of_processor = |line: &str| {
+            let main = ["used_cpu_sys:", "used_cpu_user:"];
+            main.iter().find_map(|name| line.strip_prefix(name)?.trim().parse::<f64>().ok())
+        };
+        Self {
+            calls: server.cli(&["info", "commandstats"]).lines().filter_map(of_command).sum(),
+            seconds: server.cli(&["info", "cpu"]).lines().filter_map(of_processor).sum(),
+        }
+    }
+}
+
+impl Cell {
+    fn run(&self, server: &Server) -> String {
+        server.cli(&["flushall"]);
+        let clock = Arc::new(Clock::start());
+        let count = NonZeroU32::new(self.limit).unwrap();
+        let quota = Quota::new(Algorithm::Gcra, Limit::new(count, Period::one(Unit::Second)), Some(count));
+        let limit = SharedLimit { quota: quota.unwrap(), sharing: self.way.sharing(), keys: self.keys };
+        let address = ([127, 0, 0, 1], server.port()).into();
+        let fleet = match self.way {
+            Way::Lease | Way::Exact | Way::Split => {
+                let place = Place::Tcp("127.0.0.1".into(), server.port());
+                let store = claims::store(Topology::Single(StoreServer { place, db: 0 }), "bench");
+                Fleet::Claims(claims::fleet(self.instances, limit, &store, &clock), self.wait)
+            }
+            Way::Incr => {
+                Fleet::Commands(commands::fleet(self.instances, Style::Incr, address), self.limit.into())
+            }
+            Way::Pipeline => Fleet::Commands(
+                commands::fleet(self.instances, Style::IncrByAndExpire, address),
+                self.limit.into(),
+            ),
+        };
+        let rate = f64::from(self.limit) * self.demand * if self.keys == 1 { 1.0 } else { 0.0 };
+        let rate = if self.keys == 1 { rate } else { self.demand };
+        let demand = Demand { pattern: self.pattern, rate, keys: self.keys };
+        let judge = Judge::new((self.limit.into(), self.limit.into()), self.keys, (WARM_UP, self.lasts));
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let mut begun = None;
+        let outcome = LocalSet::new().block_on(
+            &runtime,
+            experiment::run(fleet, demand, judge, self.lasts, &clock, |at| {
+                if at >= WARM_UP && begun.is_none() {
+                    begun = Some(Work::of(server));
+                }
+            }),
+        );
+        let (before, after) = (begun.unwrap(), Work::of(server));
+        let seconds = (self.lasts - WARM_UP).as_secs_f64();
+        let work =
+            Work { calls: after.calls - before.calls, seconds: (after.seconds - before.seconds) / seconds };
+        self.row(&outcome, work)
+    }
+
+    fn row(&self, outcome: &Outcome, work: Work) -> String {
+        let Outcome { judge, decisions, waits, crowded } = outcome;
+        let mut row = format!(
+            "{},{},{},{},{:.2},{:.4},",
+            self.way.name(),
+            self.limit,
+            self.keys,
+            self.pattern,
+            self.demand,
+            judge.admitted as f64 / judge.possible.max(1) as f64,
+        );
+        let violations =
+            judge.violations().map_or_else(|| "-,-,-".into(), |[a, b, c]| format!("{a},{b},{c}"));
+        let seconds = (self.lasts - WARM_UP).as_secs_f64();
+        let _ = write!(
+            row,
+            "{violations},{:.1},{:.6},{},{},{:.4},{},{:.3},{:.0},{crowded}",
+            judge.excess,
+            work.calls as f64 / judge.admitted.max(1) as f64,
+            decisions.quantile(0.5).as_nanos(),
+            decisions.quantile(0.99).as_nanos(),
+            waits.total() as f64 / (judge.offered + 1) as f64,
+            waits.quantile(0.99).as_micros(),
+            work.seconds,
+            judge.offered as f64 / seconds,
+        );
+        row
+    }
+}
+
+const HEAD: &str = "way,limit,keys,pattern,demand,used,violations_100ms,violations_1s,violations_10s,excess,calls_per_admitted,\
+                    p50_ns,p99_ns,waited,wait_p99_us,redis_cpu,offered_per_second,crowded";
+
+fn main() {
+    let instances = argument("--instances").map_or(96, |text| text.parse().unwrap());
+    let numbers = |name: &str, default: &str| -> Vec<f64> {
+        argument(name).as_deref().unwrap_or(default).split(',').map(|text| text.parse().unwrap()).collect()
+    };
+    let ways = argument("--ways").unwrap_or_else(|| "lease,exact,split,incr,pipeline".into());
+    let patterns = argument("--patterns").unwrap_or_else(|| "even,zipf,shifting,bursts".into());
+    let wait = Duration::from_millis(argument("--wait").map_or(5, |text| text.parse().unwrap()));
+    let lasts = WARM_UP + Duration::from_secs(argument("--seconds").map_or(8, |text| text.parse().unwrap()));
+    let server = Server::start();
+    let mut csv = String::from(HEAD);
+    println!("{HEAD}");
+    for limit in numbers("--limits", "10,100,10000,300000,2000000") {
+        for keys in numbers("--keys", "1") {
+            for demand in numbers("--demand", "0.9,1.5") {
+                for pattern in Pattern::ALL.into_iter().filter(|it| patterns.contains(&it.to_string())) {
+                    for (_, way) in Way::ALL.into_iter().filter(|(name, _)| ways.contains(name)) {
+                        let (limit, keys) = (limit as u32, keys as u32);
+                        let cell = Cell { way, instances, limit, keys, demand, pattern, wait, lasts };
+                        let row = cell.run(&server);
+                        println!("{row}");
+                        let _ = write!(csv, "\n{row}");
+                    }
+                }
+            }
+        }
+    }
+    if let Some(file) = argument("--csv") {
+        std::fs::write(file, csv + "\n").unwrap();
+    }
+}
+
+fn argument(name: &str) -> Option<String> {
+    let mut arguments = env::args().skip_while(|argument| argument != name);
+    arguments.nth(1)
+}

@@ -1,0 +1,200 @@
+//! Instances that share a limit as Weir does, with the code of production: the limiter, and the task that speaks with the store.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tokio::task::LocalSet;
+use weir::clock::Clock;
+use weir::limiter::algorithm::conversion::OnChange;
+use weir::limiter::claims::{Claimed, Sharing};
+use weir::limiter::decision::Enforcement;
+use weir::limiter::key::KeyHash;
+use weir::limiter::quota::Quota;
+use weir::limiter::reservation::Charging;
+use weir::limiter::timestamp::Timestamp;
+use weir::limiter::{Check, Limiter, Lineage, MeterSpec, Settings};
+use weir::store::handle::Handle;
+use weir::store::settings::{self, Credentials, Topology};
+use weir::store::task::{self, Resources};
+use weir::telemetry::metrics::Metrics;
+
+/// As in the proxy.
+const MAX_ATTEMPTS: usize = 4;
+
+/// A limit and how it is shared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    pub(crate) quota: Quota,
+    /// Divided by the number of instances where there is none.
+    pub(crate) sharing: Option<Sharing>,
+    pub(crate) keys: u32,
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub(crate) enum Decided {
+    Admitted,
+    Rejected,
+    /// The store has to respond first.
+    Waits(oneshot::Receiver<()>),
+}
+
+/// One instance.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    limiter: Arc<Limiter>,
+    handle: Handle,
+    check: Check,
+    keys: Arc<[KeyHash]>,
+    kill: Option<oneshot::Sender<()>>,
+    /// What counts while the store is away: the limit divided.
+    away: Check,
+}
+
+/// Settings of a store.
+pub(crate) fn store(topology: Topology, prefix: &str) -> settings::Settings {
+    settings::Settings {
+        topology,
+        credentials: Credentials::default(),
+        tls: None,
+        prefix: prefix.into(),
+        timeout: Duration::from_millis(50),
+        weight: std::num::NonZeroU16::MIN,
+        instance: None,
+    }
+}
+
+/// So many instances, which know of each other. Each has a connection to the store of its own; one thread has them all.
+pub(crate) fn fleet(
+    of: usize,
+    limit: Limit,
+    store: &settings::Settings,
+    clock: &Arc<Clock>,
+) -> Vec<Instance> {
+    let metrics = Metrics::new(&[]);
+    let mut started = Vec::new();
+    let mut tasks = Vec::new();
+    for number in 0..of {
+        let limiter = Arc::new(Limiter::new(Settings { max_keys: 200_000, secret: [fastrand::u64(..), 7] }));
+        let (handle, queue) = Handle::new(&limiter);
+        let (kill, killed) = oneshot::channel();
+        let resources = Resources {
+            limiter: Arc::clone(&limiter),
+            clock: Arc::clone(clock),
+            handle: handle.clone(),
+            metrics: metrics.store(),
+            queue,
+            random: ([fastrand::u64(..), fastrand::u64(..)], number as u32 + 1),
+        };
+        let joined = {
+            let limiter = Arc::clone(&limiter);
+            move |fleet| limiter.join(fleet)
+        };
+        tasks.push((store.clone(), resources, joined, killed));
+        started.push((limiter, handle, kill));
+    }
+    std::thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let local = LocalSet::new();
+        for (settings, resources, joined, killed) in tasks {
+            local.spawn_local(async move {
+                tokio::select! {
+                    () = task::run(&settings, resources, joined) => {}
+                    _ = killed => {}
+                }
+            });
+        }
+        runtime.block_on(local);
+    });
+    let size = NonZeroU32::new(of as u32).expect("instances");
+    let patience = Instant::now() + Duration::from_secs(20);
+    let is_whole = |limiter: &Limiter| limiter.fleet().instances == size;
+    while limit.sharing.is_some() && !started.iter().all(|(limiter, ..)| is_whole(limiter)) {
+        assert!(Instant::now() < patience, "instances do not find each other");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut keys: Option<Arc<[KeyHash]>> = None;
+    let mut instances = Vec::new();
+    for (limiter, handle, kill) in started {
+        let hasher = limiter.fleet().hasher;
+        let hash = || (0..limit.keys).map(|key| hasher.hash(&key.to_be_bytes())).collect();
+        let keys = Arc::clone(keys.get_or_insert_with(hash));
+        let [check, away] = checks(&limiter, limit, size, keys[0], clock.now());
+        instances.push(Instance { limiter, handle, check, keys, kill: Some(kill), away });
+    }
+    instances
+}
+
+fn checks(limiter: &Limiter, limit: Limit, size: NonZeroU32, key: KeyHash, now: Timestamp) -> [Check; 2] {
+    let spec = |rule: &str, quota, sharing| MeterSpec {
+        lineage: Lineage { rule: rule.into(), key: "key".into() },
+        quota,
+        on_change: OnChange::Keep,
+        sharing,
+    };
+    let divided = limit.quota.divided(size);
+    let here = match limit.sharing {
+        Some(sharing) => spec("fleet", limit.quota.claimed().expect("a limit"), Some(sharing)),
+        None => spec("fleet", divided, None),
+    };
+    let meters = limiter.install(&[here, spec("away", divided, None)], now);
+    [meters[0], meters[1]].map(|meter| Check {
+        meter,
+        key,
+        cost: 1,
+        enforcement: Enforcement::Enforced,
+        charging: Charging::OnArrival,
+        terms: None,
+    })
+}
+
+impl Instance {
+    /// Decides a request as the proxy does; `waits` where it may wait for the store.
+    pub(crate) fn decide(&self, key: u32, waits: bool, now: Timestamp) -> Decided {
+        let check = Check { key: self.keys[key as usize], ..self.check };
+        for _ in 0..MAX_ATTEMPTS {
+            let decision = self.limiter.check(&[check], now);
+            let verdict = decision.verdicts()[0];
+            if !verdict.exceeds() {
+                return Decided::Admitted;
+            }
+            if !verdict.is_short() {
+                return Decided::Rejected;
+            }
+            if self.handle.is_away() {
+                let away = Check { key: check.key, ..self.away };
+                let passes = !self.limiter.check(&[away], now).verdicts()[0].exceeds();
+                return if passes { Decided::Admitted } else { Decided::Rejected };
+            }
+            let counter = self.limiter.shared_counter(&check);
+            match self.limiter.claim(&check, now) {
+                Claimed::Ready(asks) => {
+                    if asks {
+                        self.handle.want(counter);
+                    }
+                }
+                Claimed::Asked(asks) if waits => return Decided::Waits(self.handle.wait(counter, asks)),
+                Claimed::Asked(asks) => {
+                    if asks {
+                        self.handle.want(counter);
+                    }
+                    return Decided::Rejected;
+                }
+                Claimed::Rejected(_) | Claimed::Gone => return Decided::Rejected,
+            }
+        }
+        Decided::Rejected
+    }
+
+    /// Ends its task as `kill -9` ends a process: what it has claimed is lost.
+    pub(crate) fn kill(&mut self) {
+        drop(self.kill.take());
+    }
+
+    pub(crate) fn is_killed(&self) -> bool {
+        self.kill.is_none()
+    }
+}

@@ -1,0 +1,111 @@
+//! Instances that send commands for each request, as other rate limiters do.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::Builder;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::LocalSet;
+
+/// Requests of one instance that may wait at once; others are rejected.
+const MAX_WAITING: usize = 2048;
+
+/// What is sent for a request that is counted in a window of the clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Style {
+    /// One `INCR`.
+    Incr,
+    /// `INCRBY` and `EXPIRE`, as envoyproxy/ratelimit sends them.
+    IncrByAndExpire,
+}
+
+/// One instance: the queue of its connection.
+#[derive(Debug)]
+pub(crate) struct Instance(mpsc::Sender<Asked>);
+
+#[derive(Debug)]
+struct Asked {
+    key: u32,
+    second: u64,
+    counted: oneshot::Sender<u64>,
+}
+
+impl Instance {
+    /// Counts a request in this second; `None` where too many wait already.
+    pub(crate) fn count(&self, key: u32, second: u64) -> Option<oneshot::Receiver<u64>> {
+        let (counted, count) = oneshot::channel();
+        self.0.try_send(Asked { key, second, counted }).ok().map(|()| count)
+    }
+}
+
+/// So many instances, each with a connection of its own; one thread has them all.
+pub(crate) fn fleet(of: usize, style: Style, server: SocketAddr) -> Vec<Instance> {
+    let (instances, queues): (Vec<_>, Vec<_>) = (0..of)
+        .map(|_| {
+            let (sender, queue) = mpsc::channel(MAX_WAITING);
+            (Instance(sender), queue)
+        })
+        .unzip();
+    std::thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let local = LocalSet::new();
+        for queue in queues {
+            local.spawn_local(serve(queue, style, server));
+        }
+        runtime.block_on(local);
+    });
+    instances
+}
+
+/// Writes what is in the queue at once, and gives each request the number that comes back for it.
+async fn serve(mut queue: mpsc::Receiver<Asked>, style: Style, server: SocketAddr) {
+    let mut stream = TcpStream::connect(server).await.expect("a server");
+    stream.set_nodelay(true).expect("an option");
+    let mut waiting: VecDeque<oneshot::Sender<u64>> = VecDeque::new();
+    let (mut replies, mut commands) = (Vec::new(), String::new());
+    // Every other reply is that of EXPIRE.
+    let mut is_count = true;
+    loop {
+        tokio::select! {
+            asked = queue.recv(), if waiting.len() < MAX_WAITING => {
+                let Some(asked) = asked else { return };
+                commands.clear();
+                let mut next = Some(asked);
+                while let Some(Asked { key, second, counted }) = next {
+                    write_commands(&mut commands, style, &format!("c:{key}:{second}"));
+                    waiting.push_back(counted);
+                    next = queue.try_recv().ok();
+                }
+                stream.write_all(commands.as_bytes()).await.expect("sent");
+            }
+            read = stream.read_buf(&mut replies) => {
+                assert!(read.expect("a reply") > 0, "the server has closed the connection");
+                let mut done = 0;
+                while let Some(end) = replies[done..].iter().position(|byte| *byte == b'\n') {
+                    let line = std::str::from_utf8(&replies[done + 1..done + end - 1]).expect("a number");
+                    if is_count {
+                        let counted = waiting.pop_front().expect("a request");
+                        let _ = counted.send(line.parse().expect("a number"));
+                    }
+                    is_count = !is_count || matches!(style, Style::Incr);
+                    done += end + 1;
+                }
+                replies.drain(..done);
+            }
+        }
+    }
+}
+
+fn write_commands(commands: &mut String, style: Style, key: &str) {
+    let length = key.len();
+    let _ = match style {
+        Style::Incr => write!(commands, "*2\r\n$4\r\nINCR\r\n${length}\r\n{key}\r\n"),
+        Style::IncrByAndExpire => write!(
+            commands,
+            "*3\r\n$6\r\nINCRBY\r\n${length}\r\n{key}\r\n$1\r\n1\r\n*3\r\n$6\r\nEXPIRE\r\n${length}\r\n{key}\r\n$1\r\n1\r\n"
+        ),
+    };
+}

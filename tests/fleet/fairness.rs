@@ -1,0 +1,104 @@
+//! Who gets how much of a limit that is not enough for all.
+
+use crate::plan::{Faults, LEASE, Outcome, Pattern, Plan, Role, gcra};
+use crate::runs::calm;
+use crate::world::run;
+
+/// Twelve instances that demand twice the limit.
+fn contended() -> Plan {
+    Plan {
+        role: |_| Role::USUAL,
+        instances: 12,
+        quota: gcra(12_000, 12_000),
+        demand: 2.0,
+        pattern: Pattern::Even,
+        keys: 1,
+        sharing: LEASE,
+        wait: 5000,
+        millis: 12_000,
+        warm_up: 4_000_000,
+        faults: calm(),
+        change: None,
+        seed: 1,
+    }
+}
+
+/// The part of its requests that each instance gets.
+fn parts(outcome: &Outcome) -> Vec<f64> {
+    outcome.got.iter().map(|(wanted, got)| *got as f64 / *wanted as f64).collect()
+}
+
+fn is_near(value: f64, expected: f64) -> bool {
+    (0.85 * expected..=1.15 * expected).contains(&value)
+}
+
+#[test]
+fn proportional_shares_are_the_same_part_of_every_demand() {
+    for pattern in [Pattern::Even, Pattern::Zipf] {
+        let outcome = run(Plan { pattern, ..contended() });
+        let parts = parts(&outcome);
+        assert!(parts.iter().all(|part| is_near(*part, 0.5)), "{pattern:?}: {parts:?}");
+    }
+}
+
+#[test]
+fn max_min_shares_give_small_demands_in_full_and_large_ones_alike() {
+    let mut plan = Plan { pattern: Pattern::Zipf, millis: 20_000, warm_up: 10_000_000, ..contended() };
+    plan.sharing.is_max_min = true;
+    let outcome = run(plan);
+    // The demands are 7734 a second, 3867, 2578 and so on. The share is 1158 each, and what is below that is served in full:
+    // from the seventh on, which demands 1105.
+    let parts = parts(&outcome);
+    let [first, second, third] = [0, 1, 2].map(|number| outcome.got[number].1 as f64);
+    assert!(is_near(second, first) && is_near(third, first), "{:?}", outcome.got);
+    assert!(parts[6..].iter().all(|part| *part > 0.9), "{parts:?}");
+}
+
+#[test]
+fn an_instance_of_three_times_the_weight_gets_three_times_as_much() {
+    let heavy = |number| Role { weight: if number < 3 { 3.0 } else { 1.0 }, ..Role::USUAL };
+    let outcome = run(Plan { role: heavy, ..contended() });
+    // 12 000 among 3 x 3 + 9 x 1; each demands 2000.
+    let a_second = |number: usize| outcome.got[number].1 as f64 / 8.0;
+    let (heavy, light): (Vec<_>, Vec<_>) = (0..12).map(a_second).partition(|units| *units > 1300.0);
+    assert_eq!(heavy.len(), 3, "{:?}", outcome.got);
+    assert!(heavy.iter().all(|units| is_near(*units, 2000.0)), "{heavy:?}");
+    assert!(light.iter().all(|units| is_near(*units, 667.0)), "{light:?}");
+}
+
+#[test]
+fn what_is_of_a_higher_priority_is_served_first() {
+    let ranked = |number| Role { priority: Some(if number < 4 { 0 } else { 2 }), ..Role::USUAL };
+    let outcome = run(Plan { role: ranked, ..contended() });
+    // Four instances demand two thirds of the limit and get it; eight share what is left.
+    let parts = parts(&outcome);
+    assert!(parts[..4].iter().all(|part| *part > 0.97), "{parts:?}");
+    assert!(parts[4..].iter().all(|part| is_near(*part, 0.25)), "{parts:?}");
+}
+
+#[test]
+fn a_newcomer_has_its_share_within_a_second() {
+    let new = |number| Role { from: if number == 11 { 6000 } else { 0 }, ..Role::USUAL };
+    let outcome = run(Plan { role: new, millis: 7000, warm_up: 6_000_000, ..contended() });
+    let newcomer = parts(&outcome)[11];
+    assert!(newcomer > 0.4, "{newcomer} of what it demands, where all get a half");
+}
+
+#[test]
+fn no_instance_starves_where_a_share_is_one_request_a_second() {
+    let plan = Plan { instances: 96, quota: gcra(100, 100), demand: 1.5, millis: 64_000, ..contended() };
+    let outcome = run(plan);
+    let parts = parts(&outcome);
+    assert!(parts.iter().all(|part| (0.45..0.9).contains(part)), "{parts:?}");
+}
+
+#[test]
+fn a_contended_limit_takes_few_calls_though_the_store_is_slow() {
+    let faults = Faults { delay: 2000, ..calm() };
+    let plan =
+        Plan { instances: 24, quota: gcra(75_000, 75_000), demand: 1.5, millis: 6000, faults, ..contended() };
+    let Outcome { calls, admitted, .. } = run(plan);
+    let per_admitted = calls as f64 / admitted as f64;
+    // Where requests that wait are granted past their instance's share, it is one call for every twenty.
+    assert!(per_admitted < 0.003, "{per_admitted}");
+}
