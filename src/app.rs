@@ -1,6 +1,7 @@
 //! Puts the parts together, starts them and ends them; the only module that knows them all.
 
 mod admin_port;
+mod central;
 mod crowding;
 mod ending;
 mod generation;
@@ -20,6 +21,7 @@ use std::thread::JoinHandle;
 use tokio::task::JoinSet;
 
 use self::admin_port::AdminPort;
+use self::central::Central;
 use self::ending::Signals;
 use self::generation::Generations;
 use self::instances::Instances;
@@ -28,7 +30,7 @@ use self::rate_limits::RateLimits;
 use crate::admin;
 use crate::clock::Clock;
 use crate::config::reload::{Handle, Reloader};
-use crate::config::{Config, Problem};
+use crate::config::{Config, Problem, bootstrap};
 use crate::drain::Drain;
 use crate::limiter::{self, Limiter};
 use crate::listener;
@@ -95,11 +97,7 @@ pub enum Origin<'a> {
 pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
     panics::watch();
     let clock = Arc::new(Clock::start());
-    let started = match origin {
-        Origin::File(path) => Reloader::start(path),
-        Origin::Text(text) => Reloader::start_with(text),
-    };
-    let (config, reloader) = started.map_err(Error::Configuration)?;
+    let (config, reloader, central) = begin(origin)?;
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }
@@ -122,7 +120,8 @@ pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
     if let (Some(running), Some(sockets), Some(options)) = (&running.rate_limits, service, &config.rls) {
         running.start(sockets, options, &admin)?;
     }
-    reloading::start(reloader, &running)?;
+    let keeper = central.map(|central| central.follow(&running)).transpose()?;
+    reloading::start(reloader, &running, keeper)?;
     let ended = main.block_on(async {
         let crews = (&*workers, &*admin);
         let serving = ending::serve_and_drain(&running.shared.drain, config.drain, signals, crews);
@@ -142,6 +141,21 @@ pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
     drop(running.log_guard);
     drop(running.span_guard);
     ended.map_err(Error::Thread)
+}
+
+/// The configuration of the start, with what follows it.
+fn begin(origin: Origin<'_>) -> Result<(Config, Reloader, Option<Central>), Error> {
+    let whole = |(config, reloader)| (config, reloader, None);
+    match origin {
+        Origin::Text(text) => Reloader::start_with(text).map(whole).map_err(Error::Configuration),
+        Origin::File(path) => match bootstrap(path).map_err(Error::Configuration)? {
+            None => Reloader::start(path).map(whole).map_err(Error::Configuration),
+            Some(settings) => {
+                let (config, reloader, central) = central::start(path, settings)?;
+                Ok((config, reloader, Some(central)))
+            }
+        },
+    }
 }
 
 /// Binds every listener, so that a port that is taken is found before anything is served.

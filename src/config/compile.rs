@@ -4,6 +4,7 @@
 //! counts only if nothing was reported.
 
 mod addresses;
+mod bootstrap;
 mod clients;
 mod counters;
 mod credentials;
@@ -69,6 +70,7 @@ pub(super) fn compile(
     required(raw, report);
     let mut addresses = addresses::compile(raw, files, report);
     let rls = rate_limits::compile(raw.rls.as_ref(), root.key("rls"), &mut addresses.taken, files, report);
+    let central = bootstrap::compile(raw.config.as_ref(), file, root.key("config"), files, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
     let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
@@ -116,6 +118,7 @@ pub(super) fn compile(
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), scope, report).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.is_clean())?;
     Some(Config {
+        central,
         listeners: addresses.listeners,
         tls: addresses.tls,
         workers: workers(raw.workers),

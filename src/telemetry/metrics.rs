@@ -8,6 +8,7 @@ mod arrival;
 mod envoy;
 mod exporter;
 mod families;
+mod fetches;
 mod process;
 mod rate_limits;
 mod remote;
@@ -25,6 +26,7 @@ use parking_lot::Mutex;
 pub use self::arrival::Preamble;
 pub use self::envoy::{Stats, StatsFilter};
 use self::exporter::Exporter;
+pub use self::fetches::{FetchMetrics, FetchOutcome};
 pub use self::process::resident_memory;
 pub use self::rate_limits::{Hits, Origin, RateLimits, sanitized};
 use self::remote::Remotes;
@@ -260,6 +262,11 @@ impl Metrics {
     /// The numbers of the store of shared limits, which are shown from now on.
     pub fn store(&self) -> StoreMetrics {
         self.exporter.store()
+    }
+
+    /// The numbers of a configuration over HTTP, which are shown from now on.
+    pub fn fetches(&self) -> FetchMetrics {
+        self.exporter.fetches()
     }
 
     /// The statistics of Envoy's rate limit service, which are shown from now on.

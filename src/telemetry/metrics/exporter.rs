@@ -17,6 +17,7 @@ use super::super::histogram::Histogram;
 use super::super::panics;
 use super::arrival::{LOAD_SHED, Preamble, handshake_labels};
 use super::families::{self, Family};
+use super::fetches::FetchMetrics;
 use super::process::Process;
 use super::remote::{self, Remotes};
 use super::store::StoreMetrics;
@@ -67,6 +68,12 @@ impl Exporter {
     pub(super) fn store(&self) -> StoreMetrics {
         let gauge = |family: &Family| self.registry.gauge(family, &[]);
         StoreMetrics::new(gauge, |family, labels| self.registry.counter(family, labels))
+    }
+
+    /// The numbers of a configuration over HTTP, which are shown from now on.
+    pub(super) fn fetches(&self) -> FetchMetrics {
+        let gauge = |family: &Family| self.registry.gauge(family, &[]);
+        FetchMetrics::new(gauge, |family, labels| self.registry.counter(family, labels))
     }
 
     /// All families, sorted by name: a stable order for readers and diffs.

@@ -148,6 +148,7 @@ fn every_metric_has_help_a_type_and_a_conventional_name() {
     let metrics = busy();
     metrics.config_started(1, Timestamp::from_secs(1_000_000));
     metrics.rate_limits();
+    metrics.fetches();
     let text = metrics.render(&scrape());
     let of = |prefix| -> BTreeSet<&str> {
         text.lines().filter_map(|line| line.strip_prefix(prefix)?.split(' ').next()).collect()
