@@ -56,7 +56,7 @@ pub struct Engine<S> {
 impl PolicySpec {
     /// The policy, whose limits are installed in `limiter`.
     pub fn install(&self, generation: u64, limiter: &Limiter, now: Timestamp) -> Arc<Policy> {
-        let specs = meter_specs_among(&self.rules, limiter.fleet().instances);
+        let specs = meter_specs_among(&self.rules, &limiter.divisors());
         self.bind(generation, &limiter.install(&specs, now), limiter)
     }
 
@@ -89,7 +89,7 @@ impl<S> Engine<S> {
         now: Timestamp,
         first: impl FnOnce(Arc<Policy>) -> Result<S, E>,
     ) -> Result<Self, E> {
-        let mut specs = meter_specs_among(&spec.rules, limiter.fleet().instances);
+        let mut specs = meter_specs_among(&spec.rules, &limiter.divisors());
         let of_rules = specs.len();
         specs.extend_from_slice(permanent);
         let meters = limiter.install(&specs, now);

@@ -40,6 +40,7 @@ pub use self::plan::{Away, meter_specs, meter_specs_among};
 use self::remote_limit::RemoteQuery;
 use self::rule::{Action, LimitSource, Limiting, OnMissing, Rule};
 use self::selection::{Denial, Part, Selected, Selection, SideEffects};
+use self::shared_limit::Instances;
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
@@ -169,6 +170,17 @@ impl RuleSet {
             let rate = beside.clone().find(|planned| planned.part != Part::Permit);
             Some((ban.meter, rate.or_else(|| beside.next())?.meter))
         })
+    }
+
+    /// The names whose addresses are the instances that some limit is divided by.
+    pub fn names_of_instances(&self) -> BTreeSet<Box<str>> {
+        let name = |rule: &Rule| {
+            let Action::Limit(limiting) = &rule.action else { return None };
+            let LimitSource::Shared(shared) = &limiting.source else { return None };
+            let Some(Instances::Dns(name)) = &shared.instances else { return None };
+            Some(name.clone())
+        };
+        self.rules.iter().filter_map(name).collect()
     }
 
     /// Whether any limit is shared with other instances through the store.

@@ -109,6 +109,9 @@ impl Limiter {
         let held = Held::of(shard.state(shard.find(key), meter, now));
         let Some(book) = shard.book(key, meter, now) else { return Claimed::Gone };
         book.limit = limit;
+        if book.is_of_other(&quota) {
+            book.unpause();
+        }
         let left = book.expire(held, now);
         let held = book.replenish(left, needed, now);
         let units = held.units(now);
@@ -164,10 +167,16 @@ impl Limiter {
         let quota = shard.quota(meter).filter(|quota| quota.is_claimed()).copied();
         let held = Held::of(shard.state(shard.find(key), meter, now));
         let book = shard.books_mut().get_mut(&key)?;
-        if quota.is_none() {
+        let Some(quota) = quota else {
             shard.books_mut().remove(&key);
             return None;
-        }
+        };
+        // What was asked of another limit says nothing of when this one has more.
+        let none = Duration::ZERO;
+        let grant = match book.is_of_other(&quota) {
+            true => Grant { wait: none, spread: none, pause: none, ..grant },
+            false => grant,
+        };
         let held = book.grant(question, grant, held, (sent, now));
         let review = book.review_at(now);
         let is_idle = book.is_idle(now);

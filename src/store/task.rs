@@ -193,7 +193,7 @@ impl<F: FnMut(Fleet)> Task<F> {
                 self.resume(&batch);
             }
             Done::Asked(batch, Err(error)) => {
-                self.metrics.called(outcome_of(&error), Duration::ZERO);
+                self.metrics.called(error.outcome(), Duration::ZERO);
                 self.desk.fail(&batch, &self.limiter, self.clock.now());
                 self.lost(&error);
                 self.resume(&batch);
@@ -269,20 +269,6 @@ impl<F: FnMut(Fleet)> Task<F> {
             self.metrics.up(true);
         }
         self.metrics.size(self.limiter.fleet().instances.get(), self.limiter.shared_counters());
-    }
-}
-
-const fn outcome_of(error: &CallError) -> StoreOutcome {
-    match error {
-        CallError::Unreachable(_) => StoreOutcome::Unreachable,
-        CallError::Timeout => StoreOutcome::Late,
-        CallError::ReadOnly
-        | CallError::Loading
-        | CallError::OutOfMemory
-        | CallError::NotPermitted(_)
-        | CallError::Moved
-        | CallError::Busy => StoreOutcome::Rejected,
-        CallError::Other(_) => StoreOutcome::Failed,
     }
 }
 

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use weir::store::protocol::SCRIPT;
 
 use crate::model::Model;
-use crate::servers::Server;
+use crate::servers::{Flavour, Server};
 
 /// What a server replies.
 #[derive(Debug)]
@@ -89,9 +89,17 @@ fn question(rng: &mut Rng, now: u64, granted: u64) -> String {
 }
 
 #[test]
-fn the_script_does_what_its_model_does() {
-    let server = Server::start();
-    let mut connection = Connection::open(&server);
+fn on_redis_the_script_does_what_its_model_does() {
+    compare(&Flavour::Redis.start());
+}
+
+#[test]
+fn on_valkey_the_script_does_what_its_model_does() {
+    compare(&Flavour::Valkey.start());
+}
+
+fn compare(server: &Server) {
+    let mut connection = Connection::open(server);
     let mut model = Model::default();
     let mut rng = Rng::with_seed(7);
     let (mut known, mut run, mut granted, mut replies) = ("-".to_owned(), 1_u32, 0, 0);

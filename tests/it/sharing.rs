@@ -1,5 +1,7 @@
 //! Limits that instances share: several proxies and a real Redis.
 
+mod divided;
+
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

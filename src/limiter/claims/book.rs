@@ -127,6 +127,16 @@ impl Book {
         }
     }
 
+    /// Whether the last question was about another limit than this.
+    pub(super) fn is_of_other(&self, quota: &Quota) -> bool {
+        self.quota.is_some_and(|asked| asked != *quota)
+    }
+
+    /// Forgets from when on the store has more.
+    pub(super) fn unpause(&mut self) {
+        (self.pauses_until, self.cut) = (Timestamp::EPOCH, None);
+    }
+
     /// Puts aside what has lapsed; returns what is left in the slot and may be spent. The slot is to be written after that.
     pub(super) fn expire(&mut self, held: Held, now: Timestamp) -> u32 {
         let mut left = match held {
