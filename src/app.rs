@@ -1,9 +1,11 @@
 //! Puts the parts together, starts them and ends them; the only module that knows them all.
 
 mod admin_port;
+mod central;
 mod crowding;
 mod ending;
 mod generation;
+mod instances;
 mod keeping;
 mod pressure;
 mod rate_limits;
@@ -19,14 +21,16 @@ use std::thread::JoinHandle;
 use tokio::task::JoinSet;
 
 use self::admin_port::AdminPort;
+use self::central::Central;
 use self::ending::Signals;
 use self::generation::Generations;
+use self::instances::Instances;
 use self::keeping::Keeping;
 use self::rate_limits::RateLimits;
 use crate::admin;
 use crate::clock::Clock;
 use crate::config::reload::{Handle, Reloader};
-use crate::config::{Config, Problem};
+use crate::config::{Config, Problem, bootstrap};
 use crate::drain::Drain;
 use crate::limiter::{self, Limiter};
 use crate::listener;
@@ -93,11 +97,7 @@ pub enum Origin<'a> {
 pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
     panics::watch();
     let clock = Arc::new(Clock::start());
-    let started = match origin {
-        Origin::File(path) => Reloader::start(path),
-        Origin::Text(text) => Reloader::start_with(text),
-    };
-    let (config, reloader) = started.map_err(Error::Configuration)?;
+    let (config, reloader, central) = begin(origin)?;
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }
@@ -112,13 +112,16 @@ pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
     let admin = AdminPort::bind(&config.admin)?;
     let running = compose(&config, clock, reloader.handle())?;
     let addresses = announce(&bound);
+    let mut instances = Instances::new(&running.shared, &running.generations);
+    main.block_on(instances.begin());
     let asked = service.as_mut().map(|sockets| &mut sockets.grpc);
     let workers = start_workers(config.workers.get(), &mut bound, asked, &running)?;
     let admin = admin.serve(&config, addresses, levels, &running)?;
     if let (Some(running), Some(sockets), Some(options)) = (&running.rate_limits, service, &config.rls) {
         running.start(sockets, options, &admin)?;
     }
-    reloading::start(reloader, &running)?;
+    let keeper = central.map(|central| central.follow(&running)).transpose()?;
+    reloading::start(reloader, &running, keeper)?;
     let ended = main.block_on(async {
         let crews = (&*workers, &*admin);
         let serving = ending::serve_and_drain(&running.shared.drain, config.drain, signals, crews);
@@ -129,6 +132,7 @@ pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
             () = reloading::on_signals(&running) => Ok(()),
             () = crowding::watch(&running.shared, config.max_keys) => Ok(()),
             () = pressure::watch(&running.shared.overload) => Ok(()),
+            () = instances.follow() => Ok(()),
         }
     });
     running.reload.stop();
@@ -137,6 +141,21 @@ pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
     drop(running.log_guard);
     drop(running.span_guard);
     ended.map_err(Error::Thread)
+}
+
+/// The configuration of the start, with what follows it.
+fn begin(origin: Origin<'_>) -> Result<(Config, Reloader, Option<Central>), Error> {
+    let whole = |(config, reloader)| (config, reloader, None);
+    match origin {
+        Origin::Text(text) => Reloader::start_with(text).map(whole).map_err(Error::Configuration),
+        Origin::File(path) => match bootstrap(path).map_err(Error::Configuration)? {
+            None => Reloader::start(path).map(whole).map_err(Error::Configuration),
+            Some(settings) => {
+                let (config, reloader, central) = central::start(path, settings)?;
+                Ok((config, reloader, Some(central)))
+            }
+        },
+    }
 }
 
 /// Binds every listener, so that a port that is taken is found before anything is served.
@@ -194,11 +213,11 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
         overload: Arc::new(overload),
         warned_of_proxy: AtomicBool::new(false),
     });
-    let rate_limits = RateLimits::compose(config, generations.windows(), &shared)?.map(Arc::new);
+    let rate_limits = RateLimits::compose(config, &generations, &shared)?.map(Arc::new);
     let keeping = config.state.as_ref().zip(keeper);
     let keeping = keeping.map(|(settings, keeper)| Keeping::start(settings, keeper, &shared)).transpose()?;
     if let Some((settings, queue)) = config.store.as_ref().zip(queue) {
-        sharing::start(settings, queue, secret()?, (&shared, &generations))?;
+        sharing::start(settings, queue, secret()?, (&shared, &generations, rate_limits.as_ref()))?;
     }
     Ok(Running { shared, generations, rate_limits, reload, keeping, log_guard, span_guard })
 }

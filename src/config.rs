@@ -20,6 +20,7 @@ pub mod reload;
 mod schema;
 mod shape;
 mod source;
+mod texts;
 mod tree;
 
 use std::net::SocketAddr;
@@ -36,14 +37,19 @@ pub use self::problem::Problem;
 use self::problem::Report;
 pub use self::redact::redacted;
 pub use self::schema::published as schema;
+use self::texts::{CENTRAL, Rest, Together};
+#[cfg(any(test, fuzzing))]
+use crate::central::document::Document;
 use crate::engine::PolicySpec;
 use crate::limiter::elastic::signal::Signals;
 use crate::telemetry::{access_log, spans};
-use crate::{drain, listener, overload, remote, rls, snapshot, store, tls, upstream};
+use crate::{central, drain, listener, overload, remote, rls, snapshot, store, tls, upstream};
 
 /// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Where the rest of the configuration comes from; `None` if all of it stands in one file.
+    pub central: Option<central::settings::Settings>,
     /// Where clients connect; at least one, unless there is `rls`.
     pub listeners: Vec<listener::Settings>,
     /// TLS, beside the listeners; `None` for those that are plain.
@@ -97,6 +103,20 @@ pub struct AdminSettings {
     pub hosts: Box<[Box<str>]>,
 }
 
+/// Where the rest of the configuration in the file at `path` comes from, if that is a bootstrap.
+///
+/// # Errors
+/// Every problem of the bootstrap, as far as it can be looked at by itself.
+pub fn bootstrap(path: &Path) -> Result<Option<central::settings::Settings>, Vec<Problem>> {
+    let text = source::read(path).map_err(|problem| vec![problem])?;
+    // Most configurations are none, and need not be compiled twice.
+    let is_one = text.contains(CENTRAL) && tree::parse(&text, path)?.value.get(CENTRAL).is_some();
+    if !is_one {
+        return Ok(None);
+    }
+    from_text(&text, path, &source::variable).map(|config| config.central)
+}
+
 /// Reads, checks and compiles the file at `path`.
 ///
 /// # Errors
@@ -106,7 +126,7 @@ pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
     from_text(&text, path, &source::variable)
 }
 
-/// Checks and compiles `text`, which stands in `file`; `environment` answers for variables.
+/// Checks and compiles `text`, a bootstrap as far as it goes by itself, which stands in `file`; `environment` answers for variables.
 ///
 /// Pure but for `workers: auto`, which asks the system for its CPUs, and for the data files that the text names.
 ///
@@ -117,23 +137,35 @@ pub fn from_text(
     file: &Path,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Config, Vec<Problem>> {
-    with_files(text, file, environment, &mut Files::default())
+    with_files(text, file, Rest::Unknown, environment, &mut Files::default())
 }
 
-/// The same with data files that may have been read before.
+/// Checks and compiles the bootstrap `text`, which stands in `file`, together with what was fetched.
+///
+/// # Errors
+/// Every problem of both.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn from_both(text: &str, file: &Path, document: &Document) -> Result<Config, Vec<Problem>> {
+    with_files(text, file, Rest::Document(document), &|_| None, &mut Files::default())
+}
+
+/// The same together with the rest, and with data files that may have been read before.
 fn with_files(
     text: &str,
     file: &Path,
+    rest: Rest<'_>,
     environment: &dyn Fn(&str) -> Option<String>,
     files: &mut Files,
 ) -> Result<Config, Vec<Problem>> {
-    let mut document = tree::parse(text, file)?;
-    let mut report = Report::new(file, &document.positions);
-    let references = source::substitute(&mut document.value, environment, &mut report);
-    if !shape::check(&mut document.value, &references, &mut report) {
+    let Together { mut value, texts, misplaced } = texts::together(text, file, rest)?;
+    let mut report = Report::new(&texts);
+    misplaced.into_iter().for_each(|problem| report.elsewhere(At::ROOT, problem));
+    texts::check(&value, rest, &mut report);
+    let references = source::substitute(&mut value, environment, &mut report);
+    if !shape::check(&mut value, &references, &mut report) {
         return Err(report.problems());
     }
-    let config = match serde_yaml::from_value(document.value) {
+    let config = match serde_yaml::from_value(value) {
         Ok(raw) => {
             files.begin(file);
             let config = compile::compile(&raw, file, files, &mut report);

@@ -56,17 +56,18 @@ pub struct Engine<S> {
 impl PolicySpec {
     /// The policy, whose limits are installed in `limiter`.
     pub fn install(&self, generation: u64, limiter: &Limiter, now: Timestamp) -> Arc<Policy> {
-        let specs = meter_specs_among(&self.rules, limiter.fleet().instances);
+        let specs = meter_specs_among(&self.rules, &limiter.divisors());
         self.bind(generation, &limiter.install(&specs, now), limiter)
     }
 
     /// The policy, whose limits have been installed as `meters`.
     fn bind(&self, generation: u64, meters: &[Meter], limiter: &Limiter) -> Arc<Policy> {
+        let rules = RuleSet::bind(self.rules.clone(), meters, limiter.hasher());
+        limiter.share_bans(rules.shared_bans());
         Arc::new(Policy {
             generation,
             identify: self.identify.clone(),
-            rules: RuleSet::bind(self.rules.clone(), meters, limiter.hasher())
-                .in_fleet(limiter.fleet().hasher),
+            rules: rules.in_fleet(limiter.fleet().hasher),
             rejections: self.rejections.clone().into(),
             routes: self.routes.clone(),
             denied: Refusal::denied(),
@@ -88,7 +89,7 @@ impl<S> Engine<S> {
         now: Timestamp,
         first: impl FnOnce(Arc<Policy>) -> Result<S, E>,
     ) -> Result<Self, E> {
-        let mut specs = meter_specs_among(&spec.rules, limiter.fleet().instances);
+        let mut specs = meter_specs_among(&spec.rules, &limiter.divisors());
         let of_rules = specs.len();
         specs.extend_from_slice(permanent);
         let meters = limiter.install(&specs, now);

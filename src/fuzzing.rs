@@ -6,6 +6,7 @@
 //! one. `fuzz/` has the binaries, and bytes to begin with, which the tests play, too.
 
 mod configuration;
+mod document;
 mod fields;
 mod keys;
 mod paths;
@@ -15,6 +16,7 @@ mod state;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub use self::configuration::{configuration, data_file, value};
+pub use self::document::document;
 pub use self::fields::{cost, forwarded, host, load_report, proxy_protocol, token, trace};
 pub use self::keys::keys;
 pub use self::paths::path;
@@ -28,12 +30,13 @@ pub use crate::proxy::fuzzing::steering;
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 18] = [
+pub const TARGETS: [(&str, Target); 19] = [
     ("answer", answer),
     ("chunks", chunks),
     ("configuration", configuration),
     ("cost", cost),
     ("data_file", data_file),
+    ("document", document),
     ("forwarded", forwarded),
     ("host", host),
     ("keys", keys),

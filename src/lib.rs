@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod app;
+pub mod central;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -33,5 +34,6 @@ pub mod tls;
 pub mod transport;
 pub mod upstream;
 pub mod watch;
+mod whole_file;
 pub mod worker;
 mod yaml;

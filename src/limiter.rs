@@ -24,12 +24,15 @@ mod repeats;
 mod store;
 mod together;
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use self::algorithm::{State, claim};
+use self::claims::SharedBans;
 use self::decision::{Decision, Enforcement, Verdicts};
 use self::judging::Before;
 use self::key::{Fingerprint, KeyHash, KeyHasher};
@@ -74,8 +77,10 @@ pub struct Limiter {
     store: Store,
     hasher: KeyHasher,
     fleet: Mutex<Fleet>,
+    named: Mutex<Arc<BTreeMap<Box<str>, NonZeroU32>>>,
     meters: Mutex<Meters>,
     overflows: AtomicU64,
+    bans: Mutex<SharedBans>,
 }
 
 /// What instances that share limits have in common.
@@ -87,6 +92,22 @@ pub struct Fleet {
     pub instances: NonZeroU32,
 }
 
+/// By what numbers of instances limits are divided.
+#[derive(Clone, Debug)]
+pub struct Divisors {
+    /// The size of the fleet.
+    pub members: NonZeroU32,
+    /// How many addresses names have, as far as is known.
+    pub named: Arc<BTreeMap<Box<str>, NonZeroU32>>,
+}
+
+impl Divisors {
+    /// Those of an instance that knows of no other.
+    pub fn alone() -> Self {
+        Self { members: NonZeroU32::MIN, named: Arc::default() }
+    }
+}
+
 impl Limiter {
     /// An empty limiter.
     pub fn new(settings: Settings) -> Self {
@@ -94,8 +115,10 @@ impl Limiter {
             store: Store::new(settings.max_keys),
             hasher: KeyHasher::new(settings.secret),
             fleet: Mutex::new(Fleet { hasher: KeyHasher::new(settings.secret), instances: NonZeroU32::MIN }),
+            named: Mutex::default(),
             meters: Mutex::default(),
             overflows: AtomicU64::new(0),
+            bans: Mutex::default(),
         }
     }
 
@@ -112,6 +135,19 @@ impl Limiter {
     /// Joins a fleet, or learns its size.
     pub fn join(&self, fleet: Fleet) {
         *self.fleet.lock() = fleet;
+    }
+
+    /// By what limits are divided that are installed from now on.
+    pub fn divisors(&self) -> Divisors {
+        Divisors { members: self.fleet().instances, named: Arc::clone(&self.named.lock()) }
+    }
+
+    /// Learns how many addresses names have; whether that is news.
+    pub fn learn_named(&self, named: BTreeMap<Box<str>, NonZeroU32>) -> bool {
+        let mut known = self.named.lock();
+        let is_new = **known != named;
+        *known = Arc::new(named);
+        is_new
     }
 
     /// Makes room for a generation's limits and answers their meters, in the order of `specs`.

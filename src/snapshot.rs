@@ -7,7 +7,6 @@
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 
-mod file;
 mod frames;
 
 use std::fs::File;
@@ -18,11 +17,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use self::file::Claim;
 use self::frames::Unreadable;
 use crate::limiter::Limiter;
 use crate::limiter::saved::{Restored, SaveError};
 use crate::limiter::timestamp::Timestamp;
+use crate::whole_file::{self as file, Claim};
 
 /// A reload while the counters are being written makes the writing begin anew, at most so often.
 const MOST_TRIES: usize = 5;

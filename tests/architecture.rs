@@ -18,7 +18,7 @@ use circles::largest_circles;
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
 /// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
-const TABLE: [(&str, &[&str]); 34] = [
+const TABLE: [(&str, &[&str]); 36] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -27,6 +27,7 @@ const TABLE: [(&str, &[&str]); 34] = [
         "fuzzing",
         &[
             "config",
+            "central",
             "proxy",
             "listener",
             "http1",
@@ -78,6 +79,7 @@ const TABLE: [(&str, &[&str]); 34] = [
             "clock",
             "watch",
             "rls",
+            "central",
             "remote",
             "store",
             "yaml",
@@ -131,6 +133,7 @@ const TABLE: [(&str, &[&str]); 34] = [
         &[
             // To ask a management server.
             "remote",
+            "store",
             "engine",
             "rules",
             "identify",
@@ -149,6 +152,8 @@ const TABLE: [(&str, &[&str]); 34] = [
             "yaml",
         ],
     ),
+    // Says what it does with a document only by handing it on.
+    ("central", &["transport", "telemetry", "clock", "tls", "jitter", "whole_file"]),
     ("store", &["remote", "limiter", "tls", "transport", "telemetry", "clock"]),
     ("remote", &["headers", "limiter", "tls", "transport", "telemetry", "clock"]),
     ("worker", &["listener", "drain"]),
@@ -156,7 +161,7 @@ const TABLE: [(&str, &[&str]); 34] = [
     ("upstream", &["http1", "headers", "transport", "tls", "telemetry", "jitter"]),
     ("transport", &[]),
     ("http1", &["headers"]),
-    ("snapshot", &["limiter"]),
+    ("snapshot", &["limiter", "whole_file"]),
     ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
     // How long it waits.
     ("watch", &["clock"]),
@@ -175,6 +180,7 @@ const TABLE: [(&str, &[&str]); 34] = [
     ("limiter", &[]),
     // Fields of a response, raw or in a map.
     ("headers", &[]),
+    ("whole_file", &[]),
     ("yaml", &[]),
 ];
 
@@ -182,6 +188,7 @@ const TABLE: [(&str, &[&str]); 34] = [
 const EVERYTHING: &[&str] = &[
     "side_door",
     "watch",
+    "central",
     "remote",
     "store",
     "limits",
@@ -277,10 +284,11 @@ fn impurities(source: &Source) -> Vec<String> {
 
 /// What a file of the configuration takes from the shell beside its settings.
 fn more_than_settings(source: &Source) -> Vec<String> {
-    const SETTINGS: [(&str, &[&str]); 13] = [
+    const SETTINGS: [(&str, &[&str]); 14] = [
         ("listener", &["Settings", "Address", "Limits", "ProxyProtocol"]),
         ("upstream", &["settings", "Settings", "Address"]),
         ("drain", &["Settings"]),
+        ("central", &["settings", "document"]),
         ("snapshot", &["Settings"]),
         ("overload", &["Settings", "Memory"]),
         ("telemetry", &["access_log", "metrics", "spans", "statsd"]),

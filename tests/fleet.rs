@@ -16,7 +16,7 @@ mod runs;
 #[path = "fleet/script.rs"]
 mod script;
 #[path = "store/servers.rs"]
-#[expect(dead_code, unused_imports, reason = "the tests of the store's client use the rest")]
+#[expect(dead_code, reason = "the tests of the store's client use the rest")]
 mod servers;
 #[path = "store/support.rs"]
 #[expect(dead_code, reason = "the tests of the program use the rest")]

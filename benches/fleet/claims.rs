@@ -67,9 +67,10 @@ pub(crate) fn store(topology: Topology, prefix: &str) -> settings::Settings {
     }
 }
 
-/// So many instances, which know of each other. Each has a connection to the store of its own; one thread has them all.
+/// So many instances, which know of each other and of those that are `there` already. Each has a connection to the store of
+/// its own; one thread has them all.
 pub(crate) fn fleet(
-    of: usize,
+    (of, there): (usize, usize),
     limit: Limit,
     store: &settings::Settings,
     clock: &Arc<Clock>,

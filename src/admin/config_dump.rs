@@ -25,22 +25,23 @@ pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
             json!({ "name": view.name, "addresses": addresses })
         })
         .collect();
-    reply::json(&json!({
-        "configs": [
-            {
-                "@type": "weir.v1.File",
-                "status": status::config(&configuration),
-                "yaml": redacted(&configuration.text),
-            },
-            {
-                "@type": "weir.v1.Compiled",
-                "generation": policy.generation,
-                "workers": state.workers,
-                "listeners": listeners,
-                "upstreams": upstreams,
-                "max_keys": state.capacity,
-                "rules": rules,
-            },
-        ],
-    }))
+    let fetched = configuration.document.as_ref().map(|document| {
+        json!({ "@type": "weir.v1.Fetched", "url": &*document.url, "yaml": redacted(&document.text) })
+    });
+    let file = json!({
+        "@type": "weir.v1.File",
+        "status": status::config(&configuration),
+        "yaml": redacted(&configuration.text),
+    });
+    let compiled = json!({
+        "@type": "weir.v1.Compiled",
+        "generation": policy.generation,
+        "workers": state.workers,
+        "listeners": listeners,
+        "upstreams": upstreams,
+        "max_keys": state.capacity,
+        "rules": rules,
+    });
+    let configs: Vec<_> = [file].into_iter().chain(fetched).chain([compiled]).collect();
+    reply::json(&json!({ "configs": configs }))
 }

@@ -12,9 +12,9 @@ use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::error_bound::FleetState;
-use crate::rules::rule::{Action, Rule};
+use crate::rules::rule::{Action, LimitSource, Rule};
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::{Elastic, Saves, Scrape};
+use crate::telemetry::metrics::{Elastic, Saves, Scrape, SharedLimit};
 use crate::tls::pair::Pair;
 
 /// Counting walks the whole table, shard by shard under the locks that requests take: whoever can reach the
@@ -65,7 +65,7 @@ pub(super) fn scrape(state: &State) -> Scrape {
             counters: file.counters,
             bytes: file.bytes,
         }),
-        error_bounds: error_bounds(&policy, fleet(state)).collect(),
+        shared_limits: shared_limits(&policy, &fleet(state)).collect(),
         elastic: state.process.elastic().map(|assessment| Elastic {
             factors: factors(&policy, assessment.headroom).collect(),
             assessment,
@@ -76,14 +76,16 @@ pub(super) fn scrape(state: &State) -> Scrape {
 /// The instances that share limits, as this one knows them.
 pub(super) fn fleet(state: &State) -> FleetState {
     let is_away = state.process.is_store_away().unwrap_or(true);
-    FleetState { instances: state.limiter.fleet().instances, is_away }
+    FleetState { divisors: state.limiter.divisors(), is_away }
 }
 
-/// How far each shared limit may be exceeded.
-fn error_bounds(policy: &Policy, fleet: FleetState) -> impl Iterator<Item = (Box<str>, f64)> {
+/// By how many instances each shared limit is shared, and how far it may be exceeded.
+fn shared_limits(policy: &Policy, fleet: &FleetState) -> impl Iterator<Item = SharedLimit> {
     policy.rules.rules().iter().filter_map(move |rule| {
         let Action::Limit(limiting) = &rule.action else { return None };
-        Some((rule.name.clone(), limiting.error_bound(fleet)?))
+        let LimitSource::Shared(shared) = &limiting.source else { return None };
+        let (rule, instances) = (rule.name.clone(), shared.divided_by(&fleet.divisors).get());
+        Some(SharedLimit { rule, instances, error_bound: limiting.error_bound(fleet)? })
     })
 }
 

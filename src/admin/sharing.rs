@@ -42,7 +42,7 @@ impl<'s> Sharing<'s> {
     pub(super) fn show(&self, index: RuleIndex, rule: &Rule) -> Option<Value> {
         let Action::Limit(limiting) = &rule.action else { return None };
         let LimitSource::Shared(shared) = &limiting.source else { return None };
-        let lost = shared.in_place_of_store(self.fleet);
+        let lost = shared.in_place_of_store(&self.fleet);
         let in_force = lost.map_or_else(|| shared.mode.as_str(), |lost| lost.as_str());
         let limits = self.rules.parts(index).filter_map(|(part, meter)| {
             let quota = limiting.quota(part)?;
@@ -52,17 +52,17 @@ impl<'s> Sharing<'s> {
                 Part::Limit(_) | Part::Margin(_) | Part::Mark(_) => quota.limit().to_string(),
             };
             let mut shown = match shared.mode {
-                Mode::Split => divided(&quota.divided(shared.divided_by(self.fleet.instances))),
+                Mode::Split => divided(&quota.divided(shared.divided_by(&self.fleet.divisors))),
                 Mode::Lease | Mode::Exact => self.claimed(meter.id),
             };
             shown["limit"] = name.into();
             Some(shown)
         });
-        let bound = limiting.error_bound(self.fleet).unwrap_or_default();
+        let bound = limiting.error_bound(&self.fleet).unwrap_or_default();
         Some(json!({
             "store": self.has_store.then_some(if self.fleet.is_away { "away" } else { "up" }),
             "in_force": in_force,
-            "instances": shared.divided_by(self.fleet.instances),
+            "instances": shared.divided_by(&self.fleet.divisors),
             // JSON has no number for what has no bound.
             "error_bound": if bound.is_finite() { bound.into() } else { Value::from("unbounded") },
             "limits": limits.collect::<Value>(),

@@ -44,8 +44,12 @@ pub(super) fn server_info(state: &State, _: &Query<'_>) -> Reply {
 /// The latest reading of the configuration: a rejected one is what an operator looks for here.
 pub(super) fn config(configuration: &Status) -> Value {
     let last = configuration.last.as_ref();
+    let fetched = configuration.document.as_ref().map(|document| {
+        json!({ "url": &*document.url, "etag": document.validators.etag, "last_modified": document.validators.modified })
+    });
     json!({
         "file": configuration.file.display().to_string(),
+        "fetched": fetched,
         "generation": configuration.generation,
         "last_reload": {
             "outcome": last.map_or("started", |last| last.outcome.as_str()),

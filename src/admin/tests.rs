@@ -105,6 +105,7 @@ impl Inspect for Process {
             file: "weir.yaml".into(),
             text: "rules: []\nadmin: {password: s3cr3t}\n".into(),
             text_hash: 0,
+            document: None,
             needs_restart: Vec::new(),
             last: Some(Attempt { at: NOW, outcome, problems, warnings: Vec::new() }),
         }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::central::Keeper;
 use super::{Error, Running, spawn_thread};
 use crate::config::reload::{Reload, Reloader};
 
 /// Follows the configuration file on a thread of its own.
-pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> {
+pub(super) fn start(reloader: Reloader, running: &Running, mut central: Option<Keeper>) -> Result<(), Error> {
     let generations = Arc::clone(&running.generations);
     let shared = Arc::clone(&running.shared);
     let rate_limits = running.rate_limits.clone();
@@ -18,7 +19,7 @@ pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> 
             |reload| {
                 let outcome = reload.outcome();
                 let generation = match reload {
-                    Reload::Applied { config, needs_restart, .. } => {
+                    Reload::Applied { config, document, needs_restart, .. } => {
                         shared.metrics.config_restart_pending(!needs_restart.is_empty());
                         if let (Some(tracer), Some(settings)) = (&shared.tracer, &config.tracing) {
                             tracer.set_sample(settings.sample);
@@ -27,6 +28,11 @@ pub(super) fn start(reloader: Reloader, running: &Running) -> Result<(), Error> 
                             service.apply(options);
                         }
                         let generation = generations.apply(&config);
+                        if let (Some(keeper), Some(settings), Some(document)) =
+                            (&mut central, config.central, document)
+                        {
+                            keeper.applied(settings, &document);
+                        }
                         rate_limits.iter().for_each(|service| service.renew(&shared));
                         generation
                     }

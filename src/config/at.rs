@@ -44,6 +44,15 @@ impl<'a> At<'a> {
         self.parent.copied()
     }
 
+    /// The key at the top of the configuration under which this place is; `None` for the whole.
+    pub(super) fn top(&self) -> Option<&'a str> {
+        let above = self.parent.and_then(Self::top);
+        above.or(match self.step {
+            Step::Key(key) => Some(key),
+            Step::Root | Step::Item(_) | Step::Same => None,
+        })
+    }
+
     /// The last step of the way here.
     pub(super) const fn step(&self) -> Step<'a> {
         self.step
@@ -98,6 +107,7 @@ mod tests {
         assert_eq!(root.to_string(), "");
         assert_eq!(item.to_string(), "rules[1]");
         assert_eq!(same.key("limit").to_string(), "rules[1].limit");
+        assert_eq!((root.top(), same.key("limit").top()), (None, Some("rules")));
         assert_eq!(other.key("x-y").to_string(), "[\"a b\"].x-y");
     }
 }

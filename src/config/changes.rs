@@ -45,6 +45,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         lines.push("rules: another order, which decides between equal waits".to_owned());
     }
     let sections = [
+        ("config", old.central != new.central),
         ("upstreams", are_others(old, new) || old.policy.routes != new.policy.routes),
         ("client_ip, geo, jwt", old.policy.identify != new.policy.identify),
         ("elastic", old.elastic != new.elastic),

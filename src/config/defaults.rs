@@ -175,6 +175,16 @@ pub const XDS_LARGEST: u64 = 16 << 20;
 pub const REMOTE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Where Prometheus looks.
 pub const METRICS_PATH: &str = "/metrics";
+/// How long a server may hold a request for the configuration.
+pub const CENTRAL_WAIT: Duration = Duration::from_secs(60);
+/// The longest that it may.
+pub const CENTRAL_LONGEST_WAIT: Duration = Duration::from_secs(3600);
+/// Between two requests for the configuration.
+pub const CENTRAL_INTERVAL: Duration = Duration::from_secs(10);
+/// The shortest time between them.
+pub const CENTRAL_SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+/// For a response with the configuration.
+pub const CENTRAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// What every key in the store begins with.
 pub const STORE_PREFIX: &str = "weir";
 /// For one call of the store.

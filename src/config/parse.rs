@@ -4,6 +4,7 @@
 //! Numbers of any length are read without overflow; nothing here panics, whatever it is given.
 
 mod address;
+mod document_url;
 mod network;
 mod place;
 mod plan;
@@ -18,6 +19,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub use self::address::{UpstreamPlace, collector, host, listen_address, listener_address, upstream_address};
+pub use self::document_url::document_url;
 pub use self::network::network;
 pub use self::place::{asn, continent, country};
 pub use self::plan::plan;

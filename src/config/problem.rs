@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::at::At;
 use super::raw::secret::shown_path;
-use super::tree::{Position, Positions};
+use super::tree::{Position, Positions, Texts};
 
 /// Longer values are cut in messages: the place says where to read on.
 const LONGEST_QUOTE: usize = 60;
@@ -161,11 +161,10 @@ pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// All remarks about one file.
+/// All remarks about one configuration.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
-    file: &'a Path,
-    positions: &'a Positions,
+    texts: &'a Texts<'a>,
     problems: Vec<Problem>,
     notes: Vec<Problem>,
     /// The paths of all problems and of everything around them.
@@ -173,23 +172,23 @@ pub(super) struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn new(file: &'a Path, positions: &'a Positions) -> Self {
-        Self { file, positions, problems: Vec::new(), notes: Vec::new(), faulty: HashSet::new() }
+    pub(super) fn new(texts: &'a Texts<'a>) -> Self {
+        Self { texts, problems: Vec::new(), notes: Vec::new(), faulty: HashSet::new() }
     }
 
     /// Something is wrong with the value at `at`, or missing from it.
     pub(super) fn value(&mut self, at: At<'_>, fault: impl Into<Fault>) {
-        self.add(at, self.positions.value(at), fault.into(), Severity::Problem);
+        self.add(at, Positions::value, fault.into(), Severity::Problem);
     }
 
     /// Something is wrong with the key at `at`.
     pub(super) fn key(&mut self, at: At<'_>, fault: impl Into<Fault>) {
-        self.add(at, self.positions.key(at), fault.into(), Severity::Problem);
+        self.add(at, Positions::key, fault.into(), Severity::Problem);
     }
 
     /// The value at `at` is fine, but worth a remark.
     pub(super) fn note(&mut self, at: At<'_>, fault: impl Into<Fault>) {
-        self.add(at, self.positions.value(at), fault.into(), Severity::Note);
+        self.add(at, Positions::value, fault.into(), Severity::Note);
     }
 
     /// Something is wrong, or worth a remark, in another file, which the value at `at` names.
@@ -210,7 +209,7 @@ impl<'a> Report<'a> {
 
     /// The line on which the value at `at` stands.
     pub(super) fn line(&self, at: At<'_>) -> usize {
-        self.positions.value(at).line
+        self.texts.of(at).1.value(at).line
     }
 
     /// What stands at `at` was meant, but misspelt; that has been said.
@@ -237,7 +236,15 @@ impl<'a> Report<'a> {
         in_order(self.notes)
     }
 
-    fn add(&mut self, at: At<'_>, position: Position, fault: Fault, severity: Severity) {
+    fn add(
+        &mut self,
+        at: At<'_>,
+        place: fn(&Positions, At<'_>) -> Position,
+        fault: Fault,
+        severity: Severity,
+    ) {
+        let (file, positions) = self.texts.of(at);
+        let position = place(positions, at);
         let remarks = match severity {
             Severity::Problem => {
                 self.mark(at);
@@ -246,7 +253,7 @@ impl<'a> Report<'a> {
             Severity::Note => &mut self.notes,
         };
         remarks.push(Problem {
-            file: self.file.to_owned(),
+            file: file.to_owned(),
             line: position.line,
             column: position.column,
             path: shown_path(&at.to_string()).to_owned(),

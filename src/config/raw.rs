@@ -5,6 +5,7 @@
 //! are the descriptions in the schema. Required keys are optional to `serde`: what was refused is left out, so
 //! that the rest can be looked at all the same.
 
+mod bootstrap;
 mod jwt;
 mod limits;
 mod plans;
@@ -24,12 +25,13 @@ use std::num::NonZeroUsize;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+pub use self::bootstrap::{Bootstrap, DocumentUrl};
 pub use self::jwt::{ClaimPattern, Jwt, SigningAlgorithm};
 pub use self::limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
 pub use self::rate_limits::{
-    ResponseHeaderNames, ResponseHeaders, Rls, RlsConfig, RlsConnections, RlsDomain, RlsPrometheus, RlsXds,
-    Statsd,
+    ResponseHeaderNames, ResponseHeaders, Rls, RlsConfig, RlsConnections, RlsDomain, RlsPrometheus, RlsScope,
+    RlsScopeMap, RlsXds, Statsd,
 };
 pub use self::rules::{
     Action, Body, ClientNetworks, Enforce, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit,
@@ -60,6 +62,8 @@ use crate::telemetry::access_log::Format;
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Weir configuration")]
 pub struct Root {
+    /// Where the keys come from that do not stand here.
+    pub config: Option<Bootstrap>,
     /// Where clients connect. There must be some, and `rules`, unless there is `rls`.
     pub listeners: Option<OneOrMany<Listener>>,
     /// Worker threads; `auto` is one per CPU the process may use, by the quota of its container if it has one.

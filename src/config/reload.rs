@@ -1,4 +1,4 @@
-//! A running configuration follows its file, and the data files that it names.
+//! A running configuration follows its file, the document that is fetched if the file is a bootstrap, and the data files that they name.
 //!
 //! A new text is looked at once it has come to rest, or after a second at the latest, compiled whole, and handed on; a text
 //! with problems, or none at all, changes nothing but the status. What is compared is always the content, so it does not
@@ -6,6 +6,7 @@
 //! cost a bounded share of one CPU.
 
 mod reading;
+mod report;
 mod restart;
 mod status;
 
@@ -18,12 +19,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use self::reading::{Found, Reading, Stamps, lines_cut_off, missing_end};
+use self::report::{hash, log, shortened};
 pub use self::restart::restart_fields;
 use self::restart::without_data;
 use self::status::Shared;
 pub use self::status::{Attempt, Handle, Reload, Status};
 use super::files::Files;
-use super::{Config, Problem, source, with_files};
+use super::{Config, Problem, Rest, source, with_files};
+use crate::central::document::Document;
 use crate::clock::Stopwatch;
 use crate::limiter::timestamp::Timestamp;
 use crate::watch::settling::{self, Settling};
@@ -55,6 +58,8 @@ impl Default for Pace {
 #[derive(Debug)]
 enum Origin {
     File(PathBuf),
+    /// In a bootstrap, and in a document that is delivered.
+    Central(PathBuf),
     /// Nowhere: it was made up.
     Text(Arc<str>),
 }
@@ -63,14 +68,14 @@ impl Origin {
     /// What it is called, and data files are relative to.
     fn path(&self) -> &Path {
         match self {
-            Self::File(path) => path,
+            Self::File(path) | Self::Central(path) => path,
             Self::Text(_) => Path::new("environment"),
         }
     }
 
     fn read(&self) -> Result<String, Problem> {
         match self {
-            Self::File(path) => source::read(path),
+            Self::File(path) | Self::Central(path) => source::read(path),
             Self::Text(text) => Ok((**text).to_owned()),
         }
     }
@@ -102,7 +107,15 @@ impl Reloader {
     /// Every problem of the file.
     pub fn start(path: &Path) -> Result<(Config, Self), Vec<Problem>> {
         // Watching starts before reading: a change in between is seen twice rather than not at all.
-        Self::with(Origin::File(path.to_owned()), Watch::on(path), Pace::default())
+        Self::with(Origin::File(path.to_owned()), None, Watch::on(path), Pace::default())
+    }
+
+    /// The same for a bootstrap and the document that was fetched; further ones are [delivered](Handle::deliver).
+    ///
+    /// # Errors
+    /// Every problem of both.
+    pub fn start_central(path: &Path, document: Document) -> Result<(Config, Self), Vec<Problem>> {
+        Self::with(Origin::Central(path.to_owned()), Some(document), Watch::on(path), Pace::default())
     }
 
     /// The same for a configuration that is in no file. What it names is followed all the same.
@@ -111,27 +124,36 @@ impl Reloader {
     /// Every problem of the text.
     pub fn start_with(text: &str) -> Result<(Config, Self), Vec<Problem>> {
         let watch = Watch::on_all_in(HashSet::new());
-        Self::with(Origin::Text(text.into()), watch, Pace::default())
+        Self::with(Origin::Text(text.into()), None, watch, Pace::default())
     }
 
-    fn with(origin: Origin, mut watch: Watch, pace: Pace) -> Result<(Config, Self), Vec<Problem>> {
+    fn with(
+        origin: Origin,
+        document: Option<Document>,
+        mut watch: Watch,
+        pace: Pace,
+    ) -> Result<(Config, Self), Vec<Problem>> {
         let running_stamp = Stamp::of(origin.path());
         let text = origin.read().map_err(|problem| vec![problem])?;
         let mut files = Files::default();
-        let config = with_files(&text, origin.path(), &source::variable, &mut files)?;
+        let rest = rest(document.as_ref());
+        let config = with_files(&text, origin.path(), rest, &source::variable, &mut files)?;
         let data = files.marks();
         watch.follow(data.keys());
         let status = Status {
             file: origin.path().to_owned(),
             generation: 1,
             text: text.as_str().into(),
-            text_hash: fnv1a(&text),
+            text_hash: hash(&text, document.as_ref()),
+            document: document.clone(),
             needs_restart: Vec::new(),
             last: None,
         };
         let shared = Shared {
             status: Mutex::new(status),
+            document: Mutex::new(document.clone()),
             requested: AtomicBool::new(false),
+            hurry: Arc::default(),
             stopped: AtomicBool::new(false),
         };
         let reloader = Self {
@@ -141,9 +163,9 @@ impl Reloader {
             shared: Arc::new(shared),
             started: without_data(&config),
             files,
-            running: Found { text: Ok(text.clone()), data: data.clone() },
+            running: Found { text: Ok(text.clone()), document: document.clone(), data: data.clone() },
             running_stamp,
-            seen: Found { text: Ok(text), data },
+            seen: Found { text: Ok(text), document, data },
             busy: Duration::ZERO,
         };
         Ok((config, reloader))
@@ -261,7 +283,8 @@ impl Reloader {
     fn read(&mut self) -> Reading {
         let began = Stopwatch::start();
         let stamps = self.stamps();
-        let found = Found { text: self.origin.read(), data: self.files.look() };
+        let document = self.shared.document.lock().clone();
+        let found = Found { text: self.origin.read(), document, data: self.files.look() };
         let is_steady = self.stamps() == stamps;
         self.busy += began.elapsed();
         Reading { found, stamps, is_steady }
@@ -279,12 +302,12 @@ impl Reloader {
         let before = self.files.compilations();
         let compiled = match &found.text {
             Ok(_) if *found == self.running => None,
-            Ok(text) => Some(self.compile(text)),
+            Ok(text) => Some(self.compile(text, found.document.as_ref())),
             Err(problem) => Some(Err(vec![problem.clone()])),
         };
         // What was made use of, which need not be what was found: the text may name other files now.
         let data = if self.files.compilations() == before { found.data.clone() } else { self.files.marks() };
-        let used = Found { text: found.text.clone(), data };
+        let used = Found { text: found.text.clone(), document: found.document.clone(), data };
         self.watch.follow(used.data.keys());
         if !self.is_confirmed(reading, &used) {
             self.watch.waker().wake();
@@ -299,7 +322,8 @@ impl Reloader {
                 let warnings = self.cut_off(reading).map(shortened).into_iter().collect();
                 self.running = used.clone();
                 self.running_stamp = reading.stamps.get(self.origin.path()).copied().flatten();
-                Reload::Applied { config: Box::new(config), needs_restart, warnings }
+                let document = used.document.clone();
+                Reload::Applied { config: Box::new(config), document, needs_restart, warnings }
             }
             Some(Err(problems)) => Reload::Rejected { problems },
         };
@@ -310,12 +334,16 @@ impl Reloader {
         Some(reload)
     }
 
-    fn compile(&mut self, text: &str) -> Result<Config, Vec<Problem>> {
+    fn compile(&mut self, text: &str, document: Option<&Document>) -> Result<Config, Vec<Problem>> {
         let running = self.running.text.as_deref().unwrap_or_default();
-        if let Some(problem) = missing_end(running, text, self.origin.path()) {
+        let cut_off = missing_end(running, text, self.origin.path()).or_else(|| {
+            let (running, document) = self.running.document.as_ref().zip(document)?;
+            missing_end(&running.text, &document.text, Path::new(&*document.url))
+        });
+        if let Some(problem) = cut_off {
             return Err(vec![problem]);
         }
-        with_files(text, self.origin.path(), &source::variable, &mut self.files)
+        with_files(text, self.origin.path(), rest(document), &source::variable, &mut self.files)
     }
 
     /// Whether the data files that were made use of are whole. Those that say what was read before are; others are read
@@ -346,7 +374,8 @@ impl Reloader {
                 status.generation += 1;
                 let text = self.running.text.as_deref().unwrap_or_default();
                 status.text = text.into();
-                status.text_hash = fnv1a(text);
+                status.text_hash = hash(text, self.running.document.as_ref());
+                status.document.clone_from(&self.running.document);
                 status.needs_restart.clone_from(needs_restart);
             }
             Reload::Unchanged => {}
@@ -357,43 +386,9 @@ impl Reloader {
     }
 }
 
-/// The warning about a text that has lost so many lines at its end.
-fn shortened(lines: usize) -> String {
-    format!(
-        "the file was written in place and ends {lines} lines earlier than before, as if it was cut off; \
-         replace files by renaming, or end them with the line `...`"
-    )
-}
-
-fn log(file: &Path, reload: &Reload) {
-    let file = file.display();
-    match reload {
-        Reload::Applied { config, needs_restart, warnings } => {
-            tracing::info!(%file, rules = config.policy.rules.len(), "configuration reloaded");
-            for notice in &config.notices {
-                tracing::info!("{notice}");
-            }
-            for warning in warnings {
-                tracing::warn!(%file, "{warning}");
-            }
-            for field in needs_restart {
-                tracing::warn!(%file, field, "changed, but takes effect only after a restart");
-            }
-        }
-        Reload::Unchanged => tracing::info!(%file, "configuration is what runs already"),
-        Reload::Rejected { problems } => {
-            tracing::error!(%file, problems = problems.len(), "configuration rejected, the running one stays");
-            for problem in problems {
-                tracing::error!("{problem}");
-            }
-        }
-    }
-}
-
-/// FNV-1a with 64 bits: the same on every machine and in every version. Not for keys that clients choose.
-fn fnv1a(text: &str) -> u64 {
-    text.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+/// What a file is put together with.
+fn rest(document: Option<&Document>) -> Rest<'_> {
+    document.map_or(Rest::Nothing, Rest::Document)
 }
 
 #[cfg(test)]

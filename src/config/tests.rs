@@ -99,6 +99,7 @@ fn what_is_not_said_is_as_documented() {
 fn a_default_written_out_is_the_default() {
     // What a section cannot be without.
     let needed = [
+        ("config", "http: \"http://config.internal/\""),
         ("rls", "address: \"127.0.0.1:0\""),
         ("jwt", "secret: 0123456789abcdef0123456789abcdef"),
         ("state", "file: state"),

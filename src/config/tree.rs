@@ -1,5 +1,6 @@
 //! The text of a configuration as a tree of values, and the position of each of them.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use serde_yaml::value::{Tag, TaggedValue};
@@ -102,6 +103,48 @@ fn value_of(node: &Node) -> Value {
 /// The positions of all values of a file.
 #[derive(Debug, Default)]
 pub(super) struct Positions(Option<Node>);
+
+/// Where the values of a configuration stand that is made of one text or of two.
+#[derive(Debug)]
+pub(super) struct Texts<'a> {
+    base: Text<'a>,
+    rest: Option<Text<'a>>,
+    /// The keys of the first.
+    keys: HashSet<String>,
+}
+
+/// A text, by its name.
+#[derive(Debug)]
+struct Text<'a> {
+    name: &'a Path,
+    positions: Positions,
+}
+
+impl<'a> Texts<'a> {
+    /// One text, which is called `name`.
+    pub(super) fn one(name: &'a Path, positions: Positions) -> Self {
+        Self { base: Text { name, positions }, rest: None, keys: HashSet::new() }
+    }
+
+    /// A text that has the top-level keys `keys`, and another that has all others.
+    pub(super) fn two(
+        base: (&'a Path, Positions),
+        keys: HashSet<String>,
+        rest: (&'a Path, Positions),
+    ) -> Self {
+        let text = |(name, positions)| Text { name, positions };
+        Self { base: text(base), rest: Some(text(rest)), keys }
+    }
+
+    /// The name of the text in which `at` stands, or where it would stand, and the positions there.
+    pub(super) fn of(&self, at: At<'_>) -> (&'a Path, &Positions) {
+        let text = match &self.rest {
+            Some(rest) if !at.top().is_some_and(|key| self.keys.contains(key)) => rest,
+            Some(_) | None => &self.base,
+        };
+        (text.name, &text.positions)
+    }
+}
 
 /// What is known of a path.
 struct Found<'n> {

@@ -8,14 +8,15 @@ use std::num::NonZeroU32;
 use super::rule::{LimitSource, Limiting};
 use super::shared_limit::{Instances, Mode, OnStoreLoss, SharedLimit};
 use super::tariff::Cost;
+use crate::limiter::Divisors;
 use crate::limiter::claims;
 use crate::limiter::quota::{Period, Quota};
 
 /// What an instance knows of its fleet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct FleetState {
     /// How many instances there are.
-    pub instances: NonZeroU32,
+    pub divisors: Divisors,
     /// Whether the store does not respond.
     pub is_away: bool,
 }
@@ -23,20 +24,21 @@ pub struct FleetState {
 impl SharedLimit {
     /// What takes the place of the store while it does not respond; `None` while limits are counted there, and where they
     /// never are.
-    pub fn in_place_of_store(&self, fleet: FleetState) -> Option<OnStoreLoss> {
+    pub fn in_place_of_store(&self, fleet: &FleetState) -> Option<OnStoreLoss> {
         (fleet.is_away && self.mode != Mode::Split).then_some(self.on_store_loss)
     }
 
     /// By how many instances the limit is divided.
-    pub fn divided_by(&self, known: NonZeroU32) -> NonZeroU32 {
+    pub fn divided_by(&self, divisors: &Divisors) -> NonZeroU32 {
         match &self.instances {
             Some(Instances::Count(count)) => *count,
-            Some(Instances::Dns(_) | Instances::Members) | None => known,
+            Some(Instances::Dns(name)) => divisors.named.get(name).copied().unwrap_or(NonZeroU32::MIN),
+            Some(Instances::Members) | None => divisors.members,
         }
     }
 
-    fn excess(&self, quota: &Quota, cost: u32, fleet: FleetState) -> f64 {
-        let (instances, period) = (self.divided_by(fleet.instances), quota.window());
+    fn excess(&self, quota: &Quota, cost: u32, fleet: &FleetState) -> f64 {
+        let (instances, period) = (self.divided_by(&fleet.divisors), quota.window());
         match (self.in_place_of_store(fleet), self.mode) {
             (None, Mode::Split) => {
                 let together = admitted(&quota.divided(instances), period) * f64::from(instances.get());
@@ -45,7 +47,9 @@ impl SharedLimit {
             (None, Mode::Lease | Mode::Exact) => claims::excess(quota, cost, self.mode == Mode::Exact),
             // Others may still have the store.
             (Some(OnStoreLoss::Split), _) => admitted(quota, period),
-            (Some(OnStoreLoss::Local), _) => admitted(quota, period) * f64::from(fleet.instances.get() - 1),
+            (Some(OnStoreLoss::Local), _) => {
+                admitted(quota, period) * f64::from(fleet.divisors.members.get() - 1)
+            }
             (Some(OnStoreLoss::Allow), _) => f64::INFINITY,
             (Some(OnStoreLoss::Deny), _) => 0.0,
         }
@@ -54,7 +58,7 @@ impl SharedLimit {
 
 impl Limiting {
     /// The most that any of its limits may be exceeded by all instances together; `None` where it is not shared.
-    pub fn error_bound(&self, fleet: FleetState) -> Option<f64> {
+    pub fn error_bound(&self, fleet: &FleetState) -> Option<f64> {
         let LimitSource::Shared(shared) = &self.source else { return None };
         let limits = self.limits.iter().map(|limit| limit.raised.unwrap_or(limit.quota));
         let quotas = limits.chain(self.in_flight.map(Quota::in_flight));
@@ -100,7 +104,8 @@ mod tests {
         let limit = RuleLimit { quota, raised: None, prices: None, nested: None };
         let (limits, source) = (Box::new([limit]), LimitSource::Shared(shared));
         let limiting = Limiting { limits, source, ..Limiting::default() };
-        limiting.error_bound(FleetState { instances: NonZeroU32::new(4).unwrap(), is_away }).unwrap()
+        let divisors = Divisors { members: NonZeroU32::new(4).unwrap(), ..Divisors::alone() };
+        limiting.error_bound(&FleetState { divisors, is_away }).unwrap()
     }
 
     #[test]

@@ -4,16 +4,15 @@
 //! marks, so that exactly what the written limit would refuse is marked. Permits and bans are checks like others.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 
 use super::rule::{Action, LimitSource, Limiting, Rule, RuleLimit, Throttle};
 use super::selection::Part;
-use super::shared_limit::{Fairness, Mode, OnStoreLoss};
+use super::shared_limit::{Mode, OnStoreLoss};
 use crate::limiter::claims::Sharing;
 use crate::limiter::quota::Quota;
 use crate::limiter::reservation::Charging;
 use crate::limiter::terms::{OnDenied, Role, Slack, Terms};
-use crate::limiter::{Lineage, Meter, MeterSpec};
+use crate::limiter::{Divisors, Lineage, Meter, MeterSpec};
 
 /// One check of a rule, bound to its meter.
 #[derive(Clone, Copy, Debug)]
@@ -38,17 +37,17 @@ pub enum Away {
 
 /// The meters that `rules` need, in the order that rules are bound in. Rules with one counter share its meters.
 pub fn meter_specs(rules: &[Rule]) -> Vec<MeterSpec> {
-    meter_specs_among(rules, NonZeroU32::MIN)
+    meter_specs_among(rules, &Divisors::alone())
 }
 
 /// The same for one of so many instances, which divide some limits among them.
-pub fn meter_specs_among(rules: &[Rule], instances: NonZeroU32) -> Vec<MeterSpec> {
-    Needs::of(rules, instances).specs
+pub fn meter_specs_among(rules: &[Rule], divisors: &Divisors) -> Vec<MeterSpec> {
+    Needs::of(rules, divisors).specs
 }
 
 /// The checks of each of `rules`, bound to `meters` as the limiter returned them for [`meter_specs`].
 pub(super) fn plans(rules: &[Rule], meters: &[Meter]) -> Box<[Box<[Planned]>]> {
-    let needs = Needs::of(rules, NonZeroU32::MIN);
+    let needs = Needs::of(rules, &Divisors::alone());
     let of_rule = |(index, rule): (usize, &Rule)| {
         let Action::Limit(limiting) = &rule.action else { return Box::default() };
         let bind = |&(part, spec, away): &(Part, usize, Option<usize>)| {
@@ -81,7 +80,7 @@ struct Needs {
 }
 
 impl Needs {
-    fn of(rules: &[Rule], instances: NonZeroU32) -> Self {
+    fn of(rules: &[Rule], divisors: &Divisors) -> Self {
         let (mut needs, mut places) = (Self::default(), HashMap::new());
         for rule in rules {
             let mut checks = Vec::new();
@@ -100,7 +99,7 @@ impl Needs {
                         needs.is_held[place] |= is_held;
                         place
                     };
-                    let check = match shared(limiting, quota, instances) {
+                    let check = match shared(limiting, quota, divisors) {
                         Shared::No(quota) => (part, need(lineage, quota, None), None),
                         Shared::Claimed(claimed, sharing, away) => {
                             let name = format!("{}{AWAY}", lineage.rule).into();
@@ -129,20 +128,15 @@ enum Shared {
     Claimed(Quota, Sharing, Option<Quota>),
 }
 
-fn shared(limiting: &Limiting, quota: Quota, instances: NonZeroU32) -> Shared {
+fn shared(limiting: &Limiting, quota: Quota, divisors: &Divisors) -> Shared {
     let LimitSource::Shared(shared) = &limiting.source else { return Shared::No(quota) };
     if shared.mode == Mode::Split {
-        return Shared::No(quota.divided(shared.divided_by(instances)));
+        return Shared::No(quota.divided(shared.divided_by(divisors)));
     }
     let Some(claimed) = quota.claimed() else { return Shared::No(quota) };
-    let sharing = Sharing {
-        is_exact: shared.mode == Mode::Exact,
-        waits: !shared.wait.is_zero(),
-        priority: shared.priority,
-        is_max_min: shared.fairness == Fairness::MaxMin,
-    };
+    let sharing = shared.sharing();
     let away = match shared.on_store_loss {
-        OnStoreLoss::Split => Some(quota.divided(instances)),
+        OnStoreLoss::Split => Some(quota.divided(divisors.members)),
         OnStoreLoss::Local | OnStoreLoss::Allow => Some(quota),
         OnStoreLoss::Deny => None,
     };
@@ -188,6 +182,18 @@ impl Limiting {
             Part::Margin(_) => limit(self, part)?.raised,
             Part::Limit(_) | Part::Mark(_) => limit(self, part).map(|limit| limit.quota),
         }
+    }
+}
+
+impl Limiting {
+    /// Whether its units are claimed from the store.
+    pub(super) fn is_claimed(&self) -> bool {
+        matches!(&self.source, LimitSource::Shared(shared) if shared.mode != Mode::Split)
+    }
+
+    /// Whether the counters of `part` have the same keys as the rule's bans.
+    pub(super) fn has_key_of_ban(&self, part: Part) -> bool {
+        part != Part::Ban && limit(self, part).is_none_or(|limit| limit.own_key().is_none())
     }
 }
 

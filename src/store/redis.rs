@@ -8,6 +8,7 @@
 
 mod cluster;
 mod connection;
+mod connector;
 mod error;
 mod node;
 mod sentinel;
@@ -24,9 +25,10 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use self::cluster::Cluster;
-use self::connection::{Connection, Connector, Deadline, Target};
+use self::connection::Connection;
+use self::connector::{Connector, Deadline};
 pub use self::error::CallError;
-use self::node::Node;
+use self::node::{Node, Target};
 pub use self::slot::{SLOTS, slot};
 use super::settings::{Settings, Topology};
 

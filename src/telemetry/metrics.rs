@@ -8,6 +8,7 @@ mod arrival;
 mod envoy;
 mod exporter;
 mod families;
+mod fetches;
 mod process;
 mod rate_limits;
 mod remote;
@@ -25,6 +26,7 @@ use parking_lot::Mutex;
 pub use self::arrival::Preamble;
 pub use self::envoy::{Stats, StatsFilter};
 use self::exporter::Exporter;
+pub use self::fetches::{FetchMetrics, FetchOutcome};
 pub use self::process::resident_memory;
 pub use self::rate_limits::{Hits, Origin, RateLimits, sanitized};
 use self::remote::Remotes;
@@ -92,12 +94,23 @@ pub struct Scrape {
     pub saves: Option<Saves>,
     /// How far limits stretch; `None` while none is elastic.
     pub elastic: Option<Elastic>,
-    /// Units that instances may admit beyond a shared limit, by rule.
-    pub error_bounds: Vec<(Box<str>, f64)>,
+    /// Limits that instances share.
+    pub shared_limits: Vec<SharedLimit>,
     /// Certificates that listeners show, each by its file, and its last second since 1970.
     pub certificates: BTreeMap<Box<str>, u64>,
     /// Where upstreams are.
     pub clusters: Vec<ClusterView>,
+}
+
+/// The limit of a rule that instances share.
+#[derive(Clone, Debug)]
+pub struct SharedLimit {
+    /// The rule.
+    pub rule: Box<str>,
+    /// How many instances there are, as far as is known.
+    pub instances: u32,
+    /// Units that they may admit beyond the limit.
+    pub error_bound: f64,
 }
 
 /// Elastic limits at one moment.
@@ -249,6 +262,11 @@ impl Metrics {
     /// The numbers of the store of shared limits, which are shown from now on.
     pub fn store(&self) -> StoreMetrics {
         self.exporter.store()
+    }
+
+    /// The numbers of a configuration over HTTP, which are shown from now on.
+    pub fn fetches(&self) -> FetchMetrics {
+        self.exporter.fetches()
     }
 
     /// The statistics of Envoy's rate limit service, which are shown from now on.

@@ -58,6 +58,7 @@ pub struct Client {
     settings: Settings,
     http1: Arc<ClientConfig>,
     http2: Arc<ClientConfig>,
+    unnamed: Arc<ClientConfig>,
 }
 
 impl Client {
@@ -66,9 +67,10 @@ impl Client {
     /// # Errors
     /// If nothing can be made of them, as without any authority.
     pub fn new(settings: Settings) -> Result<Self, rustls::Error> {
-        let http1 = config(&settings, Protocol::Http1)?;
-        let http2 = config(&settings, Protocol::Http2)?;
-        Ok(Self { settings, http1, http2 })
+        let http1 = config(&settings, Some(Protocol::Http1))?;
+        let http2 = config(&settings, Some(Protocol::Http2))?;
+        let unnamed = config(&settings, None)?;
+        Ok(Self { settings, http1, http2, unnamed })
     }
 
     /// What it was made of.
@@ -90,16 +92,11 @@ impl Client {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let name = match &self.settings.name {
-            Some(name) => name.clone(),
-            None => ServerName::try_from(host.to_owned()).map_err(|_| Failure::of_name(host))?,
-        };
         let config = match protocol {
             Protocol::Http1 => &self.http1,
             Protocol::Http2 => &self.http2,
         };
-        let connected = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
-        let stream = connected.map_err(|error| Failure::of(&error))?;
+        let stream = self.shake_hands(stream, host, config).await?;
         let session = stream.get_ref().1;
         // Who does not say what it speaks speaks HTTP/1.1 (RFC 9113 section 3.2).
         if protocol == Protocol::Http2 && Protocol::spoken(session.alpn_protocol()) != Some(protocol) {
@@ -108,9 +105,37 @@ impl Client {
         let start = SessionStart::of(session.handshake_kind());
         Ok((stream, start))
     }
+
+    /// The same for a protocol that is not negotiated, such as that of Redis.
+    ///
+    /// # Errors
+    /// As of [`Self::connect`].
+    pub async fn connect_unnamed<S>(&self, stream: S, host: &str) -> Result<TlsStream<S>, Failure>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.shake_hands(stream, host, &self.unnamed).await
+    }
+
+    async fn shake_hands<S>(
+        &self,
+        stream: S,
+        host: &str,
+        config: &Arc<ClientConfig>,
+    ) -> Result<TlsStream<S>, Failure>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let name = match &self.settings.name {
+            Some(name) => name.clone(),
+            None => ServerName::try_from(host.to_owned()).map_err(|_| Failure::of_name(host))?,
+        };
+        let connected = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
+        connected.map_err(|error| Failure::of(&error))
+    }
 }
 
-fn config(settings: &Settings, protocol: Protocol) -> Result<Arc<ClientConfig>, rustls::Error> {
+fn config(settings: &Settings, protocol: Option<Protocol>) -> Result<Arc<ClientConfig>, rustls::Error> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13, &version::TLS12])?;
     let builder = match &settings.trust {
@@ -130,7 +155,7 @@ fn config(settings: &Settings, protocol: Protocol) -> Result<Arc<ClientConfig>, 
     };
     // One protocol and not a choice: what is spoken is what the configuration says, and a service that cannot is told
     // from one that answers strangely.
-    config.alpn_protocols = vec![protocol.token()];
+    config.alpn_protocols = protocol.map(Protocol::token).into_iter().collect();
     config.resumption = Resumption::in_memory_sessions(MOST_NAMES);
     Ok(Arc::new(config))
 }

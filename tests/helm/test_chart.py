@@ -76,6 +76,7 @@ SOURCES = {
     "chart-every-value": lambda: render(EVERY_VALUE),
     "chart-readme": lambda: render(readme_values(0)),
     "chart-readme-volumes": lambda: render(readme_values(1)),
+    "chart-readme-store": lambda: render(readme_values(2)),
 }
 every_source = pytest.mark.parametrize("source", SOURCES)
 
@@ -280,5 +281,8 @@ def test_weir_accepts_the_rules(source, tmp_path):
     if source != "image":
         file = tmp_path / "weir.yaml"
         file.write_text(rules_file(SOURCES[source]()))
-    check = subprocess.run([os.environ["WEIR_BIN"], "check", file], capture_output=True, text=True, timeout=60)
+    # What the README takes from the pod and a secret.
+    env = os.environ | {"REDIS_PASSWORD": "secret", "POD_NAME": "hello-0"}
+    command = [os.environ["WEIR_BIN"], "check", file]
+    check = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
     assert check.returncode == 0, check.stdout + check.stderr

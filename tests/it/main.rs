@@ -9,6 +9,7 @@ mod access_log;
 mod admin;
 mod cli;
 mod config_mistakes;
+mod config_over_http;
 mod counting;
 mod drain;
 mod elastic;

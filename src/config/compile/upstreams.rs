@@ -54,7 +54,8 @@ pub(super) fn compile(
             if !report.is_faulty(one) && !report.is_faulty(several) {
                 report.value(one, "missing, `upstream` is required");
             }
-            None
+            // It counts only where that is no problem, since they stand in a document that is not here.
+            Some(Upstreams::default())
         }
     }
 }

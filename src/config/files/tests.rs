@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::networks::NETWORKS;
 use super::*;
-use crate::config::tree::Positions;
+use crate::config::tree::{Positions, Texts};
 use crate::identify::cidr::Ranges;
 
 static PARSED: AtomicUsize = AtomicUsize::new(0);
@@ -45,8 +45,8 @@ impl Place {
         kind: &Kind<T>,
     ) -> Result<Vec<Arc<T>>, Vec<String>> {
         let file = self.path("weir.yaml");
-        let positions = Positions::default();
-        let mut report = Report::new(&file, &positions);
+        let texts = Texts::one(&file, Positions::default());
+        let mut report = Report::new(&texts);
         self.files.begin(&file);
         let loaded =
             names.iter().filter_map(|name| self.files.load(name, kind, At::ROOT.key("list"), &mut report));

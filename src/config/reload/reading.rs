@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::central::document::Document;
 use crate::config::files::Marks;
 use crate::config::problem::{Problem, Severity};
 use crate::watch::stamp::Stamp;
@@ -18,6 +19,8 @@ const END: &str = "...";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) text: Result<String, Problem>,
+    /// What was fetched, if the text is a bootstrap.
+    pub(super) document: Option<Document>,
     /// What the data files say that the configuration names.
     pub(super) data: Marks,
 }
@@ -127,7 +130,11 @@ mod tests {
     fn reading(list: u128, stamp: Option<Stamp>) -> Reading {
         let path = PathBuf::from("list.txt");
         Reading {
-            found: Found { text: Ok("a".to_owned()), data: [(path.clone(), Ok(list))].into() },
+            found: Found {
+                text: Ok("a".to_owned()),
+                document: None,
+                data: [(path.clone(), Ok(list))].into(),
+            },
             stamps: [(path, stamp)].into(),
             is_steady: true,
         }

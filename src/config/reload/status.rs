@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
+use crate::central::document::Document;
 use crate::config::{Config, Problem};
 use crate::limiter::timestamp::Timestamp;
 use crate::telemetry::metrics::ReloadOutcome;
@@ -18,6 +20,8 @@ pub enum Reload {
     Applied {
         /// The configuration.
         config: Box<Config>,
+        /// What was fetched of it, if it is not all in a file.
+        document: Option<Document>,
         /// What it changes that takes a restart; everything else is to be applied now.
         needs_restart: Vec<&'static str>,
         /// What an operator should look at.
@@ -54,6 +58,8 @@ pub struct Status {
     pub text: Arc<str>,
     /// FNV-1a of the running text: equal wherever the same text runs.
     pub text_hash: u64,
+    /// The part that was fetched, if it is not all in the file.
+    pub document: Option<Document>,
     /// What the running configuration changes that takes a restart.
     pub needs_restart: Vec<&'static str>,
     /// The last reload; `None` before the first.
@@ -76,7 +82,11 @@ pub struct Attempt {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) status: Mutex<Status>,
+    /// What was fetched last.
+    pub(super) document: Mutex<Option<Document>>,
     pub(super) requested: AtomicBool,
+    /// Has the document fetched at once.
+    pub(super) hurry: Arc<Notify>,
     pub(super) stopped: AtomicBool,
 }
 
@@ -96,7 +106,19 @@ impl Handle {
     /// Asks for a look at the file now, which is answered even if nothing has changed.
     pub fn request(&self) {
         self.shared.requested.store(true, Ordering::Release);
+        self.shared.hurry.notify_one();
         self.waker.wake();
+    }
+
+    /// Hands over what was fetched: it is put together with the bootstrap and applied if it is valid.
+    pub fn deliver(&self, document: Document) {
+        *self.shared.document.lock() = Some(document);
+        self.waker.wake();
+    }
+
+    /// Notified when what is fetched is wanted at once.
+    pub fn hurry(&self) -> Arc<Notify> {
+        Arc::clone(&self.shared.hurry)
     }
 
     /// Ends [`Reloader::run`].

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::claim::Held;
 use super::{Algorithm, History, State, charge, is_in_debt, lapsing, usage};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
@@ -42,9 +43,11 @@ impl Change<'_> {
         if from == to || are(Algorithm::Ban) || are(Algorithm::InFlight) {
             return Some(state);
         }
-        // Units that the store has granted are units of what it counts, whatever the limit is now.
+        // Units that the store has granted are units of what it counts, whatever the limit is now; that it has none to grant
+        // was said of the limit before.
         if from.is_claimed() || to.is_claimed() {
-            return (from.is_claimed() && to.is_claimed()).then_some(state);
+            let holds = matches!(Held::of(Some(state)), Held::Units(..));
+            return (from.is_claimed() && to.is_claimed() && holds).then_some(state);
         }
         // A client that was within its limit owes nothing, however much the limit is lowered.
         let owes = is_in_debt(state, from, now);

@@ -3,7 +3,7 @@
 //! What a server says of a slot (`MOVED`) holds at once, and all slots are asked for again soon. They are also asked for when a
 //! server cannot be reached: a replica may have taken its place.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -12,9 +12,10 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use super::connection::{Connector, Deadline, Failure, Lookup, Redirect, Target};
+use super::connection::{Failure, Redirect};
+use super::connector::{Connector, Deadline, Lookup};
 use super::error::CallError;
-use super::node::{Node, pause};
+use super::node::{Node, Target, pause};
 use super::sentinel::text;
 use super::slot::{SLOTS, slot};
 use super::{Call, RunId, bounded, finished};
@@ -148,8 +149,8 @@ impl Shared {
         self.node(&place)
     }
 
-    /// Asks for all slots: servers to which there are connections, then those of the configuration.
-    async fn refresh(&self, lookup: &mut Lookup) -> Result<(), CallError> {
+    /// Asks for all slots: servers to which there are connections, then those of the configuration. Whether there is news.
+    async fn refresh(&self, lookup: &mut Lookup) -> Result<bool, CallError> {
         let mut places: Vec<Place> = {
             let table = self.table.lock();
             table
@@ -167,10 +168,7 @@ impl Shared {
         for place in places {
             match self.connector.ask_server(&place, &command, lookup).await {
                 Ok(slots) => match owners(&slots, &place) {
-                    Some(owners) => {
-                        self.learn(owners);
-                        return Ok(());
-                    }
+                    Some(owners) => return Ok(self.learn(owners)),
                     None => failure = CallError::Unreachable(format!("{place} knows no slots of a Cluster")),
                 },
                 Err(error) => failure = error,
@@ -179,24 +177,29 @@ impl Shared {
         Err(failure)
     }
 
-    fn learn(&self, owners: Vec<Option<Place>>) {
+    /// Whether that is news.
+    fn learn(&self, owners: Vec<Option<Place>>) -> bool {
         let mut table = self.table.lock();
-        table.nodes.retain(|place, _| owners.iter().flatten().any(|owner| owner == place));
+        let places: HashSet<&Place> = owners.iter().flatten().collect();
+        table.nodes.retain(|place, _| places.contains(place));
+        let is_new = table.owners != owners;
         table.owners = owners;
+        is_new
     }
 }
 
 /// Keeps the table of slots true.
 async fn keep(shared: Arc<Shared>) {
     let mut lookup = Lookup::default();
-    let mut failures = 0;
+    // Attempts in a row that have brought no news.
+    let mut vain = 0_u32;
     loop {
         match shared.refresh(&mut lookup).await {
-            Ok(()) => {
-                failures = 0;
+            Ok(is_new) => {
                 shared.known.send_replace(Some(Ok(())));
-                // However often servers say that it is stale.
-                sleep(pause(1)).await;
+                // However often calls say that it is stale, as all do while a server is gone that has no replica.
+                vain = if is_new { 0 } else { vain.saturating_add(1) };
+                sleep(pause(vain)).await;
                 shared.is_stale.notified().await;
             }
             Err(error) => {
@@ -209,8 +212,8 @@ async fn keep(shared: Arc<Shared>) {
                     }
                     is_unknown
                 });
-                sleep(pause(failures)).await;
-                failures = failures.saturating_add(1);
+                sleep(pause(vain)).await;
+                vain = vain.saturating_add(1);
             }
         }
     }

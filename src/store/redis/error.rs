@@ -2,6 +2,8 @@
 
 use redis::RedisError;
 
+use crate::telemetry::metrics::StoreOutcome;
+
 /// Why a call of the store has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
@@ -20,6 +22,9 @@ pub enum CallError {
     /// The server has no memory for more.
     #[error("the store is out of memory")]
     OutOfMemory,
+    /// The server does not write: its disk fails, or it has fewer replicas than it needs.
+    #[error("the store does not write: {0}")]
+    Unwritable(String),
     /// The server does not accept the user, or does not permit the user this.
     #[error("the store does not permit it: {0}")]
     NotPermitted(String),
@@ -35,10 +40,12 @@ pub enum CallError {
 }
 
 /// Codes with which a server, or a command inside of a script, rejects a call.
-const CODES: [&str; 11] = [
+const CODES: [&str; 13] = [
     "READONLY",
     "LOADING",
     "OOM",
+    "MISCONF",
+    "NOREPLICAS",
     "NOAUTH",
     "WRONGPASS",
     "NOPERM",
@@ -49,6 +56,9 @@ const CODES: [&str; 11] = [
     "CLUSTERDOWN",
 ];
 
+/// How a permission that a command inside of a script lacks is told, which has no code: by version 7.0, and since then.
+const PERMISSION: [&str; 2] = ["The user executing the script can't ", "ACL failure in script"];
+
 impl CallError {
     /// What `error` of the library means.
     pub(super) fn of(error: &RedisError) -> Self {
@@ -57,6 +67,7 @@ impl CallError {
             "READONLY" => Self::ReadOnly,
             "LOADING" => Self::Loading,
             "OOM" => Self::OutOfMemory,
+            "MISCONF" | "NOREPLICAS" => Self::Unwritable(error.to_string()),
             "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::NotPermitted(error.to_string()),
             "MOVED" | "ASK" | "TRYAGAIN" | "CROSSSLOT" => Self::Moved,
             "BUSY" => Self::Busy,
@@ -71,12 +82,31 @@ impl CallError {
             _ => Self::Other(error.to_string()),
         }
     }
+
+    /// What it is counted as.
+    pub const fn outcome(&self) -> StoreOutcome {
+        match self {
+            Self::Unreachable(_) => StoreOutcome::Unreachable,
+            Self::Timeout => StoreOutcome::Late,
+            Self::ReadOnly
+            | Self::Loading
+            | Self::OutOfMemory
+            | Self::Unwritable(_)
+            | Self::NotPermitted(_)
+            | Self::Moved
+            | Self::Busy => StoreOutcome::Rejected,
+            Self::Other(_) => StoreOutcome::Failed,
+        }
+    }
 }
 
 /// The code of `error`. Before version 7 a script's errors are `ERR`, with the code of its command in the text.
 fn code(error: &RedisError) -> Option<&str> {
     let known = error.code().filter(|code| *code != "ERR");
     known.or_else(|| {
+        if PERMISSION.iter().any(|words| error.detail().is_some_and(|detail| detail.starts_with(words))) {
+            return Some("NOPERM");
+        }
         let words = error.detail()?.split(|letter: char| !letter.is_ascii_uppercase());
         words.into_iter().find(|word| CODES.contains(word)).or_else(|| error.code())
     })
@@ -98,7 +128,20 @@ mod tests {
         assert_eq!(of("OOM command not allowed when used memory > 'maxmemory'."), CallError::OutOfMemory);
         assert_eq!(of("MOVED 1 127.0.0.1:7000"), CallError::Moved);
         assert_eq!(of("BUSY Redis is busy running a script."), CallError::Busy);
-        for line in ["NOAUTH Authentication required.", "WRONGPASS invalid pair", "NOPERM no permissions"] {
+        for line in
+            ["MISCONF Redis is configured to save RDB snapshots", "NOREPLICAS Not enough good replicas"]
+        {
+            assert!(matches!(of(line), CallError::Unwritable(_)), "{line}");
+        }
+        let inside = "ERR ACL failure in script: User weir has no permissions to run the 'get' command";
+        let before = "ERR The user executing the script can't run this command or subcommand script: 1";
+        for line in [
+            inside,
+            before,
+            "NOAUTH Authentication required.",
+            "WRONGPASS invalid pair",
+            "NOPERM no permissions",
+        ] {
             assert!(matches!(of(line), CallError::NotPermitted(_)), "{line}");
         }
         assert!(matches!(of("CLUSTERDOWN The cluster is down"), CallError::Unreachable(_)));

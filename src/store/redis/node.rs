@@ -7,12 +7,25 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use super::connection::{Connection, Connector, Lookup, Target};
+use super::connection::Connection;
+use super::connector::{Connector, Driver, Lookup};
 use super::error::CallError;
+use super::sentinel::{Named, Sentinels};
+use crate::remote::channel::Place;
+use crate::store::settings::Sentinel;
 
 /// The pause after the first failure, and the longest.
 const PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
+
+/// Where a connection leads.
+#[derive(Clone, Debug)]
+pub(super) enum Target {
+    /// To this server.
+    Server(Place),
+    /// To the master that sentinels name.
+    Master(Sentinel),
+}
 
 /// A server, or the master among several.
 #[derive(Debug)]
@@ -73,24 +86,71 @@ impl Drop for Node {
     }
 }
 
+/// How the server is found.
+enum Source {
+    Server(Place),
+    Master(Sentinels),
+}
+
+impl Source {
+    fn of(target: Target, connector: &Arc<Connector>) -> Self {
+        match target {
+            Target::Server(place) => Self::Server(place),
+            Target::Master(settings) => Self::Master(Sentinels::follow(&settings, connector)),
+        }
+    }
+
+    async fn connect(
+        &self,
+        connector: &Connector,
+        lookup: &mut Lookup,
+    ) -> Result<(Named, Connection, Driver), CallError> {
+        let (named, is_named) = match self {
+            Self::Server(place) => (Named { place: place.clone(), epoch: 0 }, false),
+            Self::Master(sentinels) => (sentinels.master().await?, true),
+        };
+        let (connection, driver) = connector.connect(&named.place, is_named, lookup).await?;
+        Ok((named, connection, driver))
+    }
+
+    /// Ready when another server has taken the place of this one.
+    async fn replaced(&self, now: &Named) {
+        match self {
+            Self::Server(_) => std::future::pending().await,
+            Self::Master(sentinels) => sentinels.replaced(now).await,
+        }
+    }
+
+    /// There is no connection any more: another server may have taken the place of this one.
+    fn doubt(&self) {
+        match self {
+            Self::Server(_) => {}
+            Self::Master(sentinels) => sentinels.ask(),
+        }
+    }
+}
+
 /// Keeps a connection to `target` in `state`.
 async fn keep(target: Target, connector: Arc<Connector>, state: watch::Sender<State>) {
+    let source = Source::of(target, &connector);
     let mut lookup = Lookup::default();
     let mut failures = 0_u32;
     // Said once for each loss.
     let mut is_said = false;
     loop {
-        let reason = match connector.connect(&target, &mut lookup).await {
-            Ok((connection, driver)) => {
+        let reason = match source.connect(&connector, &mut lookup).await {
+            Ok((named, connection, driver)) => {
                 let connection = Arc::new(connection);
                 if is_said {
                     tracing::info!(store = %connection.place, "the store is connected again");
                 }
                 is_said = false;
                 state.send_replace(State::Open(Arc::clone(&connection)));
+                let unreachable = |what| CallError::Unreachable(format!("{} {what}", connection.place));
                 let reason = tokio::select! {
-                    () = driver => CallError::Unreachable(format!("{} closed the connection", connection.place)),
+                    () = driver => unreachable("closed the connection"),
                     reason = connection.given_up() => reason,
+                    () = source.replaced(&named) => unreachable("is not the master any more"),
                 };
                 // One that accepts connections and then rejects every call has not recovered.
                 if connection.has_served() {
@@ -105,6 +165,7 @@ async fn keep(target: Target, connector: Arc<Connector>, state: watch::Sender<St
             is_said = true;
         }
         state.send_replace(State::Closed(reason));
+        source.doubt();
         sleep(pause(failures)).await;
         failures = failures.saturating_add(1);
     }
@@ -128,5 +189,11 @@ mod tests {
             let pause = pause(failures);
             assert!(pause >= most / 2 && pause <= most, "{failures}: {pause:?}");
         }
+    }
+
+    #[test]
+    fn no_two_instances_pause_alike() {
+        let pauses: std::collections::HashSet<Duration> = (0..100).map(|_| pause(9)).collect();
+        assert!(pauses.len() > 90);
     }
 }

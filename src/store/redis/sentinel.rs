@@ -1,40 +1,200 @@
 //! The master that sentinels name.
 //!
-//! A sentinel may be behind: what it names is believed only if it takes itself for a master, too. See Redis'
+//! Each sentinel is followed on a connection of its own: it is asked every second, and at once when it publishes that there is
+//! another master. Sentinels may disagree for a while, so the one whose knowledge is the latest (its epoch is the highest)
+//! is believed, and only if what it names takes itself for a master, too. See Redis'
 //! [guidelines](https://redis.io/docs/latest/develop/reference/sentinel-clients/) for clients of Sentinel.
 
-use redis::Value;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::connection::{Connector, Lookup};
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::connector::{Connector, Lookup};
 use super::error::CallError;
+use super::node::pause;
 use crate::remote::channel::Place;
 use crate::store::settings::Sentinel;
 
-/// Where the master is, by the first sentinel that knows it.
-pub(super) async fn master(
-    settings: &Sentinel,
-    connector: &Connector,
-    lookup: &mut Lookup,
-) -> Result<Place, CallError> {
-    let mut command = redis::cmd("SENTINEL");
-    command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*settings.master);
-    let mut failure = CallError::Unreachable("no sentinel is configured".to_owned());
-    let mut sentinels: Vec<&Place> = settings.sentinels.iter().collect();
-    fastrand::shuffle(&mut sentinels);
-    for place in sentinels {
-        match connector.ask_sentinel(place, &command, lookup).await.map(|named| address(&named)) {
-            Ok(Some(master)) => return Ok(master),
-            Ok(None) => {
-                failure = CallError::Unreachable(format!(
-                    "the sentinel {place} knows no master {}",
-                    settings.master
-                ));
-            }
-            Err(error) => failure = error,
+/// How often a sentinel is asked, whatever it publishes.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// What a sentinel publishes when a replica has become the master, and when all replicas follow that.
+const EVENTS: [&str; 2] = ["+promoted-slave", "+switch-master"];
+
+/// What the sentinels say; they are followed until this is dropped.
+#[derive(Debug)]
+pub(super) struct Sentinels {
+    views: watch::Receiver<Views>,
+    wakes: Vec<Arc<Notify>>,
+    _followers: JoinSet<()>,
+}
+
+/// What each sentinel has said last: `None` before it was asked.
+type Views = Vec<Option<Result<Named, CallError>>>;
+
+/// A master, and how late the knowledge of it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) place: Place,
+    pub(super) epoch: u64,
+}
+
+/// One sentinel.
+struct Follower {
+    index: usize,
+    place: Place,
+    master: Box<str>,
+    connector: Arc<Connector>,
+    views: watch::Sender<Views>,
+    wake: Arc<Notify>,
+}
+
+impl Sentinels {
+    /// Follows the sentinels of `settings`. Needs a runtime.
+    pub(super) fn follow(settings: &Sentinel, connector: &Arc<Connector>) -> Self {
+        let (views, seen) = watch::channel(vec![None; settings.sentinels.len()]);
+        let mut followers = JoinSet::new();
+        let mut wakes = Vec::new();
+        for (index, place) in settings.sentinels.iter().enumerate() {
+            let wake = Arc::new(Notify::new());
+            wakes.push(Arc::clone(&wake));
+            let (place, master) = (place.clone(), settings.master.clone());
+            let (connector, views) = (Arc::clone(connector), views.clone());
+            followers.spawn(Follower { index, place, master, connector, views, wake }.run());
+        }
+        Self { views: seen, wakes, _followers: followers }
+    }
+
+    /// The master. Waits until a sentinel has named one, or none of them can be asked.
+    pub(super) async fn master(&self) -> Result<Named, CallError> {
+        let mut views = self.views.clone();
+        let known = views.wait_for(|views| latest(views).is_some() || views.iter().all(Option::is_some));
+        let Ok(known) = known.await else {
+            return Err(CallError::Unreachable("the client has ended".to_owned()));
+        };
+        if let Some(named) = latest(&known) {
+            return Ok(named.clone());
+        }
+        let failure = known.iter().flatten().find_map(|view| view.as_ref().err());
+        Err(failure
+            .cloned()
+            .unwrap_or_else(|| CallError::Unreachable("no sentinel is configured".to_owned())))
+    }
+
+    /// Ready when another master has taken the place of this one.
+    pub(super) async fn replaced(&self, now: &Named) {
+        let mut views = self.views.clone();
+        if views.wait_for(|views| is_replaced(now, views)).await.is_err() {
+            std::future::pending().await
         }
     }
-    Err(failure)
+
+    /// Has all sentinels asked at once.
+    pub(super) fn ask(&self) {
+        self.wakes.iter().for_each(|wake| wake.notify_one());
+    }
 }
+
+/// What is known latest.
+fn latest(views: &Views) -> Option<&Named> {
+    views.iter().flatten().filter_map(|view| view.as_ref().ok()).max_by_key(|named| named.epoch)
+}
+
+/// Whether there is another master than `now`. A single sentinel that is behind does not take a connection away that works;
+/// more than half of them do whatever their epochs are, since these begin anew when sentinels are set up again.
+fn is_replaced(now: &Named, views: &Views) -> bool {
+    let Some(latest) = latest(views) else { return false };
+    let agree = views.iter().flatten().flatten().filter(|named| named.place == latest.place).count();
+    latest.place != now.place && (latest.epoch > now.epoch || 2 * agree > views.len())
+}
+
+impl Follower {
+    async fn run(self) {
+        let mut lookup = Lookup::default();
+        let mut failures = 0_u32;
+        loop {
+            let Err(error) = self.listen(&mut lookup, &mut failures).await;
+            tracing::debug!(sentinel = %self.place, %error, "a sentinel cannot be asked");
+            self.tell(Err(error));
+            sleep(pause(failures)).await;
+            failures = failures.saturating_add(1);
+        }
+    }
+
+    /// Asks over and over, on one connection.
+    async fn listen(&self, lookup: &mut Lookup, failures: &mut u32) -> Result<Never, CallError> {
+        let (mut sentinel, mut driver) =
+            self.connector.open_sentinel(&self.place, &self.wake, lookup).await?;
+        self.connector.within(&mut driver, self.subscribe(&mut sentinel)).await?;
+        loop {
+            let named = self.connector.within(&mut driver, self.named(&mut sentinel)).await?;
+            *failures = 0;
+            self.tell(Ok(named));
+            tokio::select! {
+                () = &mut driver => {
+                    return Err(CallError::Unreachable(format!("the sentinel {} closed the connection", self.place)));
+                }
+                () = self.wake.notified() => {}
+                () = sleep(ASK_EVERY) => {}
+            }
+        }
+    }
+
+    /// A user that may not subscribe learns of another master within [`ASK_EVERY`].
+    async fn subscribe(&self, sentinel: &mut MultiplexedConnection) -> Result<(), CallError> {
+        match sentinel.subscribe(&EVENTS).await {
+            Ok(()) => Ok(()),
+            Err(error) => match CallError::of(&error) {
+                CallError::NotPermitted(reason) => {
+                    tracing::debug!(sentinel = %self.place, %reason, "a sentinel's events are not permitted");
+                    Ok(())
+                }
+                error => Err(error),
+            },
+        }
+    }
+
+    /// The epoch comes first: with that of before, a new master is believed later and not wrongly.
+    async fn named(&self, sentinel: &mut MultiplexedConnection) -> Result<Named, CallError> {
+        let unknown = |reason: &dyn std::fmt::Display| {
+            let (place, master) = (&self.place, &self.master);
+            CallError::Unreachable(format!(
+                "the sentinel {place} does not name the master {master}: {reason}"
+            ))
+        };
+        let failed = |error: RedisError| match CallError::of(&error) {
+            CallError::Other(reason) => unknown(&reason),
+            error => error,
+        };
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("MASTER").arg(&*self.master);
+        let facts: HashMap<String, String> = command.query_async(sentinel).await.map_err(failed)?;
+        let epoch = facts.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.master);
+        let address: Value = command.query_async(sentinel).await.map_err(failed)?;
+        let place = self::address(&address).ok_or_else(|| unknown(&"no address"))?;
+        Ok(Named { place, epoch: epoch.unwrap_or(0) })
+    }
+
+    fn tell(&self, view: Result<Named, CallError>) {
+        self.views.send_if_modified(|views| {
+            let Some(known) = views.get_mut(self.index) else { return false };
+            let is_new = known.as_ref() != Some(&view);
+            *known = Some(view);
+            is_new
+        });
+    }
+}
+
+/// Nothing returns it.
+enum Never {}
 
 fn address(named: &Value) -> Option<Place> {
     let Value::Array(parts) = named else { return None };
@@ -67,5 +227,22 @@ mod tests {
         assert_eq!(address(&Value::Nil), None);
         assert!(is_master(&Value::Array(vec![bulk("master"), Value::Int(0)])));
         assert!(!is_master(&Value::Array(vec![bulk("slave")])));
+    }
+
+    fn named(host: &str, epoch: u64) -> Named {
+        Named { place: Place::Tcp(host.into(), 1), epoch }
+    }
+
+    #[test]
+    fn the_latest_knowledge_is_believed() {
+        let (old, new) = (named("old", 3), named("new", 4));
+        let away = || Some(Err(CallError::Timeout));
+        let views = vec![Some(Ok(old.clone())), Some(Ok(new.clone())), None, away()];
+        assert_eq!(latest(&views), Some(&new));
+        assert!(is_replaced(&old, &views) && !is_replaced(&new, &views));
+        assert!(!is_replaced(&new, &vec![Some(Ok(old)), None, away()]), "one that is behind");
+        assert!(!is_replaced(&new, &vec![away()]), "none that responds");
+        let anew = vec![Some(Ok(named("third", 0))), Some(Ok(named("third", 0))), away()];
+        assert!(is_replaced(&new, &anew), "more than half of them, set up again");
     }
 }

@@ -17,12 +17,13 @@ use super::super::histogram::Histogram;
 use super::super::panics;
 use super::arrival::{LOAD_SHED, Preamble, handshake_labels};
 use super::families::{self, Family};
+use super::fetches::FetchMetrics;
 use super::process::Process;
 use super::remote::{self, Remotes};
 use super::store::StoreMetrics;
 use super::upstream::{UpstreamCounts, UpstreamOutcome};
 use super::worker::{CLASSES, ListenerCounts};
-use super::{Elastic, ReloadOutcome, Saves, Scrape, SpanMetrics, Totals};
+use super::{Elastic, ReloadOutcome, Saves, Scrape, SharedLimit, SpanMetrics, Totals};
 use crate::tls::server::Failure;
 
 /// Levels are for recorders that filter by them; this one does not.
@@ -67,6 +68,12 @@ impl Exporter {
     pub(super) fn store(&self) -> StoreMetrics {
         let gauge = |family: &Family| self.registry.gauge(family, &[]);
         StoreMetrics::new(gauge, |family, labels| self.registry.counter(family, labels))
+    }
+
+    /// The numbers of a configuration over HTTP, which are shown from now on.
+    pub(super) fn fetches(&self) -> FetchMetrics {
+        let gauge = |family: &Family| self.registry.gauge(family, &[]);
+        FetchMetrics::new(gauge, |family, labels| self.registry.counter(family, labels))
     }
 
     /// All families, sorted by name: a stable order for readers and diffs.
@@ -175,8 +182,9 @@ impl Registry {
         if let Some(elastic) = &scrape.elastic {
             self.elastic(elastic);
         }
-        for (rule, units) in &scrape.error_bounds {
-            self.set(&families::SHARED_ERROR_BOUND, &[("rule", rule)], *units);
+        for SharedLimit { rule, instances, error_bound } in &scrape.shared_limits {
+            self.set(&families::SHARED_INSTANCES, &[("rule", rule)], f64::from(*instances));
+            self.set(&families::SHARED_ERROR_BOUND, &[("rule", rule)], *error_bound);
         }
         self.count(&families::PANICS, &[], panics::counted());
         self.set(&families::PROCESS_START, &[], scrape.started.as_secs_f64());

@@ -195,6 +195,21 @@ pub(super) static CONFIG_RESTART_PENDING: Family = gauge(
     "Whether the configuration in force has changes that take effect only after a restart (1) or not (0).",
 );
 
+pub(super) static CONFIG_FETCHES: Family =
+    counter("weir_config_fetches_total", "Requests for the configuration over HTTP, by outcome.");
+pub(super) static CONFIG_FETCH_SUCCESS_TIME: Family = gauge(
+    "weir_config_last_fetch_success_timestamp_seconds",
+    "When the server last sent the configuration or said that it is the same.",
+);
+pub(super) static CONFIG_FROM_CACHE: Family = gauge(
+    "weir_config_from_cache",
+    "Whether the configuration in force came from the cache and the server has not confirmed it (1) or not (0).",
+);
+pub(super) static CONFIG_CACHE_FAILURES: Family = counter(
+    "weir_config_cache_failures_total",
+    "Times the fetched configuration could not be written to its cache.",
+);
+
 pub(super) static ACCESS_LOG_DROPPED: Family =
     counter("weir_access_log_dropped_total", "Access log lines lost because they were not taken in time.");
 pub(super) static SPANS_EXPORTED: Family =
@@ -218,6 +233,8 @@ pub(super) static STORE_INSTANCES: Family =
     gauge("weir_store_instances", "Instances that share limits through the store, as far as is known.");
 pub(super) static STORE_COUNTERS: Family =
     gauge("weir_store_counters", "Counters of shared limits that have claims or pauses in this instance.");
+pub(super) static SHARED_INSTANCES: Family =
+    gauge("weir_shared_instances", "Instances that share a limit or divide it, as far as is known.");
 pub(super) static SHARED_ERROR_BOUND: Family = gauge(
     "weir_shared_error_bound",
     "Units that instances may admit beyond a shared limit, in any window as long as its period.",

@@ -30,7 +30,7 @@ fn scrape() -> Scrape {
         }),
         clusters: vec![ClusterView { name: "upstream".into(), hosts: Vec::new(), limits: [0; 4] }],
         elastic: Some(elastic()),
-        error_bounds: vec![("per-ip".into(), f64::INFINITY)],
+        shared_limits: vec![SharedLimit { rule: "per-ip".into(), instances: 7, error_bound: f64::INFINITY }],
     }
 }
 
@@ -133,6 +133,7 @@ fn all_workers_add_up() {
         ("weir_spans_dropped_total", 3.0),
         (r#"weir_elastic_factor{rule="per-ip"}"#, 2.0),
         (r#"weir_shared_error_bound{rule="per-ip"}"#, f64::INFINITY),
+        (r#"weir_shared_instances{rule="per-ip"}"#, 7.0),
         (r#"weir_elastic_signal{signal="latency"}"#, 0.02),
         (r#"weir_elastic_signal_threshold{signal="utilization"}"#, 0.9),
         ("process_start_time_seconds", 1_000_000.0),
@@ -147,6 +148,7 @@ fn every_metric_has_help_a_type_and_a_conventional_name() {
     let metrics = busy();
     metrics.config_started(1, Timestamp::from_secs(1_000_000));
     metrics.rate_limits();
+    metrics.fetches();
     let text = metrics.render(&scrape());
     let of = |prefix| -> BTreeSet<&str> {
         text.lines().filter_map(|line| line.strip_prefix(prefix)?.split(' ').next()).collect()

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Server, free_port, port_option};
+use super::{Flavour, Server, free_port, port_option};
 use crate::support::wait;
 
 /// A Cluster that has all slots.
@@ -13,18 +13,13 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
+    /// [`Flavour::cluster`] of Redis.
     pub(crate) fn start() -> Self {
-        let server = |_| {
-            Server::with_login(
-                |_, port| {
-                    let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
-                    let ports = [port_option("--port", port), port_option("--cluster-port", free_port())];
-                    [options.map(str::to_owned).to_vec(), ports.concat()].concat()
-                },
-                &[],
-            )
-        };
-        let servers = [0, 1, 2].map(server);
+        Self::of(Flavour::Redis)
+    }
+
+    pub(super) fn of(flavour: Flavour) -> Self {
+        let servers = [0, 1, 2].map(|_| server(flavour));
         let addresses = servers.iter().map(|server| format!("127.0.0.1:{}", server.port()));
         let created = Command::new("redis-cli")
             .args(["--cluster-yes", "--cluster", "create"])
@@ -58,5 +53,43 @@ impl Cluster {
         wait::until_true("the slot on its new server", || {
             self.servers.iter().all(|server| server.cli(&["cluster", "info"]).contains("cluster_state:ok"))
         });
+    }
+
+    /// Adds a replica of the server at `of`, which takes its place when that is gone.
+    pub(crate) fn add_replica(&self, of: usize) -> Server {
+        let master = &self.servers[of];
+        let replica = server(master.flavour);
+        let (port, bus) = (master.port().to_string(), master.bus());
+        assert_eq!(replica.cli(&["cluster", "meet", "127.0.0.1", &port, bus]), "OK");
+        let id = master.cli(&["cluster", "myid"]);
+        wait::until_true("a replica", || replica.cli(&["cluster", "replicate", &id]) == "OK");
+        replica.await_reply(&["info", "replication"], "master_link_status:up");
+        // Only those that know of it let it take the place of its master.
+        let own = replica.cli(&["cluster", "myid"]);
+        for server in &self.servers {
+            wait::until_true("a replica that is known", || {
+                let nodes = server.cli(&["cluster", "nodes"]);
+                nodes.lines().any(|line| line.starts_with(&own) && line.contains(" slave "))
+            });
+        }
+        replica
+    }
+}
+
+/// A server that is in no Cluster yet.
+fn server(flavour: Flavour) -> Server {
+    let options = |_: &std::path::Path, port| {
+        let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
+        let ports = [port_option("--port", port), port_option("--cluster-port", free_port())];
+        [options.map(str::to_owned).to_vec(), ports.concat()].concat()
+    };
+    flavour.with_login(options, &[])
+}
+
+impl Server {
+    /// Where the servers of its Cluster speak with it.
+    fn bus(&self) -> &str {
+        let option = self.arguments.iter().position(|word| word == "--cluster-port").unwrap();
+        &self.arguments[option + 1]
     }
 }

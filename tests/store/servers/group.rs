@@ -1,6 +1,6 @@
 //! A master with a replica, and a sentinel that makes the replica the master when that is gone.
 
-use super::{Server, sentinel};
+use super::{Flavour, Server, sentinel};
 use crate::support::wait;
 
 /// A master, its replica and a sentinel, which calls the master `limits`.
@@ -12,12 +12,17 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    /// [`Flavour::group`] of Redis.
     pub(crate) fn start() -> Self {
-        let master = Server::with(&["--repl-diskless-sync-delay", "0"]);
+        Self::of(Flavour::Redis)
+    }
+
+    pub(super) fn of(flavour: Flavour) -> Self {
+        let master = flavour.with(&["--repl-diskless-sync-delay", "0"]);
         let port = master.port().to_string();
-        let replica = Server::with(&["--replicaof", "127.0.0.1", &port]);
+        let replica = flavour.with(&["--replicaof", "127.0.0.1", &port]);
         replica.await_reply(&["info", "replication"], "master_link_status:up");
-        let sentinel = sentinel(master.port());
+        let sentinel = sentinel(flavour, master.port());
         let group = Self { master, replica, sentinel };
         // It asks the master for its replicas every ten seconds, and without one there is no failover.
         wait::within(wait::DEADLINE * 2, || group.knows_the_replica().then_some(()));

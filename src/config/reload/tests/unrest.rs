@@ -103,7 +103,8 @@ fn a_file_that_is_open_for_writing_is_waited_for() {
 fn reloads_take_a_quarter_of_a_cpu_at_most() {
     const BUSY: Duration = Duration::from_millis(100);
     let (_directory, path) = in_new_directory();
-    let (_, reloader) = Reloader::with(Origin::File(path.clone()), Watch::on(&path), BY_EVENTS).unwrap();
+    let (_, reloader) =
+        Reloader::with(Origin::File(path.clone()), None, Watch::on(&path), BY_EVENTS).unwrap();
     let (handle, sender) = (reloader.handle(), channel::<(Duration, Duration)>());
     let clock = Stopwatch::start();
     let thread = thread::spawn(move || {

@@ -15,7 +15,7 @@ const MODE: u32 = 0o600;
 const BUFFER: usize = 256 * 1024;
 
 /// Whether a file is this process's to write.
-pub(super) enum Claim {
+pub(crate) enum Claim {
     /// For as long as the lock is open.
     Ours(File),
     /// Another process has it.
@@ -23,7 +23,7 @@ pub(super) enum Claim {
 }
 
 /// Claims `path` for this process.
-pub(super) fn claim(path: &Path) -> io::Result<Claim> {
+pub(crate) fn claim(path: &Path) -> io::Result<Claim> {
     let lock = beside(path, ".lock")?;
     // Stays behind: to remove it would take it from under a process that has just opened it.
     let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(MODE).open(lock)?;
@@ -35,7 +35,7 @@ pub(super) fn claim(path: &Path) -> io::Result<Claim> {
 }
 
 /// Opens `path` for reading; `None` if there is nothing of that name.
-pub(super) fn open(path: &Path) -> io::Result<Option<BufReader<File>>> {
+pub(crate) fn open(path: &Path) -> io::Result<Option<BufReader<File>>> {
     match fs::metadata(path) {
         // A pipe would be waited for.
         Ok(metadata) if !metadata.is_file() => Err(io::Error::other("not a regular file")),
@@ -46,7 +46,7 @@ pub(super) fn open(path: &Path) -> io::Result<Option<BufReader<File>>> {
 }
 
 /// Puts what `write` writes in the place of `path`, if it answers something; with the number of bytes.
-pub(super) fn replace<T>(
+pub(crate) fn replace<T>(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<Option<T>>,
 ) -> io::Result<(Option<T>, u64)> {
@@ -84,7 +84,7 @@ fn write_and_rename<T>(
 }
 
 /// Moves `path` out of the way, over what was set aside before; to where.
-pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let to = beside(path, ".damaged")?;
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("not a regular file"));
@@ -94,7 +94,7 @@ pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// What would keep `path` from being written, as far as one can see without writing.
-pub(super) fn obstacle(path: &Path) -> Option<io::Error> {
+pub(crate) fn obstacle(path: &Path) -> Option<io::Error> {
     let parent = match fs::metadata(directory(path)) {
         Ok(metadata) if metadata.is_dir() => None,
         Ok(_) => Some(io::Error::other("not a directory")),

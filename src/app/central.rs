@@ -1,0 +1,151 @@
+//! A configuration that is fetched: at the start, from then on, and kept for the next start.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+
+use super::{Error, Running, spawn_thread};
+use crate::central::cache;
+use crate::central::document::Document;
+use crate::central::follower::{First, Follower, Resources};
+use crate::central::settings::Settings;
+use crate::config::Config;
+use crate::config::reload::{Handle, Reloader};
+use crate::telemetry::metrics::FetchMetrics;
+
+/// What follows the server, not started yet.
+pub(super) struct Central {
+    follower: Follower,
+    settings: Settings,
+    /// What runs, if it was fetched.
+    fetched: Option<Document>,
+    /// What runs, if it came from the cache.
+    cached: Option<Document>,
+    /// What the server has instead of what runs.
+    rejected: Option<Document>,
+}
+
+/// Keeps what is applied, and has it fetched as the bootstrap says.
+pub(super) struct Keeper {
+    settings: watch::Sender<Arc<Settings>>,
+    /// What the cache has, as far as it was written by this process.
+    kept: Option<Document>,
+    /// What the process has started with, if it came from the cache.
+    cached: Option<Document>,
+    metrics: FetchMetrics,
+}
+
+/// Loads the bootstrap at `path` together with what the server has, or else with what was kept.
+pub(super) fn start(path: &Path, settings: Settings) -> Result<(Config, Reloader, Central), Error> {
+    let kept = kept(&settings);
+    let follower =
+        Follower::new(settings.clone(), kept.clone()).map_err(Error::system("cannot set up TLS"))?;
+    let mut central = Central { follower, settings, fetched: None, cached: kept.clone(), rejected: None };
+    let first = runtime()?.block_on(central.follower.first());
+    let url = central.settings.url.to_string();
+    let started = match (first, kept) {
+        (Ok(First::Document(document)), kept) => return central.start_with(path, document, kept),
+        (Ok(First::Kept), Some(kept)) => Reloader::start_central(path, kept),
+        (Err(failure), Some(kept)) => {
+            tracing::warn!(url, error = %failure, "cannot fetch the configuration, starting with the last one");
+            Reloader::start_central(path, kept)
+        }
+        (Err(failure), None) => {
+            let doing = format!("cannot fetch the configuration from {url}, and none is kept");
+            return Err(Error::System(doing, io::Error::other(failure)));
+        }
+        (Ok(First::Kept), None) => {
+            let error = io::Error::other("304 without a condition");
+            return Err(Error::System(format!("cannot fetch the configuration from {url}"), error));
+        }
+    };
+    let (config, reloader) = started.map_err(Error::Configuration)?;
+    Ok((config, reloader, central))
+}
+
+impl Central {
+    fn start_with(
+        mut self,
+        path: &Path,
+        document: Document,
+        kept: Option<Document>,
+    ) -> Result<(Config, Reloader, Self), Error> {
+        let problems = match Reloader::start_central(path, document.clone()) {
+            Ok((config, reloader)) => {
+                (self.fetched, self.cached) = (Some(document), None);
+                return Ok((config, reloader, self));
+            }
+            Err(problems) => problems,
+        };
+        let Some(kept) = kept else { return Err(Error::Configuration(problems)) };
+        let Ok((config, reloader)) = Reloader::start_central(path, kept.clone()) else {
+            return Err(Error::Configuration(problems));
+        };
+        tracing::warn!(url = %document.url, "the configuration is not valid, starting with the last one that was");
+        self.follower.start_with(kept);
+        self.rejected = Some(document);
+        Ok((config, reloader, self))
+    }
+
+    /// Starts to follow, on a thread of its own and for as long as the process lives.
+    pub(super) fn follow(self, running: &Running) -> Result<Keeper, Error> {
+        let Self { follower, settings, fetched, cached, rejected } = self;
+        let metrics = running.shared.metrics.fetches();
+        let kept = fetched.filter(|document| keep(&settings, document, &metrics));
+        // It is rejected once more, and this time where operators look.
+        rejected.into_iter().for_each(|document| running.reload.deliver(document));
+        let (sender, receiver) = watch::channel(Arc::new(settings));
+        let resources = Resources {
+            settings: receiver,
+            hurry: running.reload.hurry(),
+            metrics: metrics.clone(),
+            clock: Arc::clone(&running.shared.clock),
+        };
+        let (reload, runtime): (Handle, Runtime) = (running.reload.clone(), runtime()?);
+        let follow = move || runtime.block_on(follower.run(resources, |document| reload.deliver(document)));
+        spawn_thread("config", follow)?;
+        Ok(Keeper { settings: sender, kept, cached, metrics })
+    }
+}
+
+impl Keeper {
+    /// A configuration with this document is in force.
+    pub(super) fn applied(&mut self, settings: Settings, document: &Document) {
+        if self.cached.as_ref() != Some(document) {
+            self.metrics.from_cache(false);
+        }
+        let differs = **self.settings.borrow() != settings;
+        if differs || self.kept.as_ref() != Some(document) {
+            self.kept = keep(&settings, document, &self.metrics).then(|| document.clone());
+        }
+        if differs {
+            self.settings.send_replace(Arc::new(settings));
+        }
+    }
+}
+
+fn runtime() -> Result<Runtime, Error> {
+    Builder::new_current_thread().enable_all().build().map_err(Error::system("cannot start a runtime"))
+}
+
+/// What was kept of an earlier run.
+fn kept(settings: &Settings) -> Option<Document> {
+    let file = settings.cache.as_deref()?;
+    cache::load(file, &settings.url).unwrap_or_else(|problem| {
+        tracing::warn!(file = %file.display(), problem, "the kept configuration is not used");
+        None
+    })
+}
+
+/// Whether the document is kept, or need not be.
+fn keep(settings: &Settings, document: &Document, metrics: &FetchMetrics) -> bool {
+    let Some(file) = &settings.cache else { return true };
+    let Err(error) = cache::store(file, &settings.url, document) else { return true };
+    metrics.cache_failed();
+    let file = file.display();
+    tracing::warn!(%file, %error, "the configuration cannot be kept: without the server the next start fails");
+    false
+}

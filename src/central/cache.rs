@@ -1,0 +1,139 @@
+//! The last good document on disk: whole or not at all, for its owner alone.
+//!
+//! A header of three lines, which are comments to YAML, and the document as it came. The header has the URL, what the server knows
+//! the version by, and a digest, so that a file that is damaged or of another URL is not taken for it.
+
+use std::fmt::Write as _;
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+
+use super::document::{Document, Validators};
+use super::settings::Url;
+use crate::whole_file;
+
+const TITLE: &str = "# Fetched by Weir, which starts with it while the server is away. Not to be edited.";
+
+/// Header included.
+const LARGEST: u64 = super::client::LARGEST as u64 + 64 * 1024;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    url: String,
+    etag: Option<String>,
+    modified: Option<String>,
+    sha256: String,
+}
+
+/// The document of `url` that is kept in `file`; `None` if there is no such file.
+///
+/// # Errors
+/// Why the file is not used: it cannot be read, is damaged, or is of another URL.
+pub fn load(file: &Path, url: &Url) -> Result<Option<Document>, String> {
+    let opened = whole_file::open(file).map_err(|error| format!("not readable: {error}"))?;
+    let Some(opened) = opened else { return Ok(None) };
+    let mut content = String::new();
+    opened.take(LARGEST).read_to_string(&mut content).map_err(|error| format!("not readable: {error}"))?;
+    read(&content, url).map(Some)
+}
+
+pub(super) fn read(content: &str, url: &Url) -> Result<Document, String> {
+    let parts = content.strip_prefix(TITLE).and_then(|rest| rest.strip_prefix("\n# "));
+    let parts = parts.and_then(|rest| rest.split_once('\n'));
+    let Some((header, text)) = parts else { return Err("it does not begin as a cache does".to_owned()) };
+    let header: Header =
+        serde_json::from_str(header).map_err(|error| format!("its header is damaged: {error}"))?;
+    if header.sha256 != digest_of(text) {
+        return Err("it is damaged: the digest is another".to_owned());
+    }
+    if header.url != url.whole() {
+        return Err("it is of another URL".to_owned());
+    }
+    let validators =
+        Validators { etag: header.etag.map(Into::into), modified: header.modified.map(Into::into) };
+    Ok(Document { text: text.into(), url: url.to_string().into(), validators })
+}
+
+/// Keeps `document` of `url` in `file`, in place of what was there.
+///
+/// # Errors
+/// Whatever the system says.
+pub fn store(file: &Path, url: &Url, document: &Document) -> io::Result<()> {
+    let text = content(url, document)?;
+    whole_file::replace(file, |out| out.write_all(text.as_bytes()).map(Some)).map(drop)
+}
+
+pub(super) fn content(url: &Url, document: &Document) -> io::Result<String> {
+    let Validators { etag, modified } = document.validators.clone();
+    let header = Header {
+        url: url.whole(),
+        etag: etag.map(Into::into),
+        modified: modified.map(Into::into),
+        sha256: digest_of(&document.text),
+    };
+    // JSON in one line: whatever a server sends, it cannot end the comment.
+    Ok(format!("{TITLE}\n# {}\n{}", serde_json::to_string(&header)?, document.text))
+}
+
+fn digest_of(text: &str) -> String {
+    let mut hex = String::new();
+    for byte in digest(&SHA256, text.as_bytes()).as_ref() {
+        // Writing to a text cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn url(target: &str) -> Url {
+        Url { host: "h".into(), port: 80, target: target.into(), is_secure: false }
+    }
+
+    fn document(text: &str) -> Document {
+        let validators = Validators { etag: Some("\"a\\n\"".into()), modified: None };
+        Document { text: text.into(), url: "http://h/a".into(), validators }
+    }
+
+    #[test]
+    fn what_is_kept_is_found_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("cache");
+        assert_eq!(load(&file, &url("/a")), Ok(None));
+        for text in ["", "rules: []\n", "# a\n\n...\n", "no line break"] {
+            store(&file, &url("/a"), &document(text)).unwrap();
+            let loaded = load(&file, &url("/a")).unwrap().unwrap();
+            assert_eq!((&*loaded.text, &loaded.validators), (text, &document(text).validators));
+        }
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(load(&file, &url("/b")).unwrap_err().contains("another URL"));
+        assert!(load(directory.path(), &url("/a")).unwrap_err().contains("not a regular file"));
+    }
+
+    #[test]
+    fn every_damage_is_found() {
+        let whole = content(&url("/a"), &document("rules: []\n")).unwrap();
+        assert!(read(&whole, &url("/a")).is_ok());
+        for end in 0..whole.len() {
+            assert!(read(&whole[..end], &url("/a")).is_err(), "{end}");
+        }
+        for (at, _) in whole.char_indices() {
+            let mut damaged = whole.clone();
+            damaged.replace_range(at..=at, "\u{7f}");
+            assert!(read(&damaged, &url("/a")).is_err() || header_of(&damaged) != header_of(&whole), "{at}");
+        }
+    }
+
+    /// A validator that is damaged makes a request that is not answered by 304.
+    fn header_of(content: &str) -> &str {
+        content.lines().nth(1).unwrap()
+    }
+}

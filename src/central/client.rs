@@ -1,0 +1,245 @@
+//! One exchange with the server: a conditional GET over HTTP/1.1, on a connection that is kept.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, CONTENT_ENCODING, ETAG, HOST, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, TRANSFER_ENCODING,
+    USER_AGENT,
+};
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
+use hyper::body::{Body as _, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use tokio::time::timeout;
+
+use super::document::{Document, Validators};
+use super::envelope;
+use super::settings::Settings;
+use crate::telemetry::metrics::{FetchOutcome, VERSION};
+use crate::tls::Protocol;
+use crate::tls::client::Client as Tls;
+use crate::transport::Transport;
+
+/// The largest document, in bytes: that of a configuration file.
+pub(super) const LARGEST: usize = 1 << 20;
+
+/// What a server sends around a document: an envelope, in which a line break takes two bytes.
+const LARGEST_BODY: usize = 2 * LARGEST + 4096;
+
+/// Longer ETags are not sent back: the document is then fetched anew each time.
+const LONGEST_VALIDATOR: usize = 1024;
+
+/// After so long without a byte the system asks whether the server is still there.
+const SILENCE: Duration = Duration::from_secs(15);
+
+const PREFER: &str = "prefer";
+
+/// Why there is no document.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// There is no connection, or it broke.
+    #[error("cannot reach the server: {0}")]
+    Unreachable(String),
+    /// No whole response in time.
+    #[error("no response within {0:?}")]
+    Late(Duration),
+    /// Another status than 200 and 304.
+    #[error("the server responds {0}{1}")]
+    Status(StatusCode, &'static str),
+    /// A response that is no document.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+impl Failure {
+    pub(super) fn outcome(&self) -> FetchOutcome {
+        match self {
+            Self::Unreachable(_) => FetchOutcome::Unreachable,
+            Self::Late(_) => FetchOutcome::TimedOut,
+            Self::Status(..) => FetchOutcome::Status,
+            Self::Unusable(_) => FetchOutcome::Unusable,
+        }
+    }
+}
+
+/// A response.
+#[derive(Debug)]
+pub(super) enum Fetched {
+    /// The document as it is now.
+    Document(Document),
+    /// It is what the validators stand for.
+    NotModified,
+}
+
+/// The client of one server.
+#[derive(Debug)]
+pub(super) struct Client {
+    settings: Arc<Settings>,
+    tls: Option<Tls>,
+    connection: Option<SendRequest<Empty<Bytes>>>,
+}
+
+impl Client {
+    /// A client without a connection.
+    ///
+    /// # Errors
+    /// If TLS cannot be set up.
+    pub(super) fn new(settings: Arc<Settings>) -> io::Result<Self> {
+        let tls = settings.tls.clone().map(Tls::new).transpose().map_err(io::Error::other)?;
+        Ok(Self { settings, tls, connection: None })
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Fetches the document if it is another one than `known`; the server may hold the request for `wait`. Needs a runtime
+    /// to run on. Dropped before its end, it drops the connection.
+    pub(super) async fn fetch(
+        &mut self,
+        known: &Validators,
+        wait: Option<Duration>,
+    ) -> Result<Fetched, Failure> {
+        let limit = self.settings.timeout + wait.unwrap_or_default();
+        let kept = self.connection.take().filter(|kept| !kept.is_closed());
+        let exchange = async {
+            if let Some(kept) = kept
+                && let Ok(done) = self.exchange(kept, known, wait).await
+            {
+                return Ok(done);
+            }
+            // A connection that was kept may have been closed meanwhile: that says nothing of the server.
+            let fresh = self.connect().await?;
+            self.exchange(fresh, known, wait).await
+        };
+        let (fetched, connection) = timeout(limit, exchange).await.unwrap_or(Err(Failure::Late(limit)))?;
+        self.connection = connection;
+        fetched
+    }
+
+    /// The outcome, and the connection where it can be used again; an error where the connection broke before a response.
+    async fn exchange(
+        &self,
+        mut connection: SendRequest<Empty<Bytes>>,
+        known: &Validators,
+        wait: Option<Duration>,
+    ) -> Result<(Result<Fetched, Failure>, Option<SendRequest<Empty<Bytes>>>), Failure> {
+        let request = self.request(known, wait)?;
+        connection.ready().await.map_err(|error| broken(&error))?;
+        let response = connection.send_request(request).await.map_err(|error| broken(&error))?;
+        let fetched = self.read(response).await;
+        let is_reusable = fetched.is_ok();
+        Ok((fetched, Some(connection).filter(|_| is_reusable)))
+    }
+
+    fn request(&self, known: &Validators, wait: Option<Duration>) -> Result<Request<Empty<Bytes>>, Failure> {
+        let Settings { url, headers, .. } = &*self.settings;
+        let mut request = Request::get(&*url.target)
+            .header(HOST, url.authority())
+            .header(USER_AGENT, format!("weir/{VERSION}"))
+            .header(ACCEPT, "application/yaml, application/json;q=0.9, */*;q=0.8");
+        match (&known.etag, &known.modified) {
+            (Some(etag), _) => request = request.header(IF_NONE_MATCH, &**etag),
+            (None, Some(modified)) => request = request.header(IF_MODIFIED_SINCE, &**modified),
+            (None, None) => {}
+        }
+        if let Some(wait) = wait {
+            request = request.header(PREFER, format!("wait={}", wait.as_secs()));
+        }
+        let mut request = request.body(Empty::new()).map_err(|error| Failure::Unusable(error.to_string()))?;
+        request.headers_mut().extend(headers.clone());
+        Ok(request)
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>, Failure> {
+        let url = &self.settings.url;
+        let unreachable = |error: io::Error| Failure::Unreachable(error.to_string());
+        let stream = Transport::connect_tcp((&*url.host, url.port)).await.map_err(unreachable)?;
+        // A connection that is lost without a word would be waited for as long as the server may hold the request.
+        stream.keep_alive(SILENCE);
+        let stream = match &self.tls {
+            None => stream,
+            Some(tls) => {
+                let secured = tls.connect(stream, &url.host, Protocol::Http1).await;
+                secured.map_err(|failure| Failure::Unreachable(failure.to_string()))?.0.into()
+            }
+        };
+        let (connection, driver) = handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
+        drop(tokio::spawn(driver));
+        Ok(connection)
+    }
+
+    async fn read(&self, response: Response<Incoming>) -> Result<Fetched, Failure> {
+        let (head, body) = response.into_parts();
+        match head.status {
+            StatusCode::OK => {}
+            StatusCode::NOT_MODIFIED => return Ok(Fetched::NotModified),
+            other => return Err(Failure::Status(other, explained(other))),
+        }
+        if let Some(coding) = head.headers.get(CONTENT_ENCODING).filter(|coding| *coding != "identity") {
+            let text = format!("the document has the content coding {coding:?}, which was not asked for");
+            return Err(Failure::Unusable(text));
+        }
+        let is_marked = body.size_hint().exact().is_some() || head.headers.contains_key(TRANSFER_ENCODING);
+        if !is_marked {
+            let text =
+                "the response has neither Content-Length nor chunks, so its end cannot be told from a break";
+            return Err(Failure::Unusable(text.to_owned()));
+        }
+        let body = Limited::new(body, LARGEST_BODY).collect().await.map_err(|error| cut_off(&*error))?;
+        self.document(&head.headers, &body.to_bytes()).map(Fetched::Document)
+    }
+
+    fn document(&self, headers: &HeaderMap, body: &[u8]) -> Result<Document, Failure> {
+        let Ok(body) = std::str::from_utf8(body) else {
+            return Err(Failure::Unusable("the document is not UTF-8 text".to_owned()));
+        };
+        let text = |name: HeaderName| -> Option<Box<str>> {
+            let value = headers.get(name)?.to_str().ok().filter(|value| value.len() <= LONGEST_VALIDATOR)?;
+            Some(value.into())
+        };
+        let (mut etag, modified) = (text(ETAG), text(LAST_MODIFIED));
+        let content = match envelope::open(body) {
+            None => body.to_owned(),
+            Some(opened) => {
+                etag = etag.or(Some(opened.etag));
+                opened.text
+            }
+        };
+        if content.len() > LARGEST {
+            return Err(too_large());
+        }
+        let validators = Validators { etag, modified };
+        Ok(Document { text: content.into(), url: self.settings.url.to_string().into(), validators })
+    }
+}
+
+fn broken(error: &hyper::Error) -> Failure {
+    use std::error::Error as _;
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    Failure::Unreachable(format!("{error}{cause}"))
+}
+
+fn cut_off(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Failure {
+    if error.is::<LengthLimitError>() {
+        return too_large();
+    }
+    Failure::Unusable(format!("the response is cut off: {error}"))
+}
+
+fn too_large() -> Failure {
+    Failure::Unusable("the document is larger than 1 MiB".to_owned())
+}
+
+/// What an operator should know of a status.
+fn explained(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; `config.headers` has the credentials",
+        status if status.is_redirection() => "; redirects are not followed",
+        _ => "",
+    }
+}

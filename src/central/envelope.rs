@@ -1,0 +1,82 @@
+//! The JSON in which Central Dogma sends a file, by `GET /api/v1/projects/P/repos/R/contents/FILE`: an entry, or a revision with
+//! an entry where the request had an `If-None-Match`.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A file in its envelope.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Opened {
+    /// What the file says.
+    pub(super) text: String,
+    /// The revision of the repository, as the entity tag that `If-None-Match` has.
+    pub(super) etag: Box<str>,
+}
+
+#[derive(Deserialize)]
+struct Watched {
+    revision: u64,
+    entry: Entry,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    revision: u64,
+    path: String,
+    content: Option<Value>,
+    #[serde(rename = "rawContent")]
+    raw_content: Option<String>,
+}
+
+/// The file in `body`, if that is such an envelope. No configuration has a `revision` and a `path`.
+pub(super) fn open(body: &str) -> Option<Opened> {
+    let (revision, entry) = match serde_json::from_str::<Watched>(body) {
+        Ok(watched) => (watched.revision, watched.entry),
+        Err(_) => {
+            let entry: Entry = serde_json::from_str(body).ok()?;
+            (entry.revision, entry)
+        }
+    };
+    let text = match (entry.raw_content, entry.content) {
+        (Some(text), _) | (None, Some(Value::String(text))) => text,
+        // JSON is YAML.
+        (None, Some(content)) => serde_json::to_string_pretty(&content).ok()?,
+        (None, None) => return None,
+    };
+    entry.path.starts_with('/').then(|| Opened { text, etag: format!("\"{revision}\"").into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(text: &str, etag: &str) -> Option<Opened> {
+        Some(Opened { text: text.to_owned(), etag: etag.into() })
+    }
+
+    #[test]
+    fn an_entry_is_opened_with_its_revision() {
+        let entry =
+            r#"{"revision":3,"path":"/weir.yaml","type":"TEXT","content":"rules: []\n","url":"/api/v1/x"}"#;
+        assert_eq!(open(entry), opened("rules: []\n", "\"3\""));
+        let watched = format!(r#"{{"revision":4,"entry":{entry}}}"#);
+        assert_eq!(open(&watched), opened("rules: []\n", "\"4\""));
+        let raw = r#"{"revision":3,"path":"/a.yaml","type":"YAML","rawContent":"rules: []"}"#;
+        assert_eq!(open(raw), opened("rules: []", "\"3\""));
+        let json = r#"{"revision":3,"path":"/a.json","type":"JSON","content":{"rules":[]}}"#;
+        assert_eq!(open(json), opened("{\n  \"rules\": []\n}", "\"3\""));
+    }
+
+    #[test]
+    fn anything_else_is_what_it_is() {
+        for plain in [
+            r#"{"rules":[]}"#,
+            "rules: []",
+            "",
+            r#"{"revision":3,"path":"/a"}"#,
+            r#"{"revision":3,"path":"a","content":""}"#,
+        ] {
+            assert_eq!(open(plain), None, "{plain}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Addresses of documents.
+
+use super::upstream_address;
+use crate::central::settings::Url;
+use crate::config::problem::{Fault, quoted};
+use crate::upstream::Address;
+
+/// Longer ones are surely a mistake, and servers reject them.
+const LONGEST: usize = 8192;
+
+/// Reads where a document is: `http://host[:port][/path][?query]` or the same with `https`.
+///
+/// # Errors
+/// A [`Fault`] where that is no such address, which does not repeat what may be a secret.
+pub fn document_url(text: &str) -> Result<Url, Fault> {
+    let expected = "expected `http://` or `https://` and a host";
+    let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+    let is_secure = match scheme {
+        "http" => false,
+        "https" => true,
+        "" => return Err(Fault::new(expected).hint("as in `https://config.internal/weir.yaml`")),
+        _ => return Err(Fault::new(format!("unknown scheme {}, {expected}", quoted(scheme)))),
+    };
+    let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if authority.contains('@') {
+        return Err(Fault::new("credentials in a URL").hint("`headers: { authorization: … }` has them"));
+    }
+    if target.contains('#') {
+        return Err(Fault::new("a URL with a fragment (`#`), which no server gets"));
+    }
+    if text.len() > LONGEST || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(Fault::new("not a URL: it is longer than 8 KiB, or has spaces or letters beyond ASCII")
+            .hint("percent-encode them"));
+    }
+    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+    let with_port = match has_port {
+        true => authority.to_owned(),
+        false => format!("{authority}:{}", if is_secure { 443 } else { 80 }),
+    };
+    let Address::Tcp { host, port } = upstream_address(&with_port)?.address else {
+        return Err(Fault::new(expected));
+    };
+    let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+    Ok(Url { host, port, target: target.into(), is_secure })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_is_at_a_url() {
+        let read = |text: &str| document_url(text).map(|url| url.whole());
+        for (text, whole) in [
+            ("http://h", "http://h/"),
+            ("http://H:80/a/b.yaml", "http://h/a/b.yaml"),
+            ("https://h/a?b=c", "https://h/a?b=c"),
+            ("https://h?b", "https://h/?b"),
+            ("http://[::1]:8080/a", "http://[::1]:8080/a"),
+            ("https://[::1]/a", "https://[::1]/a"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(whole));
+        }
+        for bad in [
+            "",
+            "h/a",
+            "ftp://h/a",
+            "http://",
+            "http:///a",
+            "http://h/a#b",
+            "http://h/a b",
+            "http://u:p@h/a",
+            "http://h:0/",
+            "http://h:x/",
+            "http://ä/",
+            "unix:/a",
+        ] {
+            assert!(document_url(bad).is_err(), "{bad}");
+        }
+        assert!(!document_url("http://u:s3cr3t@h/").unwrap_err().message.contains("s3cr3t"));
+    }
+}

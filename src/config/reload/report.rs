@@ -1,0 +1,64 @@
+//! What operators are told of a reload, and what a configuration is told from others by.
+
+use std::path::Path;
+
+use super::status::Reload;
+use crate::central::document::Document;
+
+/// The warning about a text that has lost so many lines at its end.
+pub(super) fn shortened(lines: usize) -> String {
+    format!(
+        "the file was written in place and ends {lines} lines earlier than before, as if it was cut off; \
+         replace files by renaming, or end them with the line `...`"
+    )
+}
+
+pub(super) fn log(file: &Path, reload: &Reload) {
+    let file = file.display();
+    match reload {
+        Reload::Applied { config, needs_restart, warnings, .. } => {
+            tracing::info!(%file, rules = config.policy.rules.len(), "configuration reloaded");
+            for notice in &config.notices {
+                tracing::info!("{notice}");
+            }
+            for warning in warnings {
+                tracing::warn!(%file, "{warning}");
+            }
+            for field in needs_restart {
+                tracing::warn!(%file, field, "changed, but takes effect only after a restart");
+            }
+        }
+        Reload::Unchanged => tracing::info!(%file, "configuration is what runs already"),
+        Reload::Rejected { problems } => {
+            tracing::error!(%file, problems = problems.len(), "configuration rejected, the running one stays");
+            for problem in problems {
+                tracing::error!("{problem}");
+            }
+        }
+    }
+}
+
+/// The hash of all that a configuration is made of, data files apart.
+pub(super) fn hash(text: &str, document: Option<&Document>) -> u64 {
+    match document {
+        None => fnv1a(text),
+        Some(document) => fnv1a(&format!("{text}\0{}", document.text)),
+    }
+}
+
+/// FNV-1a with 64 bits: the same on every machine and in every version. Not for keys that clients choose.
+fn fnv1a(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_the_published_one() {
+        assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a("foobar"), 0x8594_4171_f739_67e8);
+    }
+}

@@ -1,0 +1,112 @@
+//! A total that an operator changes once, for all instances that share it.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use super::Place;
+use super::server::Server;
+use crate::servers;
+use crate::support::{Request, Weir, ask, wait};
+
+const INSTANCES: usize = 2;
+
+/// A fleet that shares limits through a store and has its rules from a server.
+struct Fleet {
+    _store: servers::Server,
+    server: Server,
+    _places: Vec<Place>,
+    instances: Vec<Weir>,
+    mode: &'static str,
+}
+
+impl Fleet {
+    fn start(mode: &'static str, limit: &str) -> Self {
+        let store = servers::Server::start();
+        let server = Server::holding(&rules(mode, limit));
+        let shared = format!("store: {{ redis: {}, timeout: 2s }}\n", store.url());
+        let places: Vec<_> = (0..INSTANCES)
+            .map(|_| {
+                let place = Place::new(&server.url(), ", interval: 1h");
+                let text = std::fs::read_to_string(place.file()).unwrap() + &shared;
+                std::fs::write(place.file(), text).unwrap();
+                place
+            })
+            .collect();
+        let instances: Vec<_> = places.iter().map(Place::start).collect();
+        for instance in &instances {
+            wait::until_true("the store", || instance.metric("weir_store_up", &[]) == 1.0);
+        }
+        server.until_so_many_held(INSTANCES);
+        Self { _store: store, server, _places: places, instances, mode }
+    }
+
+    /// The operator changes the total, once.
+    fn change(&self, limit: &str) {
+        let before: Vec<_> = self.instances.iter().map(Weir::generation).collect();
+        self.server.publish(&rules(self.mode, limit));
+        for (instance, before) in self.instances.iter().zip(before) {
+            instance.until_reloaded(before);
+        }
+        self.server.until_so_many_held(INSTANCES);
+    }
+
+    /// How many of so many requests pass, by turns of the instances.
+    fn passing(&self, key: &str, requests: usize) -> usize {
+        (0..requests).filter(|turn| self.passes(turn % INSTANCES, key)).count()
+    }
+
+    fn passes(&self, instance: usize, key: &str) -> bool {
+        ask(self.instances[instance].address(), &Request::get("/").header("x-key", key)).status == 200
+    }
+
+    /// How many pass of those that both instances get all the while that the operator changes the total.
+    fn passing_meanwhile(&self, key: &str, limit: &str) -> usize {
+        let (passed, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for instance in 0..INSTANCES {
+                let (passed, done) = (&passed, &done);
+                scope.spawn(move || {
+                    while !done.load(Ordering::Relaxed) {
+                        passed.fetch_add(usize::from(self.passes(instance, key)), Ordering::Relaxed);
+                    }
+                });
+            }
+            wait::until_true("traffic", || passed.load(Ordering::Relaxed) > 0);
+            let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.change(limit)));
+            done.store(true, Ordering::Relaxed);
+            changed.unwrap();
+        });
+        passed.into_inner() + self.passing(key, 100)
+    }
+}
+
+/// Slow enough that no unit comes back while a test runs.
+fn rules(mode: &str, limit: &str) -> String {
+    format!(
+        "rules: [{{ name: total, key: [{{ header: x-key }}], limit: {limit}, algorithm: fixed_window, \
+         scope: {{ shared: {mode}, wait: 1s }} }}]\n"
+    )
+}
+
+#[test]
+fn a_total_that_is_changed_once_holds_for_all_instances() {
+    let fleet = Fleet::start("exact", "10/year");
+    assert_eq!(fleet.passing("a", 30), 10);
+    fleet.change("16/year");
+    assert_eq!(fleet.passing("a", 30), 6, "what was used stays used");
+    fleet.change("12/year");
+    assert_eq!((fleet.passing("a", 30), fleet.passing("b", 30)), (0, 12));
+}
+
+#[test]
+fn while_a_total_changes_neither_the_old_nor_the_new_one_is_exceeded() {
+    for mode in ["exact", "lease"] {
+        let fleet = Fleet::start(mode, "40/year");
+        let raised = fleet.passing_meanwhile("a", "60/year");
+        assert!((41..=60).contains(&raised), "{mode}: {raised} of 60 that were 40");
+        let lowered = fleet.passing_meanwhile("b", "20/year");
+        assert!((1..=60).contains(&lowered), "{mode}: {lowered} of 20 that were 60");
+        let fresh = fleet.passing("c", 100);
+        assert!((1..=20).contains(&fresh), "{mode}: {fresh} of 20");
+    }
+}

@@ -1,0 +1,190 @@
+//! Calls that have a result: by whom, in which database, over which socket, by hash or by text.
+
+use std::fs;
+use std::path::Path;
+
+use weir::store::redis::{CallError, Script};
+use weir::store::settings::{Server as One, Topology};
+use weir::telemetry::metrics::StoreOutcome;
+
+use super::flavour;
+use crate::caller::{Caller, credentials, echo, info, one, run_id_of, settings, text};
+use crate::servers::Server;
+
+#[test]
+fn a_script_is_sent_once_and_then_called_by_its_hash() {
+    let server = flavour().start();
+    let caller = Caller::new(one(&server));
+    for expected in 1..=5 {
+        assert_eq!(caller.increment("weir:a"), Ok(expected));
+    }
+    let calls = |name| info(&server, "commandstats", name);
+    assert_eq!((calls("cmdstat_eval"), calls("cmdstat_evalsha")), (Some(1), Some(5)));
+    assert_eq!(server.cli(&["script", "flush"]), "OK");
+    assert_eq!(caller.increment("weir:a"), Ok(6), "a server that has forgotten the script is sent it again");
+    assert_eq!((calls("cmdstat_eval"), calls("cmdstat_evalsha")), (Some(2), Some(6)));
+}
+
+#[test]
+fn a_response_comes_with_the_process_that_executed_the_call() {
+    let mut server = flavour().start();
+    let caller = Caller::new(one(&server));
+    let first = caller.run_id("weir:a").unwrap();
+    assert_eq!(first, run_id_of(&server));
+    server.restart();
+    caller.recovers();
+    let second = caller.run_id("weir:a").unwrap();
+    assert!(second == run_id_of(&server) && second != first);
+}
+
+#[test]
+fn calls_share_one_connection_and_have_their_own_responses() {
+    let server = flavour().start();
+    let caller = Caller::new(one(&server));
+    let echo = echo();
+    let begun: Vec<_> = (0..500)
+        .map(|number: u32| (number.to_string(), caller.begin(&echo, "weir:a", &number.to_string())))
+        .collect();
+    for (argument, called) in begun {
+        assert_eq!(text(&called.recv().unwrap().unwrap().0), argument);
+    }
+    let clients = server.cli(&["client", "list"]);
+    assert_eq!(clients.lines().filter(|line| line.contains("name=weir:test")).count(), 1, "{clients}");
+}
+
+#[test]
+fn a_server_is_told_the_password() {
+    let server = with_password();
+    let right = Caller::new(weir::store::settings::Settings {
+        credentials: credentials(None, "secret"),
+        ..one(&server)
+    });
+    assert_eq!(right.increment("weir:a"), Ok(1));
+    for password in [Some("wrong"), None] {
+        let mut settings = one(&server);
+        settings.credentials.password = password.map(Into::into);
+        let error = Caller::new(settings).increment("weir:a").unwrap_err();
+        let CallError::NotPermitted(reason) = &error else { panic!("{error:?}") };
+        assert!(reason.to_lowercase().contains("authentication"), "{reason}");
+        assert_eq!(error.outcome(), StoreOutcome::Rejected);
+    }
+}
+
+#[test]
+fn a_password_that_is_made_right_is_tried_again() {
+    let server = with_password();
+    let mut settings = one(&server);
+    settings.credentials = credentials(None, "other");
+    let caller = Caller::new(settings);
+    assert!(matches!(caller.increment("weir:a"), Err(CallError::NotPermitted(_))));
+    server.cli(&["config", "set", "requirepass", "other"]);
+    caller.recovers();
+}
+
+fn with_password() -> Server {
+    let options = |_: &Path, port: u16| {
+        ["--port", &port.to_string(), "--requirepass", "secret"].map(str::to_owned).to_vec()
+    };
+    flavour().with_login(options, &["-a", "secret", "--no-auth-warning"])
+}
+
+/// The user as `docs/operations.md` has it.
+fn documented_user() -> Vec<String> {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).unwrap();
+    let line = page.lines().find(|line| line.starts_with("ACL SETUSER weir ")).unwrap();
+    line.split_whitespace().map(|word| word.trim_matches('\'').to_owned()).collect()
+}
+
+/// Makes the user `weir` of a server what these words say.
+fn set_user(server: &Server, words: &[String]) {
+    assert!(["0", "1"].contains(&&*server.cli(&["acl", "deluser", "weir"])));
+    // A script that the server knows is called by its hash alone.
+    assert_eq!(server.cli(&["script", "flush"]), "OK");
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    assert_eq!(server.cli(&words), "OK");
+}
+
+/// What Weir does at a server, in short.
+fn work(server: &Server) -> Result<(), CallError> {
+    let mut settings = one(server);
+    settings.credentials = credentials(Some("weir"), "secret");
+    let caller = Caller::new(settings);
+    let scripts = [
+        "redis.call('SET', KEYS[1], 1) redis.call('GET', KEYS[1]) redis.call('DEL', KEYS[1]) return ARGV[1]",
+        "redis.call('ZADD', KEYS[1], 1, 'a') redis.call('ZCARD', KEYS[1]) redis.call('PEXPIRE', KEYS[1], 9) return ARGV[1]",
+        "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', 9) redis.call('TIME') return ARGV[1]",
+    ];
+    for script in scripts {
+        caller.call(&Script::new(script), "weir:1:a", "")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_scripts_use_no_command_beside_those_that_the_documentation_permits() {
+    let permitted = documented_user();
+    for script in [include_str!("../../src/store/script.lua"), include_str!("../../src/store/members.lua")] {
+        for call in script.split("redis.call('").skip(1) {
+            let (command, _) = call.split_once('\'').unwrap();
+            assert!(permitted.contains(&format!("+{}", command.to_lowercase())), "{command}");
+        }
+    }
+}
+
+#[test]
+fn a_user_that_is_permitted_what_the_documentation_says_can_share_limits() {
+    let server = flavour().start();
+    let words = documented_user();
+    set_user(&server, &words);
+    work(&server).unwrap();
+    for (index, word) in words.iter().enumerate().filter(|(_, word)| word.starts_with('+')) {
+        // The name of a connection is for people; the others are for another database, Sentinel and Cluster.
+        let others = ["+client|setname", "+select", "+role", "+cluster|slots", "+asking"];
+        if others.contains(&word.as_str()) {
+            continue;
+        }
+        let mut fewer = words.clone();
+        fewer.remove(index);
+        set_user(&server, &fewer);
+        let error = work(&server).unwrap_err();
+        assert!(matches!(error, CallError::NotPermitted(_)), "without {word}: {error:?}");
+        assert_eq!(error.outcome(), StoreOutcome::Rejected);
+    }
+    set_user(&server, &words);
+    let mut settings = one(&server);
+    settings.credentials = credentials(Some("weir"), "secret");
+    let error = Caller::new(settings).increment("other:a").unwrap_err();
+    assert!(matches!(error, CallError::NotPermitted(_)), "a key of somebody else: {error:?}");
+}
+
+#[test]
+fn keys_are_in_the_database_that_is_configured() {
+    let server = flavour().start();
+    let mut third = one(&server);
+    let Topology::Single(place) = &mut third.topology else { panic!() };
+    place.db = 3;
+    assert_eq!(Caller::new(third).increment("weir:a"), Ok(1));
+    assert_eq!(server.cli(&["-n", "3", "get", "weir:a"]), "1");
+    assert_eq!(server.cli(&["-n", "0", "exists", "weir:a"]), "0");
+    let mut none = one(&server);
+    let Topology::Single(place) = &mut none.topology else { panic!() };
+    place.db = 99;
+    let error = Caller::new(none).increment("weir:a").unwrap_err();
+    assert!(error.to_string().contains("DB index is out of range"), "{error}");
+}
+
+#[test]
+fn a_server_may_be_at_a_socket_in_the_file_system() {
+    let server = flavour().with_login(
+        |directory, port| {
+            let socket = directory.join("socket").display().to_string();
+            ["--port", &port.to_string(), "--unixsocket", &socket].map(str::to_owned).to_vec()
+        },
+        &[],
+    );
+    let socket = server.directory().join("socket");
+    let place = weir::remote::channel::Place::Unix(socket.into());
+    let caller = Caller::new(settings(Topology::Single(One { place, db: 0 })));
+    assert_eq!(caller.increment("weir:a"), Ok(1));
+    assert_eq!(server.cli(&["get", "weir:a"]), "1");
+}

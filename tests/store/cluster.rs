@@ -1,0 +1,110 @@
+//! A Cluster: calls go to the server that has the slot, whichever that is.
+
+use weir::store::redis::CallError;
+use weir::telemetry::metrics::StoreOutcome;
+
+use super::flavour;
+use crate::caller::{Caller, clustered, info, run_id_of};
+use crate::servers::{Cluster, Server};
+use crate::support::wait;
+
+/// A key in a slot of each server.
+fn keys(cluster: &Cluster) -> [String; 3] {
+    [0, 1, 2].map(|server| {
+        let owned = (0..).map(|number| format!("weir:{number}")).find(|key| cluster.owner(key) == server);
+        owned.unwrap()
+    })
+}
+
+/// How often a server has sent a call to another one.
+fn redirects(server: &Server) -> u64 {
+    info(server, "errorstats", "errorstat_MOVED").unwrap_or(0)
+}
+
+#[test]
+fn a_call_goes_to_the_server_that_has_the_slot_of_its_key() {
+    let cluster = flavour().cluster();
+    let keys = keys(&cluster);
+    let before = cluster.servers.each_ref().map(redirects);
+    let caller = Caller::new(clustered(&cluster));
+    for (key, server) in keys.iter().zip(&cluster.servers) {
+        assert_eq!(caller.run_id(key), Ok(run_id_of(server)));
+    }
+    assert_eq!(cluster.servers.each_ref().map(redirects), before, "the slots are known beforehand");
+}
+
+#[test]
+fn a_slot_that_has_moved_is_followed_and_remembered() {
+    let cluster = flavour().cluster();
+    let caller = Caller::new(clustered(&cluster));
+    let [key, ..] = keys(&cluster);
+    assert_eq!(caller.run_id(&key), Ok(run_id_of(&cluster.servers[0])));
+    cluster.move_slot(&cluster.slot(&key), 1);
+    let before = redirects(&cluster.servers[0]);
+    for _ in 0..20 {
+        assert_eq!(caller.run_id(&key), Ok(run_id_of(&cluster.servers[1])));
+    }
+    assert_eq!(redirects(&cluster.servers[0]) - before, 1, "only the first call is sent on");
+}
+
+#[test]
+fn a_key_that_moves_is_called_where_it_is() {
+    let cluster = flavour().cluster();
+    let caller = Caller::new(clustered(&cluster));
+    let [key, ..] = keys(&cluster);
+    assert_eq!(caller.increment(&key), Ok(1));
+    let slot = cluster.slot(&key);
+    let [from, to, _] = &cluster.servers;
+    let [from_id, to_id] = [from, to].map(|server| server.cli(&["cluster", "myid"]));
+    assert_eq!(to.cli(&["cluster", "setslot", &slot, "importing", &from_id]), "OK");
+    assert_eq!(from.cli(&["cluster", "setslot", &slot, "migrating", &to_id]), "OK");
+    assert_eq!(caller.increment(&key), Ok(2), "it has not moved yet");
+    let port = to.port().to_string();
+    assert_eq!(from.cli(&["migrate", "127.0.0.1", &port, &key, "0", "5000"]), "OK");
+    assert_eq!(caller.increment(&key), Ok(3), "it has");
+    assert_eq!(caller.run_id(&key), Ok(run_id_of(to)));
+    cluster.move_slot(&slot, 1);
+    assert_eq!(caller.increment(&key), Ok(4));
+}
+
+#[test]
+fn a_server_that_is_gone_takes_its_slots_with_it_until_it_is_back() {
+    let mut cluster = flavour().cluster();
+    let caller = Caller::new(clustered(&cluster));
+    let keys = keys(&cluster);
+    keys.iter().for_each(|key| assert_eq!(caller.increment(key), Ok(1)));
+    cluster.servers[2].kill();
+    let lost = wait::until("a loss", || caller.increment(&keys[2]).err());
+    assert_eq!(lost.outcome(), StoreOutcome::Unreachable, "{lost:?}");
+    // The others notice, and by default then serve nobody.
+    let down = wait::until("CLUSTERDOWN", || caller.increment(&keys[0]).err());
+    let CallError::Unreachable(reason) = &down else { panic!("{down:?}") };
+    assert!(reason.contains("cluster is down"), "{reason}");
+    cluster.servers[2].restart();
+    for key in &keys {
+        let found = wait::within(wait::DEADLINE * 2, || caller.increment(key).ok());
+        assert!(found.is_some(), "{key}");
+    }
+}
+
+#[test]
+fn a_replica_that_takes_the_place_of_its_master_is_found() {
+    let mut cluster = flavour().cluster();
+    let caller = Caller::new(clustered(&cluster));
+    let keys = keys(&cluster);
+    let replica = cluster.add_replica(2);
+    assert_eq!(caller.run_id(&keys[2]), Ok(run_id_of(&cluster.servers[2])));
+    cluster.servers[2].kill();
+    let expected = run_id_of(&replica);
+    let found = wait::within(wait::DEADLINE * 2, || caller.run_id(&keys[2]).ok());
+    assert_eq!(found, Some(expected));
+}
+
+#[test]
+fn a_server_that_is_in_no_cluster_is_none_of_a_cluster() {
+    let server = flavour().start();
+    let seed = vec![crate::caller::place(server.port())];
+    let caller = Caller::new(crate::caller::settings(weir::store::settings::Topology::Cluster(seed)));
+    let error = caller.increment("weir:a").unwrap_err();
+    assert!(error.to_string().contains("cluster support disabled"), "{error}");
+}

@@ -1,0 +1,16 @@
+//! The store's client on real servers: what it does with whatever a server says, and when that says nothing.
+//!
+//! All of it is played on Redis and on Valkey; what differs between them is in [`servers::Flavour`].
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
+#![expect(clippy::duplicate_mod, reason = "one suite for two servers")]
+
+mod caller;
+#[path = "suite.rs"]
+mod redis;
+#[expect(dead_code, reason = "the tests of the program use the rest")]
+mod servers;
+#[expect(dead_code, reason = "the tests of the program use the rest")]
+mod support;
+mod tls;
+#[path = "suite.rs"]
+mod valkey;

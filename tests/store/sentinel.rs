@@ -1,0 +1,91 @@
+//! The master that a sentinel names, and another one from one moment to the next.
+
+use weir::store::redis::CallError;
+use weir::store::settings::Topology;
+use weir::telemetry::metrics::StoreOutcome;
+
+use super::flavour;
+use crate::caller::{Caller, credentials, place, run_id_of, watched};
+use crate::servers::free_port;
+use crate::support::wait;
+
+#[test]
+fn a_master_that_is_gone_is_replaced_by_the_one_that_the_sentinel_names() {
+    let mut group = flavour().group();
+    let caller = Caller::new(watched(&group));
+    assert_eq!(caller.run_id("weir:a"), Ok(run_id_of(&group.master)));
+    group.master.kill();
+    let lost = wait::until("a loss", || caller.increment("weir:a").err());
+    assert_eq!(lost.outcome(), StoreOutcome::Unreachable, "{lost:?}");
+    let found = wait::within(wait::DEADLINE * 2, || caller.run_id("weir:a").ok());
+    assert_eq!(found, Some(run_id_of(&group.replica)));
+    assert!(caller.increment("weir:a").is_ok());
+}
+
+#[test]
+fn a_master_that_is_replaced_while_it_lives_is_left_before_it_learns_of_it() {
+    let group = flavour().group();
+    let caller = Caller::new(watched(&group));
+    assert!(caller.increment("weir:a").is_ok());
+    let expected = run_id_of(&group.replica);
+    assert_eq!(group.sentinel.cli(&["sentinel", "failover", "limits"]), "OK");
+    wait::until_true("the new master", || caller.run_id("weir:a").as_ref() == Ok(&expected));
+    // Sentinels make the old one a replica, and close its connections, some ten seconds later.
+    assert!(group.master.cli(&["role"]).starts_with("master"), "left too late");
+    assert!(caller.increment("weir:a").is_ok());
+}
+
+#[test]
+fn a_sentinel_that_is_gone_is_missed_only_when_the_master_is() {
+    let mut group = flavour().group();
+    let mut settings = watched(&group);
+    let Topology::Sentinel(sentinel) = &mut settings.topology else { panic!() };
+    // One of them has never been there.
+    sentinel.sentinels.insert(0, place(free_port()));
+    let caller = Caller::new(settings);
+    assert!(caller.increment("weir:a").is_ok());
+    group.sentinel.kill();
+    assert!(caller.increment("weir:a").is_ok());
+    group.master.cli(&["client", "kill", "type", "normal"]);
+    let lost = caller.fails("a loss", |error| matches!(error, CallError::Unreachable(_)));
+    assert_eq!(lost.outcome(), StoreOutcome::Unreachable);
+    group.sentinel.restart();
+    caller.recovers();
+}
+
+#[test]
+fn a_master_that_no_sentinel_knows_is_named_in_the_error() {
+    let group = flavour().group();
+    let mut settings = watched(&group);
+    let Topology::Sentinel(sentinel) = &mut settings.topology else { panic!() };
+    sentinel.master = "other".into();
+    let error = Caller::new(settings).increment("weir:a").unwrap_err();
+    assert!(matches!(error, CallError::Unreachable(_)));
+    let expected = format!("the sentinel 127.0.0.1:{} does not name the master other", group.sentinel.port());
+    assert!(error.to_string().contains(&expected), "{error}");
+}
+
+#[test]
+fn a_user_of_sentinels_is_permitted_what_the_documentation_says() {
+    let words = ["+sentinel|master", "+sentinel|get-master-addr-by-name", "+subscribe", "&*"];
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
+    words.iter().for_each(|word| assert!(page.contains(word), "{word}"));
+    let group = flavour().group();
+    let user = ["acl", "setuser", "weir", "on", ">secret", "resetchannels", "-@all"];
+    assert_eq!(group.sentinel.cli(&[user.as_slice(), &words].concat()), "OK");
+    let mut settings = watched(&group);
+    let Topology::Sentinel(sentinel) = &mut settings.topology else { panic!() };
+    sentinel.credentials = credentials(Some("weir"), "secret");
+    let clients = || group.sentinel.cli(&["client", "list"]);
+    let caller = Caller::new(settings.clone());
+    assert!(caller.increment("weir:a").is_ok());
+    assert!(clients().contains("sub=2"), "two events: {}", clients());
+    // Without the events it learns of another master all the same.
+    drop(caller);
+    assert_eq!(group.sentinel.cli(&["acl", "setuser", "weir", "-subscribe"]), "OK");
+    let caller = Caller::new(settings);
+    assert!(caller.increment("weir:a").is_ok());
+    group.fail_over();
+    let expected = run_id_of(&group.replica);
+    wait::until_true("the new master", || caller.run_id("weir:a").as_ref() == Ok(&expected));
+}

@@ -1,0 +1,92 @@
+//! TLS towards the store. Only Debian's Redis can: the Valkey of the tests is built without.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+
+use weir::remote::channel::Place;
+use weir::store::redis::CallError;
+use weir::store::settings::{Server as One, Settings, Topology};
+use weir::tls::client::{Settings as Tls, Trust};
+use weir::tls::pem::Authorities;
+
+use crate::caller::{Caller, accept, echo, settings};
+use crate::servers::{Flavour, Server};
+
+#[path = "../it/support/pki.rs"]
+#[expect(dead_code, reason = "the tests of the program use the rest")]
+mod pki;
+
+use pki::Authority;
+
+/// A server with a certificate of `authority` for `host`.
+fn server(authority: &Authority, host: &str) -> Server {
+    Flavour::Redis.with_login(
+        |directory, port| {
+            let (certificate, key) = authority.issue(host, directory, "server");
+            let ca = authority.write(&directory.join("ca.crt"));
+            let shown = |path: &Path| path.display().to_string();
+            let port = port.to_string();
+            let (certificate, key, ca) = (shown(&certificate), shown(&key), shown(&ca));
+            let tls = ["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"];
+            let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
+            [tls.as_slice(), files.as_slice()].concat().into_iter().map(str::to_owned).collect()
+        },
+        &["--tls", "--insecure"],
+    )
+}
+
+/// The settings for the server at `localhost`, whose certificate is to be of `authority`.
+fn secured(port: u16, authority: &Authority, directory: &Path) -> Settings {
+    let file = authority.write(&directory.join("trusted.crt"));
+    let authorities = Authorities::from_pem(&std::fs::read(&file).unwrap()).unwrap();
+    let trust = Trust::Named { authorities: Arc::new(authorities), file: "trusted.crt".into() };
+    let place = Place::Tcp("localhost".into(), port);
+    let mut settings = settings(Topology::Single(One { place, db: 0 }));
+    settings.tls = Some(Tls { trust, pair: None, name: None });
+    settings
+}
+
+#[test]
+fn a_server_is_reached_over_tls_and_known_by_its_certificate() {
+    let (authority, other) = (Authority::new("own"), Authority::new("other"));
+    let directory = tempfile::tempdir().unwrap();
+    let right = server(&authority, "localhost");
+    let caller = Caller::new(secured(right.port(), &authority, directory.path()));
+    assert_eq!(caller.increment("weir:a"), Ok(1));
+    let failure = |settings: Settings| {
+        let error = Caller::new(settings).increment("weir:a").unwrap_err();
+        assert!(matches!(error, CallError::Unreachable(_)), "{error:?}");
+        error.to_string()
+    };
+    let unknown = failure(secured(right.port(), &other, directory.path()));
+    assert!(unknown.contains("authority"), "{unknown}");
+    let misnamed = server(&authority, "elsewhere.test");
+    let wrong = failure(secured(misnamed.port(), &authority, directory.path()));
+    assert!(wrong.contains("name"), "{wrong}");
+    let mut plain = secured(right.port(), &authority, directory.path());
+    plain.tls = None;
+    failure(plain);
+}
+
+#[test]
+fn no_protocol_is_negotiated_with_the_store() {
+    let authority = Authority::new("own");
+    let directory = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("localhost:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let caller = Caller::new(secured(port, &authority, directory.path()));
+    let _call = caller.begin(&echo(), "weir:a", "");
+    let mut stream = accept(&listener);
+    let mut acceptor = rustls::server::Acceptor::default();
+    let accepted = loop {
+        acceptor.read_tls(&mut Read::by_ref(&mut stream)).unwrap();
+        if let Some(accepted) = acceptor.accept().unwrap() {
+            break accepted;
+        }
+    };
+    let hello = accepted.client_hello();
+    assert_eq!(hello.server_name(), Some("localhost"));
+    assert!(hello.alpn().is_none(), "a server may reject protocols that it does not know");
+}
