@@ -201,6 +201,7 @@ const EVERYTHING: &[&str] = &[
     "snapshot",
     "telemetry",
     "clock",
+    "jitter",
     "tls",
     "drain",
     "overload",
