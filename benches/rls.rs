@@ -65,7 +65,8 @@ fn rules(count: usize) {
     let limiter = Limiter::new(Table { max_keys: 4_000_000, secret: [7, 11] });
     let windows = Windows::install(&limiter, NOW).expect("a meter for each unit");
     let rules = Some(loaded.expect("rules that load").rules);
-    let service = Service { rules, settings: Arc::new(Settings::default()), windows, native: None };
+    let service =
+        Service { rules, settings: Arc::new(Settings::default()), windows, sharing: None, native: None };
     // A hundred of them, as in any traffic: what is measured is not how fast memory is.
     let questions: Vec<_> = (0..100).map(|n| question(n * 7919 % count, n * 104_729 % count)).collect();
     for round in 0..3 {

@@ -213,11 +213,11 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
         overload: Arc::new(overload),
         warned_of_proxy: AtomicBool::new(false),
     });
-    let rate_limits = RateLimits::compose(config, generations.windows(), &shared)?.map(Arc::new);
+    let rate_limits = RateLimits::compose(config, &generations, &shared)?.map(Arc::new);
     let keeping = config.state.as_ref().zip(keeper);
     let keeping = keeping.map(|(settings, keeper)| Keeping::start(settings, keeper, &shared)).transpose()?;
     if let Some((settings, queue)) = config.store.as_ref().zip(queue) {
-        sharing::start(settings, queue, secret()?, (&shared, &generations))?;
+        sharing::start(settings, queue, secret()?, (&shared, &generations, rate_limits.as_ref()))?;
     }
     Ok(Running { shared, generations, rate_limits, reload, keeping, log_guard, span_guard })
 }

@@ -66,7 +66,7 @@ pub enum Command {
     /// Answer Envoy's rate limit service, set up by the environment variables of envoyproxy/ratelimit.
     ///
     /// Needs no configuration: `RUNTIME_ROOT`, `GRPC_PORT` and the others mean what they mean to the reference.
-    /// Counters are in memory, so `REDIS_*` is left alone.
+    /// With `REDIS_URL` instances count together; without it counters are in memory.
     Rls {
         /// Print the configuration that the variables stand for, and end.
         #[arg(long)]

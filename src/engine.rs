@@ -62,11 +62,12 @@ impl PolicySpec {
 
     /// The policy, whose limits have been installed as `meters`.
     fn bind(&self, generation: u64, meters: &[Meter], limiter: &Limiter) -> Arc<Policy> {
+        let rules = RuleSet::bind(self.rules.clone(), meters, limiter.hasher());
+        limiter.share_bans(rules.shared_bans());
         Arc::new(Policy {
             generation,
             identify: self.identify.clone(),
-            rules: RuleSet::bind(self.rules.clone(), meters, limiter.hasher())
-                .in_fleet(limiter.fleet().hasher),
+            rules: rules.in_fleet(limiter.fleet().hasher),
             rejections: self.rejections.clone().into(),
             routes: self.routes.clone(),
             denied: Refusal::denied(),

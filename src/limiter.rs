@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use self::algorithm::{State, claim};
+use self::claims::SharedBans;
 use self::decision::{Decision, Enforcement, Verdicts};
 use self::judging::Before;
 use self::key::{Fingerprint, KeyHash, KeyHasher};
@@ -79,6 +80,7 @@ pub struct Limiter {
     named: Mutex<Arc<BTreeMap<Box<str>, NonZeroU32>>>,
     meters: Mutex<Meters>,
     overflows: AtomicU64,
+    bans: Mutex<SharedBans>,
 }
 
 /// What instances that share limits have in common.
@@ -116,6 +118,7 @@ impl Limiter {
             named: Mutex::default(),
             meters: Mutex::default(),
             overflows: AtomicU64::new(0),
+            bans: Mutex::default(),
         }
     }
 

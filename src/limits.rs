@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 pub use self::remote::{Query, Responses, Undecided};
 use self::remote::{Remote, RemoteVerdicts};
 pub use self::settlement::Settlement;
-pub use self::shared::{Short, Waiting};
+pub use self::shared::Short;
 pub use self::view::{Resources, View};
 use crate::limiter::decision::Decision;
 use crate::limiter::reservation::{Reservation, Settled};
@@ -33,6 +33,7 @@ use crate::limiter::{Check, Limiter};
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
 use crate::rules::selection::{Part, Selected, SideEffects};
+pub use crate::store::supply::Waiting;
 use crate::throttle;
 
 /// The limits of a request as far as they are decided here. Another service may have to be asked.
@@ -94,7 +95,7 @@ pub struct Limits {
     at: Timestamp,
     remote: Remote,
     /// The checks that wait for units of the store.
-    short: SmallVec<[shared::Lacking; 1]>,
+    short: Waiting,
 }
 
 impl Pending {
@@ -112,7 +113,7 @@ impl Pending {
     ) -> Self {
         let decision = check(&view.limiter, &selected, now);
         let remote = if queries.is_empty() { Remote::None } else { Remote::Pending(queries) };
-        let short = SmallVec::new();
+        let short = Waiting::default();
         let mut limits = Limits { selected, shadow_rules, decision, at: now, remote, short };
         if view.policy.rules.is_shared() && limits.decision.is_refused() {
             shared::supply(view, &mut limits, now);
@@ -198,7 +199,7 @@ impl Limits {
     /// No limit applies.
     pub fn none(at: Timestamp) -> Self {
         let (selected, shadow_rules) = (SmallVec::new(), Vec::new());
-        let (decision, short) = (Decision::default(), SmallVec::new());
+        let (decision, short) = (Decision::default(), Waiting::default());
         Self { selected, shadow_rules, decision, at, remote: Remote::None, short }
     }
 

@@ -19,6 +19,7 @@ pub mod rules;
 pub mod server;
 pub mod service;
 pub mod settings;
+pub mod sharing;
 pub mod source;
 pub mod stats;
 pub mod unit;

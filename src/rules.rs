@@ -156,6 +156,22 @@ impl RuleSet {
         self.plans.get(index.0).into_iter().flatten().map(|planned| (planned.part, planned.meter))
     }
 
+    /// The bans of shared rules, each with a limit beside whose counters the store remembers them. Where several rules charge
+    /// one counter each instance has bans of its own, for a ban is the rule's.
+    pub fn shared_bans(&self) -> impl Iterator<Item = (Meter, Meter)> + '_ {
+        self.rules.iter().zip(&self.plans).filter_map(|(rule, plan)| {
+            let Action::Limit(limiting) = &rule.action else { return None };
+            if !limiting.is_claimed() || limiting.counter.is_some() {
+                return None;
+            }
+            let ban = plan.iter().find(|planned| planned.part == Part::Ban)?;
+            let mut beside = plan.iter().filter(|planned| limiting.has_key_of_ban(planned.part));
+            // The store is asked about a rate more often than about permits.
+            let rate = beside.clone().find(|planned| planned.part != Part::Permit);
+            Some((ban.meter, rate.or_else(|| beside.next())?.meter))
+        })
+    }
+
     /// The names whose addresses are the instances that some limit is divided by.
     pub fn names_of_instances(&self) -> BTreeSet<Box<str>> {
         let name = |rule: &Rule| {
@@ -175,6 +191,19 @@ impl RuleSet {
     /// What counts in place of a shared limit while the store is away.
     pub fn away(&self, meter: Meter) -> Option<Away> {
         self.away.get(&meter.id).copied()
+    }
+
+    /// Has `check` counted here as its rule says while the store is away; whether anything may pass then.
+    pub fn go_without_store(&self, check: &mut Check) -> bool {
+        match self.away(check.meter) {
+            Some(Away::Counted(meter)) => check.meter = meter,
+            Some(Away::Marked(meter)) => {
+                check.meter = meter;
+                check.enforcement = Enforcement::Marking;
+            }
+            Some(Away::Denied) | None => return false,
+        }
+        true
     }
 
     /// Whether any limit is elastic, so that headroom is of interest.

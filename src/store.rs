@@ -9,4 +9,5 @@ pub mod handle;
 pub mod protocol;
 pub mod redis;
 pub mod settings;
+pub mod supply;
 pub mod task;

@@ -133,6 +133,7 @@ const TABLE: [(&str, &[&str]); 36] = [
         &[
             // To ask a management server.
             "remote",
+            "store",
             "engine",
             "rules",
             "identify",

@@ -41,7 +41,10 @@ impl Generations {
         let runtime = Handle::try_current().ok();
         let listeners: Box<[Box<str>]> =
             config.listeners.iter().map(|listener| listener.name.clone()).collect();
-        let windows = config.rls.as_ref().map(|_| Windows::specs()).unwrap_or_default();
+        let mut windows = config.rls.as_ref().map(|_| Windows::specs()).unwrap_or_default();
+        if let Some(scope) = config.rls.as_ref().and_then(|rls| rls.scope.as_ref()) {
+            windows.extend(Windows::shared_specs(scope.sharing()));
+        }
         let first = |policy| {
             let upstreams = clusters(config, &[], metrics, runtime.as_ref())?;
             let tls = secured(config, &listeners, &[])?;
@@ -56,6 +59,11 @@ impl Generations {
     /// Where Envoy's rate limit service counts, if there is one: through all generations.
     pub(super) fn windows(&self) -> Option<Windows> {
         Windows::of(self.engine.permanent())
+    }
+
+    /// The same where it counts together with other instances, if it does.
+    pub(super) fn shared_windows(&self) -> Option<Windows> {
+        Windows::shared_of(self.engine.permanent())
     }
 
     /// Puts another configuration in force; returns its number.

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::generation::Generations;
 use super::{Error, pressure, serve_all, spawn_thread};
 use crate::config::Config;
 use crate::drain::Phase;
@@ -18,8 +19,8 @@ use crate::rls::doors::{self, Door};
 use crate::rls::options::{Options, Ports, Xds};
 use crate::rls::server::{Port, Security};
 use crate::rls::service::Service;
+use crate::rls::sharing::Sharing;
 use crate::rls::source::{Follower, Handle, xds};
-use crate::rls::windows::Windows;
 use crate::telemetry::statsd;
 use crate::tls::server::Server as Tls;
 use crate::worker::Crew;
@@ -93,26 +94,32 @@ impl Statsd {
 }
 
 impl RateLimits {
-    /// The service by `config`, which counts in `windows`.
+    /// The service by `config`, which counts in the windows of `generations`.
     pub(super) fn compose(
         config: &Config,
-        windows: Option<Windows>,
+        generations: &Generations,
         shared: &Shared,
     ) -> Result<Option<Self>, Error> {
-        let (Some(options), Some(windows)) = (&config.rls, windows) else { return Ok(None) };
+        let (Some(options), Some(windows)) = (&config.rls, generations.windows()) else { return Ok(None) };
+        let shared_windows = options.scope.clone().zip(generations.shared_windows());
+        let sharing = shared_windows
+            .map(|(limit, windows)| Arc::new(Sharing { limit, windows, fleet: shared.limiter.fleet() }));
         let security = security(options, None)
             .map_err(|error| Error::System("cannot set up TLS".to_owned(), std::io::Error::other(error)))?;
         let loaded = options.loaded.as_ref().map(|loaded| Arc::clone(&loaded.rules));
         // Without a place to read rules from there are none, which is not the same as not knowing them.
         let has_none = options.directory.is_none() && options.xds.is_none();
         let rules = loaded.or_else(|| has_none.then(Arc::default));
-        let service = Service { rules, settings: Arc::clone(&options.decisions), windows, native: None };
+        let settings = Arc::clone(&options.decisions);
+        let service = Service { rules, settings, windows, sharing, native: None };
         let stats = shared.metrics.rate_limits();
         if options.directory.is_some() {
             stats.loaded(options.loaded.is_some());
         }
         let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
-        let desk = Arc::new(Desk::new(service, limiter, clock, Arc::clone(&shared.drain), stats));
+        let store = shared.store.clone();
+        let desk = Desk::new(service, limiter, clock, Arc::clone(&shared.drain), (stats, store));
+        let desk = Arc::new(desk);
         desk.set_native(Arc::clone(&shared.generation.load().policy), &shared.metrics);
         let port = Port::new(Arc::clone(&desk), options.ports.connections, security, connections(config));
         Ok(Some(Self {
@@ -180,6 +187,7 @@ impl RateLimits {
     /// Goes on with the rules of the generation that is in force now.
     pub(super) fn renew(&self, shared: &Shared) {
         self.desk.set_native(Arc::clone(&shared.generation.load().policy), &shared.metrics);
+        self.desk.set_fleet(shared.limiter.fleet());
     }
 
     /// Ends what goes on beside the workers.

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use super::Error;
 use super::generation::Generations;
+use super::rate_limits::RateLimits;
 use crate::proxy::Shared;
 use crate::store::handle::Want;
 use crate::store::settings::Settings;
@@ -17,7 +18,7 @@ pub(super) fn start(
     settings: &Settings,
     queue: mpsc::Receiver<Want>,
     secret: [u64; 2],
-    (shared, generations): (&Arc<Shared>, &Arc<Generations>),
+    (shared, generations, rate_limits): (&Arc<Shared>, &Arc<Generations>, Option<&Arc<RateLimits>>),
 ) -> Result<(), Error> {
     let Some(handle) = shared.store.clone() else { return Ok(()) };
     let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
@@ -31,9 +32,11 @@ pub(super) fn start(
         random: (secret, instance),
     };
     let (settings, generations) = (settings.clone(), Arc::clone(generations));
+    let (rate_limits, renewed) = (rate_limits.cloned(), Arc::clone(shared));
     let joined = move |fleet| {
         limiter.join(fleet);
         generations.rebind();
+        rate_limits.iter().for_each(|service| service.renew(&renewed));
     };
     let run = move || match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
         Ok(runtime) => runtime.block_on(task::run(&settings, resources, joined)),

@@ -1,8 +1,10 @@
 //! A configuration from the environment variables of envoyproxy/ratelimit, for `weir rls`.
 //!
 //! What comes of it is an ordinary configuration with nothing but `rls`, which can be printed and kept. Variables mean
-//! what they mean to the reference, down to their defaults. Those about Redis, Memcached and their like have no meaning
-//! where counters are in memory: they are named, and left alone.
+//! what they mean to the reference, down to their defaults. `REDIS_URL` and its like say where instances share counters; what
+//! has no meaning is named, and left alone.
+
+mod redis;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,8 +15,15 @@ use super::problem::quoted;
 use super::source;
 
 /// Variables without a meaning here, by how they begin.
-const OF_STORES: [&str; 5] =
-    ["REDIS_", "MEMCACHE_", "BACKEND_TYPE", "LOCAL_CACHE_SIZE_IN_BYTES", "EXPIRATION_JITTER_"];
+const OF_STORES: [&str; 7] = [
+    "REDIS_PERSECOND",
+    "REDIS_PIPELINE_",
+    "REDIS_POOL_",
+    "MEMCACHE_",
+    "LOCAL_CACHE_SIZE_IN_BYTES",
+    "EXPIRATION_JITTER_",
+    "REDIS_HEALTH_CHECK_",
+];
 const OF_OTHERS: [&str; 4] = ["TRACING_", "CACHE_KEY_PREFIX", "PROMETHEUS_MAPPER_YAML", "USE_DOG_STATSD"];
 
 /// The one variable that is ours: where the admin port is.
@@ -48,6 +57,12 @@ pub fn read() -> Result<FromEnvironment, Vec<String>> {
 pub fn from_variables(variables: &BTreeMap<String, String>) -> Result<FromEnvironment, Vec<String>> {
     let mut reader = Reader { variables, problems: Vec::new(), notices: notices(variables) };
     let mut configuration = json!({ "rls": rls(&mut reader) });
+    if let Some(store) = redis::store(&mut reader) {
+        configuration["store"] = store;
+        if let Some(scope) = redis::scope(&reader) {
+            configuration["rls"]["scope"] = scope;
+        }
+    }
     if let Some(address) = variables.get(ADMIN) {
         configuration["admin"] = json!({ "address": address });
     }
@@ -232,7 +247,7 @@ fn notices(variables: &BTreeMap<String, String>) -> Vec<String> {
     let stores = set(&OF_STORES);
     let others = set(&OF_OTHERS);
     let stores = (!stores.is_empty())
-        .then(|| format!("counters are in memory, so these variables have no meaning: {stores}"));
+        .then(|| format!("each instance decides in memory, so these variables have no meaning: {stores}"));
     let others = (!others.is_empty()).then(|| format!("these variables have no meaning here: {others}"));
     stores.into_iter().chain(others).collect()
 }

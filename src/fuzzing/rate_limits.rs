@@ -49,7 +49,7 @@ fn ask(text: &[u8]) {
         panic!("the rules of the target load");
     };
     let settings = Arc::new(Settings { dynamic_metadata: true, ..Settings::default() });
-    let service = Service { rules: Some(Arc::new(rules)), settings, windows, native: None };
+    let service = Service { rules: Some(Arc::new(rules)), settings, windows, sharing: None, native: None };
     if let Ok(answer) = service.decide(&question, &limiter, NOW) {
         assert_eq!(answer.statuses.len(), question.descriptors.len());
         assert!(json::answer(&answer).to_string().contains("overallCode"));

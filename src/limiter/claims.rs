@@ -5,6 +5,7 @@
 //! and the demand. [`Limiter::claim`] is for a request that found its counter short; [`Limiter::question`] and
 //! [`Limiter::grant`] are for the task that speaks with the store.
 
+mod bans;
 mod book;
 mod question;
 mod standing;
@@ -12,6 +13,7 @@ mod standing;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub(super) use self::bans::SharedBans;
 pub(super) use self::book::Book;
 pub use self::question::{Grant, Kind, Question, excess};
 pub use self::standing::{CounterStanding, Standing};
@@ -21,7 +23,7 @@ use super::key::Fingerprint;
 use super::quota::Quota;
 use super::store::{MeterId, Place, Shard};
 use super::timestamp::Timestamp;
-use super::{Check, Limiter};
+use super::{Check, Limiter, tally};
 
 /// How the units of a limit are shared among instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,19 +85,30 @@ impl Limiter {
 
     /// Brings units for a request whose counter is short out of what is held back, or says that the store has to be asked.
     pub fn claim(&self, check: &Check, now: Timestamp) -> Claimed {
-        let SharedCounter { meter, key } = self.shared_counter(check);
+        self.claim_units(self.shared_counter(check), (check.cost, None), now)
+    }
+
+    /// The same of `cost` units; the counter is held against `limit` units where its meter does not say how many.
+    pub(super) fn claim_units(
+        &self,
+        SharedCounter { meter, key }: SharedCounter,
+        (cost, limit): (u32, Option<u32>),
+        now: Timestamp,
+    ) -> Claimed {
         let mut shard = self.store.lock(self.store.shard_of(key));
         let Some(quota) = shard.quota(meter).filter(|quota| quota.is_claimed()).copied() else {
             return Claimed::Gone;
         };
-        if check.cost > quota.capacity() {
+        let quota = tally::limited(quota, limit);
+        if cost > quota.capacity() {
             // As much as that is never left; a client must be told something finite.
             return Claimed::Rejected(quota.refill());
         }
         let is_exact = shard.quotas().sharing(meter).is_some_and(|sharing| sharing.is_exact);
-        let needed = shard.held_of(key, meter).saturating_add(check.cost.into());
+        let needed = shard.held_of(key, meter).saturating_add(cost.into());
         let held = Held::of(shard.state(shard.find(key), meter, now));
         let Some(book) = shard.book(key, meter, now) else { return Claimed::Gone };
+        book.limit = limit;
         if book.is_of_other(&quota) {
             book.unpause();
         }
@@ -110,13 +123,11 @@ impl Limiter {
         } else if book.pauses_until > now {
             Claimed::Rejected(book.pauses_until.since(now))
         } else {
-            book.need(check.cost, &quota, is_exact);
+            book.need(cost, &quota, is_exact);
             Claimed::Asked(book.begins_to_ask(now))
         };
         let held = match outcome {
-            Claimed::Rejected(_) if units == 0 => {
-                Held::Nothing { until: book.pauses_until, rejected: check.cost }
-            }
+            Claimed::Rejected(_) if units == 0 => Held::Nothing { until: book.pauses_until, rejected: cost },
             _ => held,
         };
         write(&mut shard, (key, meter), held, now);
@@ -137,6 +148,7 @@ impl Limiter {
         let state = shard.state(shard.find(key), meter, now);
         let in_use = shard.held_of(key, meter);
         let book = shard.books_mut().get_mut(&key)?;
+        let quota = tally::limited(quota, book.limit);
         let (question, held) = book.question(counter, Held::of(state), (quota, sharing), in_use, now);
         write(&mut shard, (key, meter), held, now);
         Some(question)
@@ -235,7 +247,12 @@ pub enum Review {
 }
 
 /// Has the counter say `held`; whether there was room for it. A claim never goes to a counter that keys share.
-fn write(shard: &mut Shard, (key, meter): (Fingerprint, MeterId), held: Held, now: Timestamp) -> bool {
+pub(super) fn write(
+    shard: &mut Shard,
+    (key, meter): (Fingerprint, MeterId),
+    held: Held,
+    now: Timestamp,
+) -> bool {
     let (place, state) = (shard.find(key), held.into());
     if matches!(place, Place::Absent) && claim::says_nothing(state, now) {
         return true;

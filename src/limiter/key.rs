@@ -62,6 +62,14 @@ impl std::fmt::Debug for KeyHasher {
 pub struct KeyHash([u64; 2]);
 
 impl KeyHash {
+    /// What takes a fingerprint under either of two salts to that under the other.
+    pub(super) const fn and_other(self, other: Self) -> Self {
+        Self([self.0[0] ^ other.0[0], self.0[1] ^ other.0[1]])
+    }
+
+    /// A salt that changes nothing.
+    pub(super) const NONE: Self = Self([0; 2]);
+
     /// The fingerprint of this key under the limit that `salt` stands for.
     pub(super) const fn salted(self, salt: Self) -> Fingerprint {
         // A word of zero marks a free slot. The other 127 bits tell keys apart well enough.
@@ -76,6 +84,11 @@ pub(super) struct Fingerprint([u64; 2]);
 impl Fingerprint {
     pub(super) const fn words(self) -> [u64; 2] {
         self.0
+    }
+
+    /// The same key under the other of two salts.
+    pub(super) const fn under(self, salts: KeyHash) -> Self {
+        Self([(self.0[0] ^ salts.0[0]) | 1 << 63, self.0[1] ^ salts.0[1]])
     }
 
     /// The fingerprint of which these are the words; `None` where they are none.

@@ -39,6 +39,13 @@ pub struct Meter {
     pub(super) salt: KeyHash,
 }
 
+impl Meter {
+    /// The same for keys that are set apart from those of other limits by themselves.
+    pub const fn unsalted(self) -> Self {
+        Self { salt: KeyHash::NONE, ..self }
+    }
+}
+
 /// A limit that is known, for those of its rule that come after it.
 #[derive(Clone, Copy, Debug)]
 struct Known {

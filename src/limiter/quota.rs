@@ -177,6 +177,13 @@ impl Quota {
         }
     }
 
+    /// How long it lasts, if it is a ban.
+    pub fn as_ban(&self) -> Option<Ban> {
+        let lasts = |span: Span| Duration::from_nanos(span.whole);
+        (self.algorithm == Algorithm::Ban)
+            .then(|| Ban { first: lasts(self.interval()), most: lasts(self.tolerance()) })
+    }
+
     /// The same with limit and burst raised by `margin`, rounded up; nothing where that is no quota any more.
     pub fn raised(&self, margin: Percent) -> Option<Self> {
         let Limit { count, period } = self.limit();

@@ -6,11 +6,14 @@
 //! of all their shards, so the numbers are those of one moment and no count is lost. The limits are the
 //! caller's: the meter says only how long a window lasts, or with `gcra`, over which time a limit is spread.
 
+mod claimed;
+
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
+pub(super) use self::claimed::limited;
 use super::algorithm::{self, Algorithm, Outcome, State};
 use super::key::{Fingerprint, KeyHash};
 use super::quota::{Limit, Quota};
@@ -59,6 +62,8 @@ pub struct Tallied {
     /// Of a limit that is spread: the time until there is room for what is over, or else until all of it is there
     /// again. `None` for windows, which end for all at once.
     pub reset: Option<Duration>,
+    /// It is over only because this instance has no units of a shared limit: the store may have some.
+    pub is_short: bool,
 }
 
 impl Counting {
@@ -122,7 +127,9 @@ impl<'a> Counters<'a> {
         for (position, read) in read.iter_mut().enumerate() {
             if counting.covers(read.is_over) {
                 self.count(position, locked, now);
-            } else if !read.is_over {
+            } else if read.is_over {
+                self.note_rejected(position, locked, now);
+            } else {
                 read.after = read.before;
                 // What was to be given back has not been.
                 read.is_over = read.after > u64::from(self.tallies[position].limit);
@@ -141,9 +148,20 @@ impl<'a> Counters<'a> {
             let (key, shard) = (self.keys[position], locked.shard(self.keys[position]));
             let Some(quota) = shard.quota(tally.meter.id).map(|quota| spread(quota, tally.limit)) else {
                 states.push(None);
-                read.push(Tallied { before: 0, after: 0, is_over: false, reset: None });
+                read.push(Tallied { before: 0, after: 0, is_over: false, reset: None, is_short: false });
                 continue;
             };
+            if quota.is_claimed() {
+                let state = match self.repeats.earlier(position) {
+                    Some(earlier) => states[earlier],
+                    None => shard.state(shard.find(key), tally.meter.id, now),
+                };
+                let (next, tallied) =
+                    claimed::reading(state, &quota, shard.known_beside(key, now), tally, now);
+                read.push(tallied);
+                states.push(Some(next));
+                continue;
+            }
             let state = match self.repeats.earlier(position) {
                 Some(earlier) => states[earlier],
                 None => native(shard.state(shard.find(key), tally.meter.id, now), &quota),
@@ -163,11 +181,23 @@ impl<'a> Counters<'a> {
         Some(algorithm::usage(state, &quota, now).reset)
     }
 
+    /// The demand for a shared limit is what is rejected, too.
+    fn note_rejected(&self, position: usize, locked: &mut Locked<'_>, now: Timestamp) {
+        let (key, tally) = (self.keys[position], self.tallies[position]);
+        let shard = locked.shard_mut(key);
+        if shard.quota(tally.meter.id).is_some_and(Quota::is_claimed) {
+            claimed::count(shard, key, tally, now);
+        }
+    }
+
     fn count(&self, position: usize, locked: &mut Locked<'_>, now: Timestamp) {
         let (key, tally) = (self.keys[position], self.tallies[position]);
         let shard = locked.shard_mut(key);
         // A look leaves no counter behind.
         let Some(quota) = shard.quota(tally.meter.id).filter(|_| tally.amount != 0) else { return };
+        if quota.is_claimed() {
+            return claimed::count(shard, key, tally, now);
+        }
         let quota = spread(quota, tally.limit);
         let place = shard.find(key);
         let state = native(shard.state(place, tally.meter.id, now), &quota);
@@ -181,7 +211,8 @@ fn reading(state: Option<State>, quota: &Quota, tally: &Tally, now: Timestamp) -
     let before = u64::from(algorithm::usage(state, quota, now).used);
     // Wider than the counter, so that even a counter that is full to the brim can be over.
     let after = before.saturating_add_signed(tally.amount);
-    let tallied = Tallied { before, after, is_over: after > u64::from(tally.limit), reset: None };
+    let tallied =
+        Tallied { before, after, is_over: after > u64::from(tally.limit), reset: None, is_short: false };
     if quota.algorithm() == Algorithm::Gcra { evenly(tallied, state, quota, tally, now) } else { tallied }
 }
 
@@ -204,6 +235,9 @@ fn evenly(tallied: Tallied, state: Option<State>, quota: &Quota, tally: &Tally, 
 /// The quota that a tally is held against: that of the meter, or where it spreads limits, this limit spread over its
 /// period. As many at once as the limit has, and then one after the other.
 fn spread(meter: &Quota, limit: u32) -> Quota {
+    if meter.is_claimed() {
+        return limited(*meter, Some(limit));
+    }
     if meter.algorithm() != Algorithm::Gcra {
         return *meter;
     }

@@ -238,12 +238,15 @@ impl<'a> Trial<'a> {
             let banned =
                 group.iter().zip(of_group).any(|(check, verdict)| is_ban(check) && verdict.refuses());
             let is_over = |(check, verdict): (&Check, &Verdict)| {
-                verdict.refuses() && !reservation::may_come_to_nothing(check.charging, verdict.outcome)
+                // What is short is not over: the store may have units.
+                verdict.refuses()
+                    && !verdict.is_short()
+                    && !reservation::may_come_to_nothing(check.charging, verdict.outcome)
             };
             // What a running ban refuses neither extends nor repeats it, nor is it charged.
             if !banned && group[0].terms.is_some() && group.iter().zip(of_group).any(is_over) {
                 overflowed |= self.charge_denied(range.clone(), verdicts, limiter, now);
-                self.begin_ban(range, verdicts, now);
+                self.begin_ban(range, verdicts, limiter, now);
             }
         }
         overflowed
@@ -291,7 +294,13 @@ impl<'a> Trial<'a> {
 
     /// A ban for which the table has no room does not begin: in a counter that many share it would keep out
     /// everybody.
-    fn begin_ban(&mut self, range: Range<usize>, verdicts: &mut [Verdict], now: Timestamp) {
+    fn begin_ban(
+        &mut self,
+        range: Range<usize>,
+        verdicts: &mut [Verdict],
+        limiter: &Limiter,
+        now: Timestamp,
+    ) {
         let is_ban = |check: &Check| check.terms.is_some_and(|terms| terms.role == Role::Ban);
         let Some(position) = range.clone().find(|position| is_ban(&self.checks[*position])) else { return };
         let Some((quota, state)) = verdicts[position].counter else { return };
@@ -301,6 +310,7 @@ impl<'a> Trial<'a> {
         if !self.shard_mut(position).keep_own(place, key, meter, next, now) {
             return;
         }
+        limiter.note_ban(meter, key);
         verdicts[position].counter = Some((quota, Some(next)));
         for verdict in verdicts[range].iter_mut().filter(|verdict| verdict.refuses()) {
             let wait = verdict.wait().max(length);

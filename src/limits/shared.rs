@@ -7,52 +7,27 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-use tokio::sync::oneshot;
-
 use super::{Limits, View};
-use crate::limiter::claims::Claimed;
-use crate::limiter::decision::Enforcement;
+use crate::limiter::decision::Verdict;
 use crate::limiter::timestamp::Timestamp;
+use crate::rules::RuleIndex;
 use crate::rules::rule::{Action, LimitSource};
+use crate::rules::selection::Part;
 use crate::rules::shared_limit::SharedLimit;
-use crate::rules::{Away, RuleIndex};
-use crate::store::handle::Handle;
+use crate::store::supply::{Supply, Waiting};
 use crate::throttle;
+use smallvec::SmallVec;
 
 /// A request takes units out of a reserve at most so often before it counts as rejected: others may be quicker.
 const MAX_ATTEMPTS: usize = 4;
 /// How long clients wait for a store that is away, at least.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// A check that waits for units of the store.
-#[derive(Debug)]
-pub(super) struct Lacking {
-    waiter: oneshot::Receiver<()>,
-    wait: Duration,
-}
-
 /// The limits of a request that the store has to be asked for.
 #[derive(Debug)]
 pub struct Short<'a> {
     view: &'a Rc<View>,
     limits: &'a mut Limits,
-}
-
-/// The responses of the store that a request waits for.
-#[derive(Debug)]
-pub struct Waiting(SmallVec<[Lacking; 1]>);
-
-/// What becomes of one check that is short.
-enum Supply {
-    /// There are units: check again.
-    There,
-    /// The store is asked.
-    Asked(Lacking),
-    /// There are none for so long.
-    Rejected(Duration),
-    /// What counts while the store is away counts.
-    Away,
 }
 
 impl<'a> Short<'a> {
@@ -69,7 +44,7 @@ impl<'a> Short<'a> {
         hold: impl AsyncFnOnce(Waiting) -> Timestamp,
     ) -> Result<Option<Duration>, (RuleIndex, Duration)> {
         let Self { view, limits } = self;
-        let waiting = Waiting(std::mem::take(&mut limits.short));
+        let waiting = std::mem::take(&mut limits.short);
         let now = hold(waiting).await;
         limits.check_again(view, now);
         if limits.decision.is_refused() {
@@ -83,20 +58,6 @@ impl<'a> Short<'a> {
             throttle::Action::Delay(delay) => Ok(Some(delay)),
             throttle::Action::Refuse { by, retry_after } => Err((limits.rule(by), retry_after)),
         }
-    }
-}
-
-impl Waiting {
-    /// Returns when the store has responded to all, or the shortest wait is over.
-    pub async fn done(self) {
-        let Some(wait) = self.0.iter().map(|lacking| lacking.wait).min() else { return };
-        let all = async {
-            for lacking in self.0 {
-                // A question that is not asked after all is one that has no response.
-                drop(lacking.waiter.await);
-            }
-        };
-        drop(tokio::time::timeout(wait, all).await);
     }
 }
 
@@ -115,16 +76,23 @@ impl Limits {
         self.decision.verdicts().iter().any(|verdict| verdict.refuses() && !verdict.is_short())
     }
 
+    /// The store has no units for these checks, for so long. Their counters know by now, so that a ban begins.
+    fn reject(&mut self, view: &View, rejected: &[(usize, Duration)], now: Timestamp) {
+        let has_ban = self.selected.iter().any(|selected| selected.part == Part::Ban);
+        if !rejected.is_empty() && has_ban {
+            self.check_again(view, now);
+        }
+        for (position, wait) in rejected {
+            if self.decision.verdicts().get(*position).is_some_and(Verdict::is_short) {
+                self.decision.reject(*position, *wait);
+            }
+        }
+    }
+
     /// What counts in place of the check at `position` while the store is away.
     fn go_without_store(&mut self, view: &View, position: usize) {
-        let selected = &mut self.selected[position];
-        match view.policy.rules.away(selected.check.meter) {
-            Some(Away::Counted(meter)) => selected.check.meter = meter,
-            Some(Away::Marked(meter)) => {
-                selected.check.meter = meter;
-                selected.check.enforcement = Enforcement::Marking;
-            }
-            Some(Away::Denied) | None => self.decision.reject(position, RETRY_AFTER),
+        if !view.policy.rules.go_without_store(&mut self.selected[position].check) {
+            self.decision.reject(position, RETRY_AFTER);
         }
     }
 }
@@ -139,14 +107,16 @@ pub(super) fn supply(view: &View, limits: &mut Limits, now: Timestamp) {
         if short.is_empty() || limits.is_rejected_otherwise() {
             return;
         }
+        let mut rejected = SmallVec::<[(usize, Duration); 2]>::new();
         for position in short {
             match supply_one(view, limits, position, now) {
                 Supply::There => {}
-                Supply::Asked(lacking) => limits.short.push(lacking),
-                Supply::Rejected(wait) => limits.decision.reject(position, wait),
+                Supply::Asked(lacking) => limits.short.add(lacking),
+                Supply::Rejected(wait) => rejected.push((position, wait)),
                 Supply::Away => limits.go_without_store(view, position),
             }
         }
+        limits.reject(view, &rejected, now);
         if limits.is_rejected_otherwise() {
             limits.short.clear();
             return;
@@ -164,26 +134,9 @@ fn supply_one(view: &View, limits: &Limits, position: usize, now: Timestamp) -> 
     let (Some(store), Some(shared)) = (store, shared_limit(view, selected.rule)) else {
         return Supply::Away;
     };
-    let counter = view.limiter.shared_counter(&selected.check);
-    match view.limiter.claim(&selected.check, now) {
-        Claimed::Ready(asks) => {
-            if asks {
-                store.want(counter);
-            }
-            Supply::There
-        }
-        Claimed::Asked(asks) if shared.wait.is_zero() => {
-            if asks {
-                store.want(counter);
-            }
-            Supply::Rejected(Duration::ZERO)
-        }
-        Claimed::Asked(asks) => {
-            Supply::Asked(Lacking { waiter: Handle::wait(store, counter, asks), wait: shared.wait })
-        }
-        Claimed::Rejected(wait) => Supply::Rejected(wait),
-        Claimed::Gone => Supply::Away,
-    }
+    let (counter, claimed) =
+        (view.limiter.shared_counter(&selected.check), view.limiter.claim(&selected.check, now));
+    store.supply(counter, claimed, shared.wait)
 }
 
 fn shared_limit(view: &View, rule: RuleIndex) -> Option<&SharedLimit> {

@@ -1,6 +1,7 @@
 //! Where requests are decided, whatever way they come in: the one place that the network meets the rules.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -9,13 +10,16 @@ use tokio::sync::watch;
 use super::answer::{Answer, Undecided};
 use super::request::Request;
 use super::rules::Rules;
-use super::service::Service;
+use super::service::{Attempt, Service};
 use super::settings::Settings;
+use super::sharing::{Sharing, Short, Supply};
 use crate::clock::Clock;
 use crate::drain::{Drain, Readiness};
 use crate::engine::Policy;
-use crate::limiter::Limiter;
 use crate::limiter::timestamp::Timestamp;
+use crate::limiter::{Fleet, Limiter};
+use crate::store::handle::Handle;
+use crate::store::supply::{self, Waiting};
 use crate::telemetry::metrics::{Hits, Metrics, Origin, RateLimits, RuleMetrics};
 
 /// Shared by all who answer.
@@ -30,6 +34,8 @@ pub struct Desk {
     clock: Arc<Clock>,
     drain: Arc<Drain>,
     stats: Arc<RateLimits>,
+    /// Where shared limits are counted.
+    store: Option<Handle>,
 }
 
 /// What decides, and where native rules count what they do, in their order.
@@ -46,7 +52,7 @@ impl Desk {
         limiter: Arc<Limiter>,
         clock: Arc<Clock>,
         drain: Arc<Drain>,
-        stats: Arc<RateLimits>,
+        (stats, store): (Arc<RateLimits>, Option<Handle>),
     ) -> Self {
         Self {
             has_rules: watch::Sender::new(service.rules.is_some()),
@@ -56,25 +62,65 @@ impl Desk {
             clock,
             drain,
             stats,
+            store,
         }
     }
 
-    /// Decides a request, and counts it in the statistics.
+    /// Decides a request, and counts it in the statistics. One whose limits are shared waits for the store where this instance
+    /// has no units for it, no longer than they allow.
     ///
     /// # Errors
     /// [`Undecided`] where it cannot be answered.
-    pub fn decide(&self, request: &Request) -> Result<Answer, Undecided> {
-        let now = self.clock.now();
-        let deciding = self.deciding.load();
-        let decided = deciding.service.decide_at(request, &self.limiter, (now, self.clock.civil(now)));
-        if let Ok(answer) = &decided {
+    pub async fn decide(&self, request: &Request) -> Result<Answer, Undecided> {
+        let began = self.clock.now();
+        let mut waiting = Waiting::default();
+        let mut decided = self.attempt(request, Some(&mut waiting));
+        while let Ok(None) = decided {
+            // Once is enough: with nothing to wait for, what is short then is over.
+            std::mem::take(&mut waiting).done().await;
+            decided = self.attempt(request, None);
+        }
+        let decided = decided.map(Option::unwrap_or_default);
+        self.stats.call(self.clock.now().since(began), decided.is_err());
+        decided
+    }
+
+    /// Decides a request and counts it, unless the store has to be asked first: then there is something to wait for.
+    fn attempt(
+        &self,
+        request: &Request,
+        mut waiting: Option<&mut Waiting>,
+    ) -> Result<Option<Answer>, Undecided> {
+        let (now, deciding) = (self.clock.now(), self.deciding.load());
+        let attempt = Attempt { now, civil: self.clock.civil(now), is_first: waiting.is_some() };
+        let supply = |short: Short<'_>| self.supply(short, now, waiting.as_deref_mut());
+        let decided = deciding.service.decide_supplied(request, &self.limiter, attempt, supply);
+        if let Ok(Some(answer)) = &decided {
             self.count(request, answer);
             for (rule, outcome) in &answer.stats.rules {
                 deciding.native.get(rule.0).into_iter().for_each(|rule| rule.record(*outcome));
             }
         }
-        self.stats.call(self.clock.now().since(now), decided.is_err());
         decided
+    }
+
+    fn supply(&self, short: Short<'_>, now: Timestamp, waiting: Option<&mut Waiting>) -> Supply {
+        let Some(store) = self.store.as_ref().filter(|store| !store.is_away()) else { return Supply::Away };
+        let limiter = &self.limiter;
+        let (counter, claimed, wait) = match short {
+            Short::Tally(tally, wait) => (limiter.tally_counter(tally), limiter.claim_for(tally, now), wait),
+            Short::Check(check, wait) => (limiter.shared_counter(check), limiter.claim(check, now), wait),
+        };
+        let wait = if waiting.is_some() { wait } else { Duration::ZERO };
+        match (store.supply(counter, claimed, wait), waiting) {
+            (supply::Supply::There, _) => Supply::There,
+            (supply::Supply::Asked(lacking), Some(waiting)) => {
+                waiting.add(lacking);
+                Supply::Asked
+            }
+            (supply::Supply::Asked(_) | supply::Supply::Rejected(_), _) => Supply::Rejected,
+            (supply::Supply::Away, _) => Supply::Away,
+        }
     }
 
     fn count(&self, request: &Request, answer: &Answer) {
@@ -119,6 +165,15 @@ impl Desk {
         self.replace(|deciding| {
             deciding.service.native = Some(policy);
             deciding.native = native;
+        });
+    }
+
+    /// From now on the limits of documents are shared with these instances.
+    pub fn set_fleet(&self, fleet: Fleet) {
+        self.replace(|deciding| {
+            if let Some(sharing) = &mut deciding.service.sharing {
+                *sharing = Arc::new(Sharing { fleet, ..Sharing::clone(sharing) });
+            }
         });
     }
 

@@ -76,7 +76,7 @@ async fn decided(desk: &Desk, request: Request<Incoming>) -> Reply {
         Err(_) => return bad(),
     };
     let Ok(asked) = json::request(&body.to_bytes()) else { return bad() };
-    let answer = match desk.decide(&asked) {
+    let answer = match desk.decide(&asked).await {
         Ok(answer) => answer,
         Err(over @ (Undecided::TooManyDescriptors(_) | Undecided::TooManyEntries(..))) => {
             return reply(StatusCode::BAD_REQUEST, TEXT, format!("{over}\n"));

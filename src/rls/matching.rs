@@ -42,8 +42,14 @@ pub(super) fn meet<'r>(top: &'r Level, entries: &[Entry]) -> Met<'r> {
     Met::Nothing
 }
 
-/// The key of a descriptor's counter. Values that share a counter are in it as their pattern.
-pub(super) fn counter_key(domain: &str, entries: &[Entry], path: &[&Node], hasher: KeyHasher) -> KeyHash {
+/// The key of a descriptor's counter. Values that share a counter are in it as their pattern. Counters that have no limit's
+/// salt to set them `apart` say it there.
+pub(super) fn counter_key(
+    domain: &str,
+    entries: &[Entry],
+    path: &[&Node],
+    (hasher, apart): (KeyHasher, &[u8]),
+) -> KeyHash {
     let mut encoded: SmallVec<[u8; 256]> = SmallVec::new();
     // With their lengths, so that no two lists of entries look alike; and a pattern is no value.
     let mut write = |text: &str, is_shared: bool| {
@@ -57,6 +63,7 @@ pub(super) fn counter_key(domain: &str, entries: &[Entry], path: &[&Node], hashe
         write(key, false);
         write(shared.unwrap_or(value), shared.is_some());
     }
+    encoded.extend_from_slice(apart);
     hasher.hash(&encoded)
 }
 

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::answer::{Code, CurrentLimit, Status};
 use super::request::{Descriptor, Request};
+use super::sharing;
 use super::unit::Unit;
 use crate::engine::Policy;
 use crate::identify::descriptor::Descriptor as Said;
@@ -96,6 +97,16 @@ impl<'p> Native<'p> {
             self.selected.push(one);
         }
         Case::Limited { checks: from..self.selected.len(), shadow_rules }
+    }
+
+    /// How long a request may wait for units of the check at `position`.
+    pub(super) fn wait(&self, position: usize) -> Duration {
+        sharing::wait_of(self.policy, &self.selected[position])
+    }
+
+    /// Has the check at `position` counted here while the store is away; whether anything may pass then.
+    pub(super) fn go_without_store(&mut self, position: usize) -> bool {
+        self.policy.rules.go_without_store(&mut self.checks[position])
     }
 
     /// Whether a rule refuses that asks no limits.

@@ -10,6 +10,7 @@ pub use super::source::directory::Directory;
 pub use super::source::xds::Settings as Xds;
 pub use super::source::{Loaded, load};
 pub use crate::remote::channel::Place;
+use crate::rules::shared_limit::SharedLimit;
 use crate::telemetry::statsd;
 use crate::{listener, tls};
 
@@ -24,6 +25,8 @@ pub struct Options {
     pub client_names: Arc<[Box<str>]>,
     /// How it decides.
     pub decisions: Arc<Settings>,
+    /// How the limits of documents are shared by instances; `None` where each counts for itself. Takes a restart to change.
+    pub scope: Option<SharedLimit>,
     /// Where its rules are; `None` where it has none of its own.
     pub directory: Option<Directory>,
     /// Who sends them, if it is not a directory.

@@ -16,6 +16,7 @@ use super::native::{self, Native};
 use super::request::Request;
 use super::rules::{Level, Rate, Rule, Rules};
 use super::settings::{Counting, Settings, Smoothing};
+use super::sharing::{Rejected, Sharing, Short, Shortage, Supply};
 use super::stats::{Crossing, DescriptorStats, Stats, near_threshold};
 use super::windows::Windows;
 use crate::engine::Policy;
@@ -33,8 +34,34 @@ pub struct Service {
     pub settings: Arc<Settings>,
     /// Which meters of the limiter it counts on.
     pub windows: Windows,
+    /// How the limits of documents are shared with other instances; `None` where each counts for itself.
+    pub sharing: Option<Arc<Sharing>>,
     /// The rules of the configuration, some of which may be for domains of Envoy's.
     pub native: Option<Arc<Policy>>,
+}
+
+/// A request takes units out of a reserve at most so often before it is over: others may be quicker.
+const MAX_ATTEMPTS: usize = 4;
+
+/// One attempt to decide a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt {
+    /// The time of limits.
+    pub now: Timestamp,
+    /// The time on the wall.
+    pub civil: Timestamp,
+    /// Whether there was none before: what is given back is given back once.
+    pub is_first: bool,
+}
+
+/// A request with all that it meets.
+struct Trial<'r> {
+    service: &'r Service,
+    request: &'r Request,
+    cases: Cases<'r>,
+    tallies: SmallVec<[Tally; 4]>,
+    native: Option<Native<'r>>,
+    rejected: Rejected,
 }
 
 /// What becomes of one descriptor.
@@ -56,6 +83,8 @@ struct Counted<'r> {
     rate: Rate,
     stat_key: Arc<str>,
     hits: u64,
+    /// Of the limit, what holds here: less where it is divided while the store is away.
+    here: u32,
 }
 
 impl Counted<'_> {
@@ -77,7 +106,8 @@ impl Service {
         self.decide_at(request, limiter, (now, now))
     }
 
-    /// The same where the wall clock does not say `now` but `civil`.
+    /// The same where the wall clock does not say `now` but `civil`. What instances share is decided by what has been granted
+    /// to this one before.
     ///
     /// # Errors
     /// As [`Service::decide`].
@@ -87,6 +117,23 @@ impl Service {
         limiter: &Limiter,
         (now, civil): (Timestamp, Timestamp),
     ) -> Result<Answer, Undecided> {
+        let attempt = Attempt { now, civil, is_first: true };
+        let decided = self.decide_supplied(request, limiter, attempt, |_| Supply::Rejected)?;
+        Ok(decided.unwrap_or_default())
+    }
+
+    /// The same where `supply` gets units for counters that are short. `None` if it has asked the store, which has not responded
+    /// yet; then nothing is counted, and the request is to be decided again.
+    ///
+    /// # Errors
+    /// As [`Service::decide`].
+    pub fn decide_supplied(
+        &self,
+        request: &Request,
+        limiter: &Limiter,
+        Attempt { now, civil, is_first }: Attempt,
+        mut supply: impl FnMut(Short<'_>) -> Supply,
+    ) -> Result<Option<Answer>, Undecided> {
         if request.domain.is_empty() {
             return Err(Undecided::NoDomain);
         }
@@ -102,26 +149,22 @@ impl Service {
             (None, None) => return Err(Undecided::NoRules),
         };
         if domain.is_none() && native.is_none() {
-            return Ok(self.without_domain(request));
+            return Ok(Some(self.without_domain(request)));
         }
         let (cases, tallies) = self.cases(domain, request, limiter)?;
-        let Some(native) = native else {
-            let read = limiter.tally(&tallies, |read| self.which_count(request, &cases, read, false), now);
-            let is_refused = self.is_refused(&cases, &read);
-            return Ok(self.answer(request, (&cases, &read), is_refused, None, now));
-        };
-        native.give_back(request, limiter, now);
-        let mut is_refused = false;
-        let rule = |verdicts: &[Verdict], read: &[Tallied]| {
-            let by_native = native.is_denied() || native.is_over(request, verdicts);
-            is_refused = by_native || self.is_refused(&cases, read);
-            Ruling {
-                passes: !is_refused || self.settings.shadow_mode,
-                counting: self.which_count(request, &cases, read, by_native),
+        if let Some(native) = native.as_ref().filter(|_| is_first) {
+            native.give_back(request, limiter, now);
+        }
+        let mut trial =
+            Trial { service: self, request, cases, tallies, native, rejected: Rejected::default() };
+        for _ in 0..MAX_ATTEMPTS {
+            match trial.decide(limiter, now, true) {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(shortage) if trial.resupply(&shortage, &mut supply) => return Ok(None),
+                Err(_) => {}
             }
-        };
-        let (decision, read) = limiter.check_and_tally((&native.checks[..], &tallies), rule, now);
-        Ok(self.answer(request, (&cases, &read), is_refused, Some((&native, decision.verdicts())), now))
+        }
+        Ok(trial.decide(limiter, now, false).ok())
     }
 
     /// An unknown domain has no limits.
@@ -161,17 +204,23 @@ impl Service {
                         return Case::NoLimit;
                     }
                     let stat_key = matching::stat_key(&request.domain, &descriptor.entries, rule, path);
-                    (path, Counted { rule: Some(*rule), rate, stat_key, hits: hits.counted() })
+                    let (hits, here) = (hits.counted(), rate.requests_per_unit);
+                    (path, Counted { rule: Some(*rule), rate, stat_key, hits, here })
                 }
                 Met::Override(rate) => {
                     let stat_key = matching::override_stat_key(&request.domain, descriptor);
-                    (&[], Counted { rule: None, rate: *rate, stat_key, hits: hits.counted() })
+                    let (hits, here) = (hits.counted(), rate.requests_per_unit);
+                    (&[], Counted { rule: None, rate: *rate, stat_key, hits, here })
                 }
             };
-            let hasher = limiter.hasher();
+            let unit = counted.rate.unit;
+            let (windows, hasher, apart): (_, _, &[u8]) = match &self.sharing {
+                Some(sharing) => (sharing.windows, sharing.hasher(), &[unit as u8, smoothing as u8]),
+                None => (self.windows, limiter.hasher(), &[]),
+            };
             tallies.push(Tally {
-                meter: self.windows.of_unit(counted.rate.unit, smoothing),
-                key: matching::counter_key(&request.domain, &descriptor.entries, path, hasher),
+                meter: windows.of_unit(unit, smoothing),
+                key: matching::counter_key(&request.domain, &descriptor.entries, path, (hasher, apart)),
                 amount: hits.amount(),
                 limit: counted.rate.requests_per_unit,
             });
@@ -274,14 +323,91 @@ impl Service {
     }
 }
 
+impl Trial<'_> {
+    /// Decides and counts; or, where counters are short that may yet get units, does neither.
+    fn decide(&self, limiter: &Limiter, now: Timestamp, may_supply: bool) -> Result<Answer, Shortage> {
+        let Self { service, request, cases, tallies, .. } = self;
+        let (mut shortage, mut refused) = (Shortage::default(), false);
+        let mut rule = |verdicts: &[Verdict], read: &[Tallied]| {
+            if may_supply {
+                shortage = Shortage::of(verdicts, read, &self.rejected);
+            }
+            if !shortage.is_empty() {
+                return Ruling { passes: false, counting: tally::Counting::Nothing };
+            }
+            let native = self.native.as_ref();
+            let by_native = native.is_some_and(|it| it.is_denied() || it.is_over(request, verdicts));
+            refused = by_native || service.is_refused(cases, read);
+            Ruling {
+                passes: !refused || service.settings.shadow_mode,
+                counting: service.which_count(request, cases, read, by_native),
+            }
+        };
+        let Some(native) = &self.native else {
+            let read = limiter.tally(tallies, |read| rule(&[], read).counting, now);
+            if !shortage.is_empty() {
+                return Err(shortage);
+            }
+            let refused = service.is_refused(cases, &read);
+            return Ok(service.answer(request, (cases, &read), refused, None, now));
+        };
+        let (decision, read) = limiter.check_and_tally((&native.checks[..], tallies), rule, now);
+        if !shortage.is_empty() {
+            return Err(shortage);
+        }
+        Ok(service.answer(request, (cases, &read), refused, Some((native, decision.verdicts())), now))
+    }
+
+    /// Gets units for all that is short; whether the store has been asked for some.
+    fn resupply(&mut self, shortage: &Shortage, supply: &mut impl FnMut(Short<'_>) -> Supply) -> bool {
+        let mut asked = false;
+        for &position in &shortage.tallies {
+            let Some(sharing) = &self.service.sharing else { continue };
+            match supply(Short::Tally(&self.tallies[position], sharing.limit.wait)) {
+                Supply::There => {}
+                Supply::Asked => asked = true,
+                Supply::Rejected => self.rejected.tallies.push(position),
+                Supply::Away if self.go_without_store(position, sharing) => {}
+                Supply::Away => self.rejected.tallies.push(position),
+            }
+        }
+        for &position in &shortage.checks {
+            let Some(native) = &mut self.native else { continue };
+            match supply(Short::Check(&native.checks[position], native.wait(position))) {
+                Supply::There => {}
+                Supply::Asked => asked = true,
+                Supply::Away if native.go_without_store(position) => {}
+                Supply::Away | Supply::Rejected => self.rejected.checks.push(position),
+            }
+        }
+        asked
+    }
+
+    /// Has a document's limit counted here while the store is away; whether anything may pass then.
+    fn go_without_store(&mut self, position: usize, sharing: &Sharing) -> bool {
+        let smoothing = self.service.settings.smoothing_of(&self.request.domain);
+        let mut counted = self.cases.iter_mut().filter_map(|case| match case {
+            Case::Counted(counted) => Some(counted),
+            Case::Unlimited | Case::NoLimit => None,
+        });
+        let Some(counted) = counted.nth(position) else { return false };
+        let unit = counted.rate.unit;
+        let away = sharing.away(&self.tallies[position], self.service.windows, unit, smoothing);
+        let Some(away) = away else { return false };
+        counted.here = counted.here.min(away.limit);
+        self.tallies[position] = away;
+        true
+    }
+}
+
 /// Of a limit that has just been removed, which limits nothing.
-const NOTHING_READ: Tallied = Tallied { before: 0, after: 0, is_over: false, reset: None };
+const NOTHING_READ: Tallied = Tallied { before: 0, after: 0, is_over: false, reset: None, is_short: false };
 
 impl Counted<'_> {
     fn status(&self, read: Tallied, now: Timestamp) -> Status {
         let Rate { requests_per_unit, unit } = self.rate;
         let name = self.rule.map_or_else(|| Arc::from(""), |rule| Arc::clone(&rule.name));
-        let left = u64::from(requests_per_unit).saturating_sub(read.after);
+        let left = u64::from(self.here).saturating_sub(read.after);
         let is_refused = read.is_over && !self.is_shadow();
         Status {
             code: if is_refused { Code::OverLimit } else { Code::Ok },

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::rule::{Action, LimitSource, Limiting, Rule, RuleLimit, Throttle};
 use super::selection::Part;
-use super::shared_limit::{Fairness, Mode, OnStoreLoss};
+use super::shared_limit::{Mode, OnStoreLoss};
 use crate::limiter::claims::Sharing;
 use crate::limiter::quota::Quota;
 use crate::limiter::reservation::Charging;
@@ -134,12 +134,7 @@ fn shared(limiting: &Limiting, quota: Quota, divisors: &Divisors) -> Shared {
         return Shared::No(quota.divided(shared.divided_by(divisors)));
     }
     let Some(claimed) = quota.claimed() else { return Shared::No(quota) };
-    let sharing = Sharing {
-        is_exact: shared.mode == Mode::Exact,
-        waits: !shared.wait.is_zero(),
-        priority: shared.priority,
-        is_max_min: shared.fairness == Fairness::MaxMin,
-    };
+    let sharing = shared.sharing();
     let away = match shared.on_store_loss {
         OnStoreLoss::Split => Some(quota.divided(divisors.members)),
         OnStoreLoss::Local | OnStoreLoss::Allow => Some(quota),
@@ -187,6 +182,18 @@ impl Limiting {
             Part::Margin(_) => limit(self, part)?.raised,
             Part::Limit(_) | Part::Mark(_) => limit(self, part).map(|limit| limit.quota),
         }
+    }
+}
+
+impl Limiting {
+    /// Whether its units are claimed from the store.
+    pub(super) fn is_claimed(&self) -> bool {
+        matches!(&self.source, LimitSource::Shared(shared) if shared.mode != Mode::Split)
+    }
+
+    /// Whether the counters of `part` have the same keys as the rule's bans.
+    pub(super) fn has_key_of_ban(&self, part: Part) -> bool {
+        part != Part::Ban && limit(self, part).is_none_or(|limit| limit.own_key().is_none())
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::limiter::claims::Sharing;
+
 /// The lowest priority; 0 is the highest.
 pub const MAX_PRIORITY: u8 = 3;
 
@@ -78,6 +80,16 @@ pub enum Instances {
 }
 
 impl SharedLimit {
+    /// The same as the limiter has it.
+    pub fn sharing(&self) -> Sharing {
+        Sharing {
+            is_exact: self.mode == Mode::Exact,
+            waits: !self.wait.is_zero(),
+            priority: self.priority,
+            is_max_min: self.fairness == Fairness::MaxMin,
+        }
+    }
+
     /// Whether it needs a store.
     pub const fn needs_store(&self) -> bool {
         matches!((self.mode, &self.instances), (Mode::Lease | Mode::Exact, _) | (_, Some(Instances::Members)))

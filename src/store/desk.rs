@@ -4,7 +4,7 @@
 //! busy instance makes calls as often as the store responds, each for more counters.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use super::protocol::{self, Asker, GROUPS};
@@ -29,6 +29,8 @@ pub struct Desk {
 #[derive(Debug, Default)]
 struct Group {
     wanted: VecDeque<SharedCounter>,
+    /// Counters beside which a ban has begun.
+    begun: BTreeSet<SharedCounter>,
     is_asking: bool,
     generation: Option<Box<str>>,
 }
@@ -40,6 +42,8 @@ pub struct Batch {
     pub group: u16,
     /// What is asked, one for each counter.
     pub questions: Vec<Question>,
+    /// Behind those, what is asked about bans beside counters, and whether one begins.
+    pub bans: Vec<(SharedCounter, bool)>,
     /// The questions as the script reads them.
     pub encoded: Vec<String>,
     /// The generation of the group that is known.
@@ -59,6 +63,27 @@ pub struct Reply {
     pub grants: Vec<Vec<i64>>,
 }
 
+impl Group {
+    fn has_questions(&self) -> bool {
+        !self.wanted.is_empty() || !self.begun.is_empty()
+    }
+
+    /// The counters whose bans are asked about, and whether one has begun beside them: those where one has, as many as go
+    /// into a call, and those of `questions`.
+    fn bans(&mut self, questions: &[Question]) -> BTreeMap<SharedCounter, bool> {
+        let mut bans: BTreeMap<_, _> = questions
+            .iter()
+            .map(|question| (question.counter, self.begun.remove(&question.counter)))
+            .collect();
+        while bans.len() < MAX_BATCH
+            && let Some(counter) = self.begun.pop_first()
+        {
+            bans.insert(counter, true);
+        }
+        bans
+    }
+}
+
 impl Desk {
     /// Nothing to ask yet.
     pub fn new(asker: Asker) -> Self {
@@ -73,6 +98,11 @@ impl Desk {
     /// Has `counter` asked about with the next call of its group.
     pub fn want(&mut self, counter: SharedCounter) {
         self.groups[usize::from(protocol::group(counter))].wanted.push_back(counter);
+    }
+
+    /// Tells the store with the next call of its group that a ban has begun beside `counter`.
+    pub fn ban(&mut self, counter: SharedCounter) {
+        self.groups[usize::from(protocol::group(counter))].begun.insert(counter);
     }
 
     /// Reviews the counters whose time has come; returns when the next one is due.
@@ -102,21 +132,30 @@ impl Desk {
             .groups
             .iter_mut()
             .enumerate()
-            .find(|(_, group)| !group.is_asking && !group.wanted.is_empty())?;
+            .find(|(_, group)| !group.is_asking && group.has_questions())?;
         let count = group.wanted.len().min(MAX_BATCH);
         let mut counters: Vec<_> = group.wanted.drain(..count).collect();
         counters.sort_unstable();
         counters.dedup();
         let questions: Vec<_> =
             counters.into_iter().filter_map(|counter| limiter.question(counter, now)).collect();
-        if questions.is_empty() {
+        let mut encoded: Vec<_> =
+            questions.iter().map(|question| protocol::encode(question, asker, now)).collect();
+        let mut bans = Vec::new();
+        for (counter, begins) in group.bans(&questions) {
+            if let Some((ban, began)) = limiter.ban_beside(counter, now) {
+                encoded.push(protocol::encode_ban(ban, began.filter(|_| begins)));
+                bans.push((counter, begins));
+            }
+        }
+        if encoded.is_empty() {
             return self.next(limiter, now);
         }
         group.is_asking = true;
-        let encoded = questions.iter().map(|question| protocol::encode(question, asker, now)).collect();
         Some(Batch {
             group: index as u16,
             questions,
+            bans,
             encoded,
             generation: group.generation.clone(),
             sent: now,
@@ -148,6 +187,12 @@ impl Desk {
                 self.review_at(question.counter, at);
             }
         }
+        let of_bans = reply.grants.iter().skip(batch.questions.len());
+        for (&(counter, _), ban) in batch.bans.iter().zip(of_bans) {
+            if let Some(Grant { granted: doubled, wait: rest, .. }) = protocol::decode(ban, reply.at) {
+                limiter.banned(counter, (rest, doubled), now);
+            }
+        }
     }
 
     /// The call has failed: whatever it granted lapses unspent. Its counters are asked about again when requests want it.
@@ -157,6 +202,8 @@ impl Desk {
             limiter.abandon(question);
             self.review_at(question.counter, now.saturating_add(Duration::from_secs(1)));
         }
+        let begun = batch.bans.iter().filter(|(_, begins)| *begins).map(|(counter, _)| *counter);
+        self.groups[usize::from(batch.group)].begun.extend(begun);
     }
 
     fn review_at(&mut self, counter: SharedCounter, at: Timestamp) {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::limiter::claims::{Grant, Kind, Question, SharedCounter};
+use crate::limiter::quota::Ban;
 use crate::limiter::timestamp::Timestamp;
 
 /// What the store runs.
@@ -28,6 +29,17 @@ pub fn generation_key(prefix: &str, group: u16) -> String {
 /// The key of a counter.
 pub fn counter_key(prefix: &str, counter: SharedCounter) -> String {
     format!("{prefix}:{VERSION}:{{{prefix}.{}}}:{:032x}", group(counter), counter.name())
+}
+
+/// The key of the bans that are remembered beside a counter.
+pub fn ban_key(prefix: &str, counter: SharedCounter) -> String {
+    format!("{}:ban", counter_key(prefix, counter))
+}
+
+/// A question about a ban as the script reads it. One that `began` so long ago begins there, unless one runs.
+pub fn encode_ban(Ban { first, most }: Ban, began: Option<Duration>) -> String {
+    let ago = began.map_or_else(|| "-1".to_owned(), |ago| micros(ago).to_string());
+    format!("x {} {} {ago}", micros(first), micros(most))
 }
 
 /// The keys of the fleet's secret and of its instances.

@@ -2,7 +2,7 @@
 --
 -- One call is for keys of one group, which are in one slot of a cluster:
 --   KEYS[1]            the generation of the group
---   KEYS[2..]          counters
+--   KEYS[2..]          counters, and what remembers bans beside them
 --   ARGV[1]            the generation that the instance knows, or "-"
 --   ARGV[2]            the server's run_id, as the instance has read it from INFO
 --   ARGV[3]            the id of a new generation, should there be none
@@ -361,7 +361,22 @@ local function permits(key, list)
   return { granted, q.valid, math.floor(wait), math.floor(wait), 0, math.max(0, free - granted) }
 end
 
-local kinds = { b = bucket, w = window, s = sliding, r = refill, p = permits }
+-- What keeps a key out for a while, longer each time it comes to that. It is remembered for as long as the longest.
+-- State: until when, and how often it has been doubled. Replied is how often, and in the place of the wait how long it still runs.
+local function ban(key, list)
+  local q = { first = list[1], most = list[2], began = list[3] }
+  local text = redis.call('GET', key)
+  local s = text and numbers(text) or { 0, 0 }
+  local ends, doubled = s[1], s[2]
+  if q.began >= 0 and ends <= now then
+    if text and now <= ends + q.most then doubled = math.min(doubled + 1, 63) else doubled = 0 end
+    ends = now - q.began + math.min(q.most, q.first * 2 ^ doubled)
+    save(key, { ends, doubled }, math.max(0, ends - now) + q.most)
+  end
+  return { doubled, 0, math.max(0, math.ceil(ends - now)), 0, 0, 0 }
+end
+
+local kinds = { b = bucket, w = window, s = sliding, r = refill, p = permits, x = ban }
 
 load_generation()
 local replies = { generation, string.format('%.0f', now) }

@@ -26,6 +26,8 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const FLEET_HEARTBEATS: u32 = 32;
 /// An instance of the largest fleet registers so often.
 const MAX_HEARTBEAT: Duration = Duration::from_secs(4);
+/// How soon the store is told of a ban.
+const BANS: Duration = Duration::from_millis(100);
 /// An instance that has missed so many registrations is gone.
 const MISSED_HEARTBEATS: u32 = 4;
 /// While the store is away, the first attempt to reach it comes after so long, and later ones up to a heartbeat apart.
@@ -126,8 +128,12 @@ impl<F: FnMut(Fleet)> Task<F> {
         loop {
             let now = self.clock.now();
             let due = self.desk.review(&self.limiter, now);
+            if !self.handle.is_away() {
+                self.limiter.take_bans().into_iter().for_each(|counter| self.desk.ban(counter));
+            }
             self.send();
             let after = due.map_or(HEARTBEAT, |due| due.since(self.clock.now()));
+            let after = if self.limiter.shares_bans() { after.min(BANS) } else { after };
             let wake = self.next_heartbeat.min(Instant::now() + after);
             tokio::select! {
                 want = queue.recv() => {
@@ -271,6 +277,7 @@ impl Calls {
         let prefix = &self.prefix;
         let mut keys = vec![protocol::generation_key(prefix, batch.group)];
         keys.extend(batch.questions.iter().map(|question| protocol::counter_key(prefix, question.counter)));
+        keys.extend(batch.bans.iter().map(|(counter, _)| protocol::ban_key(prefix, *counter)));
         let run = self.client.run_id(&keys[0]).await?;
         let known = batch.generation.as_deref().unwrap_or("-");
         let mut args: Vec<Vec<u8>> = vec![known.into(), run.to_string().into_bytes(), new.into_bytes()];

@@ -109,6 +109,7 @@ impl Model {
                 "w" => call.window(key, &list),
                 "s" => call.sliding(key, &list),
                 "r" => call.refill(key, &list),
+                "x" => call.ban(key, &list),
                 _ => call.permits(key, &list),
             }
         });
@@ -430,6 +431,19 @@ impl Call<'_> {
         self.save(key, saved, (missing / count).ceil() * every + over);
         let valid = claim_valid.min(since + every - now);
         reply([granted, valid, wait.ceil(), spread, pause, (burst - missing).max(0.0)])
+    }
+
+    fn ban(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
+        let &[first, most, began] = list else { panic!() };
+        let (now, known) = (self.now, self.load(key));
+        let (mut ends, mut doubled) = known.as_ref().map_or((0.0, 0.0), |state| (state[0], state[1]));
+        if began >= 0.0 && ends <= now {
+            let is_again = known.is_some() && now <= ends + most;
+            doubled = if is_again { (doubled + 1.0_f64).min(63.0) } else { 0.0 };
+            ends = now - began + most.min(first * doubled.exp2());
+            self.save(key, vec![ends, doubled], (ends - now).max(0.0) + most);
+        }
+        reply([doubled, 0.0, (ends - now).ceil().max(0.0), 0.0, 0.0, 0.0])
     }
 
     fn permits(&mut self, key: &str, list: &[f64]) -> [i64; 6] {

@@ -71,7 +71,7 @@ fn question(rng: &mut Rng, now: u64, granted: u64) -> String {
     let owed = [0, 0, 0, 2][rng.usize(0..4)];
     let demand = format!("{needed} {wanted} {demanded} {elapsed} {returned} {granted} {owed} 300000");
     let (priority, fair, weight) = (rng.u8(0..4), rng.u8(0..2), [1.0, 2.5][rng.usize(0..2)]);
-    match rng.u8(0..5) {
+    match rng.u8(0..6) {
         0 => format!(
             "b 10000 40 {} {priority} {fair} {weight} {demand}",
             [0, 150_000, 195_000][rng.usize(0..3)]
@@ -82,7 +82,8 @@ fn question(rng: &mut Rng, now: u64, granted: u64) -> String {
             format!("w 60 400000 {priority} {weight} {demand} {}", marks.join(" "))
         }
         2 => format!("s 50 3000000 100 30000 {priority} {weight} {demand}"),
-        3 => format!("r 5 400000 30 1000000 {priority} {weight} {demand}"),
+        3 => format!("x 20000 90000 {}", [-1, 0, 5000][rng.usize(0..3)]),
+        4 => format!("r 5 400000 30 1000000 {priority} {weight} {demand}"),
         _ => format!("p 20 900000 {} {} {wanted}", rng.u8(1..5), rng.u8(0..9)),
     }
 }
@@ -134,6 +135,25 @@ fn compare(server: &Server) {
         (known, granted) = (generation, if rng.bool() { at } else { granted });
     }
     assert!(replies > 8000);
+}
+
+#[test]
+fn a_ban_is_twice_as_long_each_time_over_the_whole_fleet() {
+    let mut model = Model::default();
+    let keys = ["{weir.0}:generation", "{weir.0}:a:ban"].map(str::to_owned);
+    let mut ask = |began: i64, second: u64| {
+        let args = ["-", "1", "g", &format!("x 10000000 60000000 {began}")].map(str::to_owned);
+        let reply = model.call(&keys, &args, second * 1_000_000).1[0];
+        (reply[0], reply[2] / 1_000_000)
+    };
+    assert_eq!(ask(-1, 1_000), (0, 0));
+    assert_eq!(ask(0, 1_000), (0, 10));
+    assert_eq!(ask(0, 1_004), (0, 6), "one that runs is not repeated");
+    assert_eq!(ask(-1, 1_009), (0, 1), "whoever asks is told");
+    assert_eq!(ask(0, 1_010), (1, 20), "by whichever instance");
+    assert_eq!(ask(2_000_000, 1_090), (2, 38), "within a minute of its end, and told of late");
+    assert_eq!(ask(0, 1_130), (3, 60), "no longer than the longest");
+    assert_eq!(ask(0, 1_251), (0, 10), "it is forgotten");
 }
 
 fn now_of(connection: &mut Connection) -> u64 {

@@ -10,6 +10,7 @@ mod native;
 mod quota;
 mod reload;
 mod scenarios;
+mod sharing;
 mod streams;
 mod xds;
 

@@ -32,7 +32,7 @@ impl Desk {
         let windows = Windows::install(&limiter, START).expect("a meter for each unit");
         let rules = Rules::from_yaml([("config.test", yaml)], false).expect("rules that load");
         let rules = Some(Arc::new(rules));
-        let service = Service { rules, settings: Arc::new(settings), windows, native: None };
+        let service = Service { rules, settings: Arc::new(settings), windows, sharing: None, native: None };
         Self { service, limiter, now: START }
     }
 

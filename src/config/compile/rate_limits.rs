@@ -8,7 +8,7 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::addresses::Taken;
-use super::{clients, timeout, tls};
+use super::{clients, shared, timeout, tls};
 use crate::config::at::At;
 use crate::config::files::Files;
 use crate::config::problem::{Fault, Report, quoted};
@@ -18,7 +18,7 @@ use crate::rls::settings::{DomainSettings, HeaderNames, Settings};
 use crate::telemetry::statsd;
 
 pub(super) fn compile(
-    raw: Option<&raw::Rls>,
+    (raw, has_store): (Option<&raw::Rls>, bool),
     at: At<'_>,
     taken: &mut Taken,
     files: &mut Files,
@@ -30,11 +30,13 @@ pub(super) fn compile(
     let is_required = raw.config.as_ref().and_then(|config| config.required).unwrap_or(true);
     let decisions = Arc::new(decisions(raw, at, report));
     let client_names = client_names(raw, at, report);
+    let scope = shared::of_service(raw.scope.as_ref(), at.key("scope"), has_store, report);
     let config = raw.config.as_ref();
     let directory = config.and_then(|config| directory(config, files));
     let loaded = directory.as_ref().map(|directory| loaded(directory, at.key("config"), is_required, report));
     let xds = config.and_then(|config| xds::compile(config, at.key("config"), files, report));
-    Some(Options { ports: ports?, tls, client_names, decisions, directory, loaded: loaded.flatten(), xds })
+    let loaded = loaded.flatten();
+    Some(Options { ports: ports?, tls, client_names, decisions, scope, directory, loaded, xds })
 }
 
 /// Names that a certificate must have are of no use where nobody has to have one.

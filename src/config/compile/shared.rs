@@ -44,10 +44,49 @@ pub(super) fn source(
     let Some(shared) = shared else { return LimitSource::Local };
     scope.has_shared_limits |= shared.needs_store();
     if shared.needs_store() && !scope.has_store {
-        let fault = Fault::new("needs a `store`, and there is none");
-        report.value(own, fault.hint("add `store: { redis: \"redis://HOST:6379\" }` at the top"));
+        report.value(own, needs_store());
     }
     LimitSource::Shared(shared)
+}
+
+/// How instances of the rate limit service share the limits of its documents; `None` where each counts for itself. With a
+/// store that is what a store is for.
+pub(super) fn of_service(
+    raw: Option<&raw::RlsScope>,
+    at: At<'_>,
+    has_store: bool,
+    report: &mut Report<'_>,
+) -> Option<SharedLimit> {
+    let map = match raw {
+        Some(raw::RlsScope::Word(raw::ScopeWord::Local)) => return None,
+        None if !has_store => return None,
+        None | Some(raw::RlsScope::Word(raw::ScopeWord::Shared)) => raw::RlsScopeMap::default(),
+        Some(raw::RlsScope::Map(map)) => map.clone(),
+    };
+    let map = raw::ScopeMap {
+        shared: map.shared.or(Some(Mode::Lease)),
+        wait: map.wait,
+        on_store_loss: map.on_store_loss,
+        fairness: map.fairness,
+        ..raw::ScopeMap::default()
+    };
+    if map.shared == Some(Mode::Split) {
+        let fault = Fault::new("the limits of documents are not divided, expected `lease` or `exact`");
+        report.value(
+            at.key("shared"),
+            fault.hint("`on_store_loss: split` divides them while the store is away"),
+        );
+        return None;
+    }
+    if !has_store {
+        report.value(at.same(), needs_store());
+    }
+    limit(&map, at.same(), report)
+}
+
+fn needs_store() -> Fault {
+    let fault = Fault::new("needs a `store`, and there is none");
+    fault.hint("add `store: { redis: \"redis://HOST:6379\" }` at the top")
 }
 
 /// Whether all instances share the limit.

@@ -94,9 +94,35 @@ fn pairs_are_read_as_the_reference_reads_them_and_none_is_dropped_silently() {
 
 #[test]
 fn variables_of_stores_are_named_in_one_line() {
-    let read = read(&[("REDIS_URL", "redis:6379"), ("BACKEND_TYPE", "redis"), ("HOME", "/")]).unwrap();
-    let line = "counters are in memory, so these variables have no meaning: BACKEND_TYPE, REDIS_URL";
+    let read = read(&[("REDIS_POOL_SIZE", "10"), ("MEMCACHE_HOST", "there"), ("HOME", "/")]).unwrap();
+    let line =
+        "each instance decides in memory, so these variables have no meaning: MEMCACHE_HOST, REDIS_POOL_SIZE";
     assert_eq!(read.notices, [line]);
+}
+
+#[test]
+fn the_store_is_that_of_the_reference() {
+    let of = |variables: &[(&str, &str)]| {
+        let text = read(variables).unwrap().text;
+        let read = serde_yaml::from_str::<Value>(&text).unwrap();
+        (read["store"].clone(), read["rls"]["scope"].clone())
+    };
+    assert_eq!(of(&[("HOME", "/")]), (Value::Null, Value::Null), "counters are in memory");
+    let one = [("REDIS_URL", "redis:6379"), ("REDIS_AUTH", "weir:pass$word"), ("REDIS_TLS", "true")];
+    let secure = json!({
+        "redis": "rediss://redis:6379", "username": "weir", "password": "pass$word", "tls": {}
+    });
+    assert_eq!(of(&one).0, secure);
+    let cluster = [("REDIS_URL", "a:1,b:2"), ("REDIS_TYPE", "cluster"), ("REDIS_AUTH", "secret")];
+    assert_eq!(of(&cluster).0, json!({ "redis": ["redis://a:1", "redis://b:2"], "password": "secret" }));
+    let sentinel = [("REDIS_URL", "mymaster,a:26379,b:26379"), ("REDIS_TYPE", "SENTINEL")];
+    let redis = json!({ "sentinel": ["a:26379", "b:26379"], "master": "mymaster" });
+    assert_eq!(of(&sentinel).0, json!({ "redis": redis }));
+    assert_eq!(of(&[("REDIS_URL", "/run/redis.sock")]).0["redis"], "redis+unix:///run/redis.sock");
+    let how = [one[0], ("WEIR_SHARED", "exact"), ("WEIR_ON_STORE_LOSS", "deny")];
+    assert_eq!(of(&how).1, json!({ "shared": "exact", "on_store_loss": "deny" }));
+    assert_eq!(of(&[one[0], ("BACKEND_TYPE", "memcache")]).0, Value::Null);
+    assert!(read(&[one[0], ("REDIS_TYPE", "many")]).unwrap_err()[0].starts_with("REDIS_TYPE: expected"));
 }
 
 #[test]

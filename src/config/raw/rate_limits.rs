@@ -6,12 +6,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    Address, Backoff, Connections, Duration, OneOrMany, Percentage, Secret, Size, Tls, UpstreamAddress,
-    UpstreamTls,
+    Address, Backoff, Connections, Duration, OneOrMany, Percentage, ScopeWord, Secret, Size, Tls,
+    UpstreamAddress, UpstreamTls,
 };
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
 use crate::rls::settings::{Counting, Smoothing};
+use crate::rules::shared_limit::{Fairness, Mode, OnStoreLoss};
 
 /// Envoy's rate limit service, as envoyproxy/ratelimit answers it.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -34,6 +35,8 @@ pub struct Rls {
     pub client_names: Option<OneOrMany<String>>,
     /// Where its rules are.
     pub config: Option<RlsConfig>,
+    /// Where the limits of its documents are kept: by itself, or in all instances together, which is the default with a `store`.
+    pub scope: Option<RlsScope>,
     /// What a request that is over counts.
     #[schemars(extend("default" = "everything"))]
     pub counting: Option<Counting>,
@@ -130,6 +133,34 @@ pub struct RlsXds {
     /// The largest answer.
     #[schemars(extend("default" = "16MiB"))]
     pub largest: Option<Size>,
+}
+
+/// Where the limits of documents are kept.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum RlsScope {
+    /// In a word.
+    Word(ScopeWord),
+    /// In all instances together.
+    Map(RlsScopeMap),
+}
+
+/// How instances share the limits of documents.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RlsScopeMap {
+    /// How units of a limit reach an instance: claimed by demand, or counted by the store for each call.
+    #[schemars(extend("default" = "lease"))]
+    pub shared: Option<Mode>,
+    /// How long a call may wait for the store; `0s` for never.
+    #[schemars(extend("default" = shown(defaults::SHARED_WAIT)))]
+    pub wait: Option<Duration>,
+    /// What an instance allows while it has no connection to the store: its part, nothing, everything, or the whole limit.
+    #[schemars(extend("default" = "split"))]
+    pub on_store_loss: Option<OnStoreLoss>,
+    /// How units are shared out when instances demand more than there are: in proportion, or small demands first.
+    #[schemars(extend("default" = "proportional"))]
+    pub fairness: Option<Fairness>,
 }
 
 /// What is different for one domain.

@@ -2,7 +2,8 @@
 
 use crate::config::Config;
 use crate::engine::PolicySpec;
-use crate::rls::options::Options;
+use crate::rls::options::{Options, Ports};
+use crate::rules::shared_limit::SharedLimit;
 use crate::telemetry::spans;
 
 /// What is left of `config` when it does not keep lists and databases in memory for ever.
@@ -30,12 +31,17 @@ pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
         ("overload", old.overload != new.overload),
         ("access_log", old.access_log != new.access_log),
         ("tracing", !is_same_tracing(old.tracing.as_ref(), new.tracing.as_ref())),
-        ("rls", old.rls.as_ref().map(|rls| &rls.ports) != new.rls.as_ref().map(|rls| &rls.ports)),
+        ("rls", placed(old.rls.as_ref()) != placed(new.rls.as_ref())),
         ("limiter.max_keys", old.max_keys != new.max_keys),
         ("state", old.state != new.state),
         ("store", old.store != new.store),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}
+
+/// Where a service is to be found, and who counts with it.
+fn placed(rls: Option<&Options>) -> Option<(&Ports, Option<&SharedLimit>)> {
+    rls.map(|rls| (&rls.ports, rls.scope.as_ref()))
 }
 
 /// The share that is sampled changes at once.

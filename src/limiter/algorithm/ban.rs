@@ -20,7 +20,6 @@ pub(super) fn evaluate(state: Option<State>, now: Timestamp) -> (State, Outcome)
 
 /// The ban that a refusal at `now` begins, and how long it is. One that runs goes on as it is.
 pub(in crate::limiter) fn begin(state: Option<State>, quota: &Quota, now: Timestamp) -> (State, Duration) {
-    let (first, most) = (quota.interval().whole, quota.tolerance().whole);
     let doubled = match state {
         Some(running) if running.word > now.as_nanos() => {
             return (running, Timestamp::from_nanos(running.word).since(now));
@@ -29,9 +28,29 @@ pub(in crate::limiter) fn begin(state: Option<State>, quota: &Quota, now: Timest
         Some(past) if !is_unused(past, quota, now) => past.extra.saturating_add(1).min(u64::BITS - 1),
         _ => 0,
     };
-    let length = first.saturating_mul(1 << doubled).min(most);
+    let length = length(quota, doubled);
     let end = now.saturating_add(Duration::from_nanos(length));
     (State { word: end.as_nanos(), extra: doubled }, Duration::from_nanos(length))
+}
+
+/// How long ago the ban began that runs.
+pub(in crate::limiter) fn age(state: Option<State>, quota: &Quota, now: Timestamp) -> Option<Duration> {
+    let State { word, extra } = state.filter(|state| state.word > now.as_nanos())?;
+    let length = length(quota, extra);
+    Some(now.since(Timestamp::from_nanos(word.saturating_sub(length))))
+}
+
+/// How long a ban is that was doubled so often, in nanoseconds.
+fn length(quota: &Quota, doubled: u32) -> u64 {
+    let (first, most) = (quota.interval().whole, quota.tolerance().whole);
+    first.saturating_mul(1 << doubled.min(u64::BITS - 1)).min(most)
+}
+
+/// The ban of all instances, until this moment; one that runs longer here goes on as it is.
+pub(in crate::limiter) fn running(state: Option<State>, until: Timestamp, doubled: u32) -> State {
+    state
+        .filter(|own| own.word >= until.as_nanos())
+        .unwrap_or(State { word: until.as_nanos(), extra: doubled })
 }
 
 /// A ban is nothing that could be charged or given back.

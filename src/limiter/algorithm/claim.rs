@@ -71,7 +71,7 @@ pub(in crate::limiter) fn is_short(outcome: Outcome) -> bool {
 }
 
 /// Spends `cost` units of the claim. A rejection is counted in the state returned, for the demand.
-pub(super) fn evaluate(state: Option<State>, cost: u32, now: Timestamp) -> (State, Outcome) {
+pub(in crate::limiter) fn evaluate(state: Option<State>, cost: u32, now: Timestamp) -> (State, Outcome) {
     match Held::of(state) {
         Held::Units(units, until) if now < until && cost <= units => {
             (Held::Units(units - cost, until).into(), Outcome::Conform)

@@ -49,6 +49,8 @@ struct Claim {
 pub(in crate::limiter) struct Book {
     /// Whose counter it is.
     pub(super) meter: MeterId,
+    /// How many units the limit has, where its meter does not say.
+    pub(super) limit: Option<u32>,
     /// Units that were left for all instances at the last response of the store, beside those granted to this one.
     pub(super) remaining: Option<u32>,
     /// The claim in the slot, whose units are those held back from it.
@@ -99,6 +101,7 @@ impl Book {
     pub(in crate::limiter) fn new(meter: MeterId, now: Timestamp) -> Self {
         Self {
             meter,
+            limit: None,
             remaining: None,
             current: Claim::default(),
             next: Claim::default(),
@@ -282,13 +285,13 @@ impl Book {
         self.remaining = Some(grant.remaining);
         let left = self.expire(held, now);
         if grant.granted < question.needed {
-            let spread = grant.spread.mul_f64(part_of(question));
+            let spread = grant.spread.mul_f64(question.part());
             self.pauses_until = now.saturating_add(grant.wait).saturating_add(spread);
         } else if !grant.pause.is_zero() && grant.granted < question.wanted {
             let of_period = grant.pause.as_secs_f64() / question.period.as_secs_f64();
             let part = f64::from(grant.granted) / (f64::from(question.wanted) * of_period);
             // Not all at one moment.
-            let spread = MIN_OF_PAUSE + (1.0 - MIN_OF_PAUSE) * part_of(question);
+            let spread = MIN_OF_PAUSE + (1.0 - MIN_OF_PAUSE) * question.part();
             let latest = sent.saturating_add(grant.pause.mul_f64(spread));
             if grant.granted == 0 {
                 self.pauses_until = latest;
@@ -480,13 +483,6 @@ impl Book {
             _ => Held::Units(0, self.current.until),
         }
     }
-}
-
-/// A number from 0 to 1 that differs from instance to instance, so that not all of them ask at one moment.
-fn part_of(question: &Question) -> f64 {
-    let (name, nanos) = (question.counter.name() as u64, question.elapsed.as_nanos() as u64);
-    let mixed = (name ^ nanos).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (mixed >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 impl Claim {

@@ -108,6 +108,15 @@ pub struct Grant {
     pub remaining: u32,
 }
 
+impl Question {
+    /// A number from 0 to 1 that differs from instance to instance, so that not all of them ask at one moment.
+    pub(super) fn part(&self) -> f64 {
+        let (name, nanos) = (self.counter.name() as u64, self.elapsed.as_nanos() as u64);
+        let mixed = (name ^ nanos).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (mixed >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
 impl Kind {
     pub(super) fn of(quota: &Quota, in_use: u64) -> Self {
         let quota = quota.counted();

@@ -89,6 +89,11 @@ impl CounterStanding {
 }
 
 impl Book {
+    /// The same where the store has responded before.
+    pub(in crate::limiter) fn known_beside(&self, now: Timestamp) -> Option<u32> {
+        self.remaining.map(|_| self.beside(now))
+    }
+
     /// Units that are left for all instances, beside those in the slot: what was left when the store last responded, and
     /// what this instance holds back.
     pub(in crate::limiter) fn beside(&self, now: Timestamp) -> u32 {

@@ -128,6 +128,11 @@ impl Shard {
         self.books.get(&key).map_or(0, |book| book.beside(now))
     }
 
+    /// The same where the store has responded before.
+    pub(in crate::limiter) fn known_beside(&self, key: Fingerprint, now: Timestamp) -> Option<u32> {
+        self.books.get(&key).and_then(|book| book.known_beside(now))
+    }
+
     /// Claims on shared limits, beside what the slots hold of them.
     pub(in crate::limiter) fn books(&self) -> &Books {
         &self.books

@@ -21,7 +21,7 @@ impl RateLimitService for RateLimit {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let request = wire::request(request.into_inner());
-        let answer = self.0.decide(&request).map_err(|undecided| status(&undecided))?;
+        let answer = self.0.decide(&request).await.map_err(|undecided| status(&undecided))?;
         Ok(Response::new(wire::response(answer)))
     }
 }

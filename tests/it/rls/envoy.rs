@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::{Service, config};
+use crate::servers::Server;
 use crate::support::envoy::{Envoy, grpc_cluster};
 use crate::support::{Origin, Request, Weir, wait};
 
@@ -229,6 +230,24 @@ fn native_rules_decide_for_envoy_too() {
     assert_eq!(statuses, [200, 429]);
     assert!([(); 4].iter().all(|()| envoy.ask(&from("192.0.2.9", "/")).status == 200));
     assert_eq!(envoy.ask(&from("192.0.2.9", "/login")).status, 429);
+}
+
+#[test]
+fn envoys_that_ask_different_instances_share_one_limit() {
+    let store = Server::start();
+    let more = format!("store: {{ redis: \"{}\", timeout: 2s }}\n", store.url());
+    let rules = format!(
+        "{more}rls: {{ address: 127.0.0.1:0, scope: {{ shared: exact, wait: 1s }} }}\nrules:
+- {{ name: per-ip, domain: edge, key: client_ip, limit: 4/d, scope: {{ shared: exact, wait: 1s }} }}\n"
+    );
+    let origin = Origin::hello();
+    let fleet = [0, 1].map(|_| Weir::start(&crate::support::config("echo", &rules)));
+    for weir in &fleet {
+        wait::until_true("the fleet", || weir.metric("weir_store_instances", &[]) == 2.0);
+    }
+    let envoys = fleet.each_ref().map(|weir| front(weir.door("grpc"), &origin, &json!({})));
+    let statuses = (0..8).map(|turn: usize| envoys[turn % 2].ask(&from("192.0.2.1", "/")).status);
+    assert_eq!(statuses.filter(|status| *status == 200).count(), 4);
 }
 
 #[test]

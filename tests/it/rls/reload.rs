@@ -68,14 +68,14 @@ fn a_link_on_the_way_may_be_swapped() {
         ("PORT", "0"),
         ("DEBUG_PORT", "0"),
         ("USE_STATSD", "false"),
-        ("REDIS_URL", "redis:6379"),
+        ("MEMCACHE_HOST", "memcache:11211"),
         ("WEIR_ADMIN_ADDRESS", "127.0.0.1:0"),
     ]);
     let client = super::Client::connect(weir.door("grpc"));
     let limit =
         || client.ask("d", "k=x").statuses[0].current_limit.clone().map(|limit| limit.requests_per_unit);
     assert_eq!(limit(), Some(1));
-    let named = weir.log().iter().filter(|line| line.contains("REDIS_URL")).count();
+    let named = weir.log().iter().filter(|line| line.contains("MEMCACHE_HOST")).count();
     assert_eq!(named, 1, "one line is enough");
     let next = root.path().join("next");
     symlink("v2", &next).unwrap();

@@ -1,0 +1,99 @@
+//! The store of counters that several instances share, from the variables of envoyproxy/ratelimit about Redis.
+//!
+//! `REDIS_URL` is what says that there is one. Without it counters are in memory.
+
+use serde_json::{Value, json};
+
+use super::Reader;
+
+/// Where the store is; `None` if there is none.
+pub(super) fn store(env: &mut Reader<'_>) -> Option<Value> {
+    let url = env.text("REDIS_URL", "");
+    if url.is_empty() || !matches!(env.text("BACKEND_TYPE", "redis"), "" | "redis") {
+        return None;
+    }
+    let is_secure = env.switch("REDIS_TLS", false);
+    let scheme = if is_secure { "rediss" } else { "redis" };
+    let mut store = json!({});
+    let is_sentinel = match env.text("REDIS_TYPE", "SINGLE").to_ascii_uppercase().as_str() {
+        "SINGLE" if url.starts_with('/') => {
+            store["redis"] = json!(format!("redis+unix://{url}"));
+            false
+        }
+        "SINGLE" => {
+            store["redis"] = json!(with_scheme(url, scheme));
+            false
+        }
+        "CLUSTER" => {
+            let servers = url.split(',').map(|server| with_scheme(server.trim(), scheme));
+            store["redis"] = servers.collect();
+            false
+        }
+        "SENTINEL" => {
+            // The name of the master, then the sentinels.
+            let Some((master, sentinels)) = url.split_once(',') else {
+                env.wrong("REDIS_URL", "MASTER,HOST:PORT of sentinels", url);
+                return None;
+            };
+            let sentinels: Vec<_> = sentinels.split(',').map(str::trim).collect();
+            store["redis"] = json!({ "sentinel": sentinels, "master": master });
+            true
+        }
+        _ => {
+            env.wrong("REDIS_TYPE", "SINGLE, SENTINEL or CLUSTER", env.text("REDIS_TYPE", ""));
+            return None;
+        }
+    };
+    credentials(env, &mut store, is_sentinel);
+    if is_secure {
+        store["tls"] = tls(env);
+    }
+    Some(store)
+}
+
+fn with_scheme(server: &str, scheme: &str) -> String {
+    if server.contains("://") { server.to_owned() } else { format!("{scheme}://{server}") }
+}
+
+/// `PASSWORD` or `USER:PASSWORD`.
+fn credentials(env: &Reader<'_>, store: &mut Value, is_sentinel: bool) {
+    let pair = |text: &str| match text.split_once(':') {
+        Some((user, password)) => (Some(user.to_owned()), password.to_owned()),
+        None => (None, text.to_owned()),
+    };
+    let own = env.text("REDIS_AUTH", "");
+    if !own.is_empty() {
+        let (user, password) = pair(own);
+        store["password"] = json!(password);
+        user.into_iter().for_each(|user| store["username"] = json!(user));
+    }
+    let of_sentinels = env.text("REDIS_SENTINEL_AUTH", "");
+    if is_sentinel && !of_sentinels.is_empty() {
+        let (user, password) = pair(of_sentinels);
+        store["redis"]["sentinel_password"] = json!(password);
+        user.into_iter().for_each(|user| store["redis"]["sentinel_username"] = json!(user));
+    }
+}
+
+fn tls(env: &mut Reader<'_>) -> Value {
+    let files = [
+        ("ca", "REDIS_TLS_CACERT"),
+        ("certificate", "REDIS_TLS_CLIENT_CERT"),
+        ("key", "REDIS_TLS_CLIENT_KEY"),
+    ];
+    let given = files.map(|(key, name)| (key, env.text(name, "")));
+    let given = given.into_iter().filter(|(_, file)| !file.is_empty());
+    given.map(|(key, file)| (key.to_owned(), json!(file))).collect()
+}
+
+/// How the limits are shared, where our own variables say.
+pub(super) fn scope(env: &Reader<'_>) -> Option<Value> {
+    let keys =
+        [("shared", "WEIR_SHARED"), ("wait", "WEIR_SHARED_WAIT"), ("on_store_loss", "WEIR_ON_STORE_LOSS")];
+    let given = keys.map(|(key, name)| (key, env.text(name, "")));
+    let mut given = given.into_iter().filter(|(_, value)| !value.is_empty()).peekable();
+    given.peek()?;
+    let mut scope = json!({ "shared": "lease" });
+    given.for_each(|(key, value)| scope[key] = json!(value));
+    Some(scope)
+}

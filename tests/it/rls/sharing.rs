@@ -1,0 +1,109 @@
+//! Several instances of the service count together, through a real Redis.
+
+use super::desk::Client;
+use super::{Code, descriptor};
+use crate::servers::Server;
+use crate::support::{Weir, config, wait};
+
+const RULES: &str = "\
+domain: d
+descriptors:
+  - { key: k, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: other, rate_limit: { unit: year, requests_per_unit: 100 } }
+";
+
+/// Instances of the service alone, set up by the environment.
+#[derive(Debug)]
+struct Fleet {
+    instances: Vec<Weir>,
+    clients: Vec<Client>,
+    _root: tempfile::TempDir,
+}
+
+impl Fleet {
+    fn start(store: &Server, more: &[(&str, &str)]) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("config")).unwrap();
+        std::fs::write(root.path().join("config/d.yaml"), RULES).unwrap();
+        let url = store.url();
+        let variables = [
+            ("RUNTIME_ROOT", root.path().to_str().unwrap()),
+            ("GRPC_HOST", "127.0.0.1"),
+            ("GRPC_PORT", "0"),
+            ("HOST", "127.0.0.1"),
+            ("PORT", "0"),
+            ("DEBUG_PORT", "0"),
+            ("USE_STATSD", "false"),
+            ("REDIS_URL", &url),
+            ("WEIR_ADMIN_ADDRESS", "127.0.0.1:0"),
+            ("WEIR_SHARED_WAIT", "1s"),
+        ];
+        let variables: Vec<_> = variables.into_iter().chain(more.iter().copied()).collect();
+        let instances: Vec<_> = (0..2).map(|_| Weir::start_rls(&variables)).collect();
+        for weir in &instances {
+            wait::until_true("the fleet", || weir.metric("weir_store_instances", &[]) == 2.0);
+        }
+        let clients = instances.iter().map(|weir| Client::connect(weir.door("grpc"))).collect();
+        Self { instances, clients, _root: root }
+    }
+
+    /// How many of so many requests pass, by turns of the instances.
+    fn passing(&self, entries: &str, requests: usize) -> usize {
+        let codes = (0..requests).map(|turn| self.clients[turn % 2].ask("d", entries).overall_code());
+        codes.filter(|code| *code == Code::Ok).count()
+    }
+}
+
+#[test]
+fn instances_admit_the_limit_of_a_document_together() {
+    let store = Server::start();
+    let fleet = Fleet::start(&store, &[("WEIR_SHARED", "exact")]);
+    assert_eq!(fleet.passing("k=a", 30), 10);
+    let first = fleet.clients[0].ask("d", "other=x");
+    let second = fleet.clients[1].ask("d", "other=x");
+    let left = [&first, &second].map(|answer| answer.statuses[0].limit_remaining);
+    assert_eq!(left, [99, 98], "what is left for all");
+    let both = vec![descriptor("k=b"), descriptor("other=x")];
+    let answer = fleet.clients[0].ask_all("d", both);
+    assert_eq!((answer.statuses[0].limit_remaining, answer.statuses[1].limit_remaining), (9, 97));
+    let rejected = fleet.clients[1].ask("d", "k=a");
+    assert_eq!((rejected.overall_code(), rejected.statuses[0].limit_remaining), (Code::OverLimit, 0));
+}
+
+#[test]
+fn units_that_are_claimed_ahead_are_of_one_limit() {
+    let store = Server::start();
+    let fleet = Fleet::start(&store, &[]);
+    let passed = fleet.passing("other=y", 300);
+    assert!((80..=100).contains(&passed), "{passed}");
+}
+
+#[test]
+fn without_the_store_documents_go_by_what_is_configured() {
+    for (loss, expected) in [("split", 10), ("local", 20), ("deny", 0), ("allow", 60)] {
+        let mut store = Server::start();
+        let fleet = Fleet::start(&store, &[("WEIR_ON_STORE_LOSS", loss)]);
+        store.kill();
+        wait::until_true("the loss", || {
+            fleet.instances.iter().all(|weir| weir.metric("weir_store_up", &[]) == 0.0)
+        });
+        assert_eq!(fleet.passing("k=a", 60), expected, "{loss}");
+    }
+}
+
+#[test]
+fn a_native_rule_is_shared_as_it_says() {
+    let store = Server::start();
+    let rules = format!(
+        "store: {{ redis: \"{}\", timeout: 2s }}\nrls: {{ address: 127.0.0.1:0 }}\nrules:\n  \
+         - {{ name: a, domain: edge, key: {{ descriptor: k }}, limit: 10/d, scope: {{ shared: exact, wait: 1s }} }}\n",
+        store.url()
+    );
+    let fleet = [Weir::start(&config("echo", &rules)), Weir::start(&config("echo", &rules))];
+    for weir in &fleet {
+        wait::until_true("the fleet", || weir.metric("weir_store_instances", &[]) == 2.0);
+    }
+    let clients = fleet.each_ref().map(|weir| Client::connect(weir.door("grpc")));
+    let passes = |turn: &usize| clients[turn % 2].ask("edge", "k=x").overall_code() == Code::Ok;
+    assert_eq!((0..30).filter(passes).count(), 10);
+}
