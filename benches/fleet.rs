@@ -3,6 +3,7 @@
 //!
 //! `cargo bench --bench fleet -- [--instances 96] [--limits 10,100,10000,300000,2000000] [--keys 1] [--demand 0.9,1.5]
 //! [--patterns even,zipf,shifting,bursts] [--ways lease,exact,split,incr,pipeline] [--wait 5] [--seconds 8] [--csv FILE]`.
+//! `cargo bench --bench fleet -- faults [--only NAME] [--svg FILE]` has the store and the instances fail.
 //! Each instance has a limiter and a connection to the store of its own, as a process would. Redis, all connections and all
 //! requests run on this machine: where the processors are all busy, that is what is measured.
 #![expect(clippy::print_stdout, reason = "prints its results")]
@@ -16,10 +17,14 @@ mod commands;
 mod demand;
 #[path = "fleet/experiment.rs"]
 mod experiment;
+#[path = "fleet/faults.rs"]
+mod faults;
 #[path = "fleet/histogram.rs"]
 mod histogram;
 #[path = "fleet/judge.rs"]
 mod judge;
+#[path = "elastic/plot.rs"]
+mod plot;
 #[expect(dead_code, unused_imports, reason = "tests use all of it")]
 #[path = "../tests/store/servers.rs"]
 mod servers;
@@ -138,7 +143,7 @@ impl Cell {
             Way::Lease | Way::Exact | Way::Split => {
                 let place = Place::Tcp("127.0.0.1".into(), server.port());
                 let store = claims::store(Topology::Single(StoreServer { place, db: 0 }), "bench");
-                Fleet::Claims(claims::fleet(self.instances, limit, &store, &clock), self.wait)
+                Fleet::Claims(claims::fleet((self.instances, 0), limit, &store, &clock), self.wait)
             }
             Way::Incr => {
                 Fleet::Commands(commands::fleet(self.instances, Style::Incr, address), self.limit.into())
@@ -148,15 +153,15 @@ impl Cell {
                 self.limit.into(),
             ),
         };
-        let rate = f64::from(self.limit) * self.demand * if self.keys == 1 { 1.0 } else { 0.0 };
-        let rate = if self.keys == 1 { rate } else { self.demand };
+        // Of many keys the demand is in requests a second.
+        let rate = if self.keys == 1 { f64::from(self.limit) * self.demand } else { self.demand };
         let demand = Demand { pattern: self.pattern, rate, keys: self.keys };
         let judge = Judge::new((self.limit.into(), self.limit.into()), self.keys, (WARM_UP, self.lasts));
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let mut begun = None;
         let outcome = LocalSet::new().block_on(
             &runtime,
-            experiment::run(fleet, demand, judge, self.lasts, &clock, |at| {
+            experiment::run(fleet, demand, judge, self.lasts, &clock, |at, _| {
                 if at >= WARM_UP && begun.is_none() {
                     begun = Some(Work::of(server));
                 }
@@ -211,6 +216,10 @@ fn main() {
     let patterns = argument("--patterns").unwrap_or_else(|| "even,zipf,shifting,bursts".into());
     let wait = Duration::from_millis(argument("--wait").map_or(5, |text| text.parse().unwrap()));
     let lasts = WARM_UP + Duration::from_secs(argument("--seconds").map_or(8, |text| text.parse().unwrap()));
+    if env::args().any(|argument| argument == "faults") {
+        let (only, picture) = (argument("--only"), argument("--svg"));
+        return faults::run(instances, only.as_deref(), picture.as_deref());
+    }
     let server = Server::start();
     let mut csv = String::from(HEAD);
     println!("{HEAD}");

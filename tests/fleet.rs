@@ -7,6 +7,8 @@ mod adversary;
 mod fairness;
 #[path = "fleet/model.rs"]
 mod model;
+#[path = "fleet/permits.rs"]
+mod permits;
 #[path = "fleet/plan.rs"]
 mod plan;
 #[path = "fleet/runs.rs"]

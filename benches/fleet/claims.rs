@@ -67,9 +67,10 @@ pub(crate) fn store(topology: Topology, prefix: &str) -> settings::Settings {
     }
 }
 
-/// So many instances, which know of each other. Each has a connection to the store of its own; one thread has them all.
+/// So many instances, which know of each other and of those that are `there` already. Each has a connection to the store of
+/// its own; one thread has them all.
 pub(crate) fn fleet(
-    of: usize,
+    (of, there): (usize, usize),
     limit: Limit,
     store: &settings::Settings,
     clock: &Arc<Clock>,
@@ -87,7 +88,7 @@ pub(crate) fn fleet(
             handle: handle.clone(),
             metrics: metrics.store(),
             queue,
-            random: ([fastrand::u64(..), fastrand::u64(..)], number as u32 + 1),
+            random: ([fastrand::u64(..), fastrand::u64(..)], (there + number) as u32 + 1),
         };
         let joined = {
             let limiter = Arc::clone(&limiter);
@@ -109,7 +110,7 @@ pub(crate) fn fleet(
         }
         runtime.block_on(local);
     });
-    let size = NonZeroU32::new(of as u32).expect("instances");
+    let size = NonZeroU32::new((of + there) as u32).expect("instances");
     let patience = Instant::now() + Duration::from_secs(20);
     let is_whole = |limiter: &Limiter| limiter.fleet().instances == size;
     while limit.sharing.is_some() && !started.iter().all(|(limiter, ..)| is_whole(limiter)) {

@@ -47,7 +47,7 @@ pub(crate) struct Outcome {
 
 /// What a run has in common with the requests of it that wait.
 struct State {
-    fleet: Fleet,
+    fleet: RefCell<Fleet>,
     clock: Arc<Clock>,
     started: Timestamp,
     judge: RefCell<Judge>,
@@ -63,10 +63,10 @@ pub(crate) async fn run(
     judge: Judge,
     lasts: Duration,
     clock: &Arc<Clock>,
-    mut each_tick: impl FnMut(Duration),
+    mut each_tick: impl FnMut(Duration, &mut Fleet),
 ) -> Outcome {
     let state = Rc::new(State {
-        fleet,
+        fleet: RefCell::new(fleet),
         clock: Arc::clone(clock),
         started: clock.now(),
         judge: RefCell::new(judge),
@@ -74,7 +74,6 @@ pub(crate) async fn run(
         waiting: Cell::new(0),
         crowded: Cell::new(0),
     });
-    let of = state.fleet.size();
     let (mut decisions, mut rng) = (Histogram::new(), Rng::with_seed(17));
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -85,7 +84,8 @@ pub(crate) async fn run(
         if at >= lasts {
             break;
         }
-        each_tick(at);
+        each_tick(at, &mut state.fleet.borrow_mut());
+        let of = state.fleet.borrow().size();
         for instance in 0..of {
             for _ in 0..demand.arrivals((instance, of), at, at - last, &mut rng) {
                 let key = demand.key(&mut rng);
@@ -117,8 +117,11 @@ impl State {
         let now = self.clock.now();
         let at = now.since(self.started);
         self.judge.borrow_mut().offer(key, at);
-        match &self.fleet {
+        match &*self.fleet.borrow() {
             Fleet::Claims(instances, wait) => {
+                if instances[instance].is_killed() {
+                    return;
+                }
                 let decided = decide(&instances[instance], key, !wait.is_zero(), now, timed);
                 match decided {
                     Decided::Admitted => self.judge.borrow_mut().admit(key, at),
@@ -143,8 +146,9 @@ impl State {
         let state = Rc::clone(self);
         tokio::task::spawn_local(async move {
             let since = Instant::now();
+            // What it was told by then is the same with and without a response.
             let _ = timeout(wait, response).await;
-            let Fleet::Claims(instances, _) = &state.fleet else { return };
+            let Fleet::Claims(instances, _) = &*state.fleet.borrow() else { return };
             let now = state.clock.now();
             if let Decided::Admitted = instances[instance].decide(key, false, now) {
                 state.judge.borrow_mut().admit(key, now.since(state.started));

@@ -208,8 +208,9 @@ impl Limiter {
         let SharedCounter { meter, key } = counter;
         let mut shard = self.store.lock(self.store.shard_of(key));
         let held = Held::of(shard.state(shard.find(key), meter, now));
+        let in_use = shard.held_of(key, meter);
         let Some(book) = shard.books_mut().get_mut(&key) else { return Review::Done };
-        let (review, held) = book.review(held, now);
+        let (review, held) = book.review(held, in_use, now);
         write(&mut shard, (key, meter), held, now);
         if review == Review::Done {
             shard.books_mut().remove(&key);

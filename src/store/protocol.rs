@@ -84,8 +84,9 @@ pub fn encode(question: &Question, asker: Asker, now: Timestamp) -> String {
         Kind::Refill { count, every, burst } => {
             format!("r {count} {} {burst} {valid} {priority} {weight} {demand}", micros(every))
         }
-        Kind::Permits { count, used } => {
-            format!("p {count} {valid} {} {used} {wanted}", asker.instance)
+        Kind::Permits { count, used, held } => {
+            let (instance, sent) = (asker.instance, now.as_nanos() / 1000);
+            format!("p {count} {valid} {instance} {used} {wanted} {held} {sent}")
         }
     }
 }

@@ -334,17 +334,23 @@ local function refill(key, list)
     math.floor(pause), math.max(0, q.burst - missing) }
 end
 
--- So many at once. An instance holds permits for as long as it says so; those of one that is gone lapse.
--- State: triples of instance, permits and until when.
+-- So many at once. An instance holds permits for as long as it says so; those of one that is gone lapse. `held` is what it may
+-- use until it has the reply, and afterwards if there is none: so much stays with it. A question that arrives behind a later one of
+-- the same instance changes nothing.
+-- State: for each instance its number, permits, until when, and when its last question was sent, by its own clock.
 local function permits(key, list)
-  local q = { count = list[1], valid = list[2], instance = list[3], used = list[4], wanted = list[5] }
+  local q = { count = list[1], valid = list[2], instance = list[3], used = list[4], wanted = list[5], held = list[6], sent = list[7] }
   local text = redis.call('GET', key)
   local s = text and numbers(text) or {}
-  local kept, others, askers, last = {}, 0, 1, now + q.valid
-  for index = 1, #s, 3 do
-    if s[index] ~= q.instance and s[index + 2] > now then
-      kept[#kept + 1], kept[#kept + 2], kept[#kept + 3] = s[index], s[index + 1], s[index + 2]
-      others, askers, last = others + s[index + 1], askers + 1, math.max(last, s[index + 2])
+  local kept, mine, others, last = {}, 0, 0, now + q.valid
+  for index = 1, #s, 4 do
+    local is_valid = s[index + 2] > now
+    if s[index] == q.instance then
+      if s[index + 3] > q.sent then return { 0, 0, 0, 0, 0, 0 } end
+      if is_valid then mine = s[index + 1] end
+    elseif is_valid then
+      for offset = 0, 3 do kept[#kept + 1] = s[index + offset] end
+      others, last = others + s[index + 1], math.max(last, s[index + 2])
     end
   end
   -- Permits of instances that are gone, or of a store that was, are out for as long as they may be used.
@@ -353,12 +359,13 @@ local function permits(key, list)
   -- What an instance wants ahead leaves something for those that come.
   local ahead = math.max(q.used, math.min(q.wanted, q.used + math.floor(math.max(0, free - q.used) / 2 + 0.5)))
   local granted = math.min(free, ahead)
-  if granted > 0 then
-    kept[#kept + 1], kept[#kept + 2], kept[#kept + 3] = q.instance, granted, now + q.valid
+  local out = math.max(granted, math.min(mine, q.held))
+  if out > 0 then
+    for _, number in ipairs({ q.instance, out, now + q.valid, q.sent }) do kept[#kept + 1] = number end
   end
   if #kept > 0 then save(key, kept, last - now) else redis.call('DEL', key) end
-  local wait = granted < q.wanted and q.valid / 20 or 0
-  return { granted, q.valid, math.floor(wait), math.floor(wait), 0, math.max(0, free - granted) }
+  local wait = granted < q.wanted and q.valid / 40 or 0
+  return { granted, q.valid, math.floor(wait), math.floor(wait), 0, math.max(0, free - out) }
 end
 
 -- What keeps a key out for a while, longer each time it comes to that. It is remembered for as long as the longest.

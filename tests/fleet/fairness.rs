@@ -18,6 +18,7 @@ fn contended() -> Plan {
         millis: 12_000,
         warm_up: 4_000_000,
         faults: calm(),
+        second_tier: None,
         change: None,
         seed: 1,
     }

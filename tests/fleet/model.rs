@@ -447,13 +447,19 @@ impl Call<'_> {
     }
 
     fn permits(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
-        let &[count, valid, instance, used, wanted] = list else { panic!() };
+        let &[count, valid, instance, used, wanted, held, sent] = list else { panic!() };
         let now = self.now;
         let text = self.load(key);
         let is_known = text.is_some();
-        let (mut kept, mut others, mut last) = (Vec::new(), 0.0, now + valid);
-        for holder in text.unwrap_or_default().chunks(3) {
-            if holder[0] != instance && holder[2] > now {
+        let (mut kept, mut mine, mut others, mut last) = (Vec::new(), 0.0, 0.0, now + valid);
+        for holder in text.unwrap_or_default().chunks(4) {
+            let is_valid = holder[2] > now;
+            if holder[0] == instance {
+                if holder[3] > sent {
+                    return [0; 6];
+                }
+                mine = if is_valid { holder[1] } else { 0.0 };
+            } else if is_valid {
                 kept.extend(holder);
                 others += holder[1];
                 last = last.max(holder[2]);
@@ -465,15 +471,16 @@ impl Call<'_> {
         let free = (count - others).max(0.0);
         let ahead = used.max(wanted.min(used + ((free - used).max(0.0) / 2.0 + 0.5).floor()));
         let granted = free.min(ahead);
-        if granted > 0.0 {
-            kept.extend([instance, granted, now + valid]);
+        let out = granted.max(mine.min(held));
+        if out > 0.0 {
+            kept.extend([instance, out, now + valid, sent]);
         }
         if kept.is_empty() {
             self.model.values.remove(key);
         } else {
             self.save(key, kept, last - now);
         }
-        let wait = if granted < wanted { valid / 20.0 } else { 0.0 };
-        reply([granted, valid, wait, wait, 0.0, (free - granted).max(0.0)])
+        let wait = if granted < wanted { valid / 40.0 } else { 0.0 };
+        reply([granted, valid, wait, wait, 0.0, (free - out).max(0.0)])
     }
 }

@@ -69,6 +69,8 @@ pub(crate) struct Plan {
     /// What is counted begins after so many microseconds.
     pub(crate) warm_up: u64,
     pub(crate) faults: Faults,
+    /// What is admitted is spent up to so many microseconds later, by instances behind: see docs/design/025-regions.md.
+    pub(crate) second_tier: Option<u64>,
     /// Another limit, which instances have within 300 ms of this moment in milliseconds.
     pub(crate) change: Option<(Quota, u64)>,
     pub(crate) seed: u64,

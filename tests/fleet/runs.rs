@@ -50,6 +50,7 @@ fn table() {
                     millis,
                     warm_up: 4_000_000,
                     faults: calm(),
+                    second_tier: None,
                     change: None,
                     seed: 1,
                 };
@@ -102,6 +103,7 @@ fn random(seed: u64) -> Plan {
             drift: [0, 10][rng.usize(0..2)],
             crash: [None, Some(100), Some(700)][rng.usize(0..3)],
         },
+        second_tier: None,
         change,
         seed,
     }
@@ -119,5 +121,18 @@ fn a_fleet_admits_no_more_than_one_instance_would() {
             outcome.excess <= late + 1e-6 && outcome.unlawful == 0,
             "seed {seed}: {outcome:?} of {plan:?}"
         );
+    }
+}
+
+#[test]
+fn regions_that_claim_from_a_global_store_admit_no_more_than_one_instance_would() {
+    for seed in 0..asked("WEIR_SEEDS").unwrap_or(100) {
+        let plan =
+            Plan { second_tier: Some([100_000, 500_000][seed as usize % 2]), instances: 3, ..random(seed) };
+        if plan.sharing.is_exact {
+            continue;
+        }
+        let outcome = run(plan);
+        assert!(outcome.excess <= 1e-6 && outcome.unlawful == 0, "seed {seed}: {outcome:?} of {plan:?}");
     }
 }

@@ -84,7 +84,11 @@ fn question(rng: &mut Rng, now: u64, granted: u64) -> String {
         2 => format!("s 50 3000000 100 30000 {priority} {weight} {demand}"),
         3 => format!("x 20000 90000 {}", [-1, 0, 5000][rng.usize(0..3)]),
         4 => format!("r 5 400000 30 1000000 {priority} {weight} {demand}"),
-        _ => format!("p 20 900000 {} {} {wanted}", rng.u8(1..5), rng.u8(0..9)),
+        _ => {
+            let (instance, used, held, sent) =
+                (rng.u8(1..5), rng.u8(0..9), rng.u8(0..15), rng.u64(..1 << 40));
+            format!("p 20 900000 {instance} {used} {wanted} {held} {sent}")
+        }
     }
 }
 

@@ -32,6 +32,8 @@ enum Event {
     Lost(usize, u64),
     Review(usize),
     Expired(usize, u64, u64),
+    /// A unit of this key that a region was granted is spent by an instance of it.
+    Spent(u64),
 }
 
 struct Instance {
@@ -390,16 +392,27 @@ impl World {
 
     fn admit(&mut self, number: usize, key: u64) {
         self.spend(number, key);
+        let is_warm = u64::from(self.is_warm());
+        self.outcome.admitted += is_warm;
+        self.got[number].1 += is_warm;
+        match self.plan.second_tier {
+            None => self.count(key),
+            // As many as can be at one moment.
+            Some(longest) => self.post(self.now.next_multiple_of(longest), Event::Spent(key)),
+        }
+    }
+
+    /// Counts what is spent of the limit.
+    fn count(&mut self, key: u64) {
         let (rate, burst) = (self.rate(), self.burst());
         let bucket = self.truth.entry(key).or_default();
         bucket.drain(self.now, rate);
         bucket.level += 1.0;
         // A store that has lost its data begins whole if nobody that knew them asks first.
         let begun = self.store.begun.get(&self.groups[key as usize]).copied().unwrap_or(1);
-        self.outcome.excess = self.outcome.excess.max(bucket.level - burst * f64::from(begun.max(1)));
-        let is_warm = u64::from(self.is_warm());
-        self.outcome.admitted += is_warm;
-        self.got[number].1 += is_warm;
+        let late = rate * self.plan.second_tier.unwrap_or(0) as f64 / 1e6;
+        let excess = bucket.level - late - burst * f64::from(begun.max(1));
+        self.outcome.excess = self.outcome.excess.max(excess);
     }
 
     /// Sends what an instance has to ask.
@@ -481,6 +494,7 @@ impl World {
                 self.schedule_review(number);
                 self.pump(number);
             }
+            Event::Spent(key) => self.count(key),
             Event::Expired(number, epoch, key) => {
                 let instance = &mut self.instances[number];
                 if instance.epoch == epoch {

@@ -1,5 +1,8 @@
 //! What one counter has of a shared limit beside the units in its slot.
 
+mod demand;
+mod permits;
+
 use std::time::Duration;
 
 use super::question::{Grant, Kind, MAX_VALID, Question};
@@ -11,18 +14,12 @@ use crate::limiter::timestamp::Timestamp;
 
 /// Units are held back for as long as a question may take, so that the next claim is there when this one ends.
 const MAX_LEAD: Duration = Duration::from_millis(20);
-/// Demand is measured for so long at least, or as long as it takes for this many units.
-const MIN_MEASURED: Duration = Duration::from_millis(20);
-const FADING: f64 = 4.0;
 /// Pauses are spread from this part of them on.
 const MIN_OF_PAUSE: f64 = 0.8;
 /// The smallest part of what it wants that an instance reckons with.
 const MIN_PART: f64 = 0.001;
-const MEASURED_UNITS: f64 = 30.0;
 /// Claims ahead of demand are for as many units at least. For fewer a request asks by itself: most would lapse unspent.
 const MIN_AHEAD: f64 = 6.0;
-/// Of fewer units a rate is told over so long.
-const MIN_PERIOD: Duration = Duration::from_millis(100);
 /// A look is worth it when so many units should have been spent.
 const MIN_SPENT: f64 = 6.0;
 /// Units that are demanded within so many seconds are not worth a question of their own.
@@ -81,6 +78,8 @@ pub(in crate::limiter) struct Book {
     pub(super) asked_at: Timestamp,
     /// Whether one is on its way, or is to be.
     is_asking: bool,
+    /// Its units are permits of requests in flight.
+    is_permits: bool,
     /// What was granted of what was wanted, when that was asked, and when the next share is due at the latest.
     cut: Option<(f64, Timestamp, Timestamp)>,
     /// Before this the store has no more.
@@ -118,6 +117,7 @@ impl Book {
             owed: 0,
             asked_at: now,
             is_asking: false,
+            is_permits: false,
             pauses_until: Timestamp::EPOCH,
             rate: 0.0,
             quota: None,
@@ -220,7 +220,7 @@ impl Book {
         in_use: u64,
         now: Timestamp,
     ) -> (Question, Held) {
-        let kind = Kind::of(&quota, in_use);
+        let mut kind = Kind::of(&quota, in_use);
         if self.quota.replace(quota).is_some_and(|before| before != quota) {
             // A unit of the limit before is not worth one of this.
             self.forfeits_until = now.saturating_add(2 * MAX_VALID);
@@ -243,13 +243,18 @@ impl Book {
         }
         self.lead = if kind.is_permits() { valid / 2 } else { MAX_LEAD.min(valid / 4) };
         self.seemed_too_much = false;
-        let (returned, left) =
-            if kind.is_permits() { (Claim::default(), left) } else { self.take_back(left, now) };
+        let (returned, left) = if kind.is_permits() {
+            // What goes beyond it is not used from now on, since the store may give it to others.
+            (Claim::default(), left.min(permits::wanted(in_use, needed)))
+        } else {
+            self.take_back(left, now)
+        };
+        if let Kind::Permits { held, .. } = &mut kind {
+            *held = left;
+        }
         let there = left.saturating_add(self.current.units).saturating_add(self.next.units);
         let wanted = if kind.is_permits() {
-            let used = u32::try_from(in_use).unwrap_or(u32::MAX);
-            let ahead = if used > 0 || needed > 0 { used / 4 + 1 } else { 0 };
-            used.saturating_add(needed).saturating_add(ahead)
+            permits::wanted(in_use, needed)
         } else {
             (ahead as u32).saturating_sub(there).saturating_add(needed)
         };
@@ -257,6 +262,7 @@ impl Book {
         self.look = (most / LOOKS).max(MAX_LEAD).max(Duration::from_secs_f64(MIN_SPENT / self.rate.max(1.0)));
         self.asked_at = now;
         self.is_asking = true;
+        self.is_permits = kind.is_permits();
         let question = Question {
             counter,
             kind,
@@ -284,7 +290,7 @@ impl Book {
         self.is_asking = false;
         self.remaining = Some(grant.remaining);
         let left = self.expire(held, now);
-        if grant.granted < question.needed {
+        if grant.granted < question.fewest() {
             let spread = grant.spread.mul_f64(question.part());
             self.pauses_until = now.saturating_add(grant.wait).saturating_add(spread);
         } else if !grant.pause.is_zero() && grant.granted < question.wanted {
@@ -338,13 +344,19 @@ impl Book {
     /// When to look at the units held.
     pub(super) fn review_at(&self, now: Timestamp) -> Option<Timestamp> {
         let last = self.next.until.max(self.current.until);
+        if self.is_permits {
+            return Some(self.permits_due(now));
+        }
         (last > now).then(|| last.saturating_sub(self.lead).min(now.saturating_add(self.look)).max(now))
     }
 
     /// Whether units held are about to lapse, or are more than are going to be spent; and what the slot is to hold.
-    pub(super) fn review(&mut self, held: Held, now: Timestamp) -> (Review, Held) {
+    pub(super) fn review(&mut self, held: Held, in_use: u64, now: Timestamp) -> (Review, Held) {
         let left = self.expire(held, now);
         let slot = self.slot(held, left, now);
+        if self.is_permits {
+            return (self.review_permits(left, in_use, now), slot);
+        }
         let there = left.saturating_add(self.current.units);
         if self.is_asking {
             return (Review::Later(now.saturating_add(MAX_LEAD)), slot);
@@ -381,10 +393,6 @@ impl Book {
         (at.map_or(Review::Ask, Review::Later), slot)
     }
 
-    fn spent_since_look(&self, there: u32) -> u64 {
-        self.looked.0.saturating_sub(u64::from(there) + u64::from(self.next.units))
-    }
-
     /// Whether there is nothing in it worth keeping.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         let remembers = self.rate > WORTH_REMEMBERING && now.since(self.asked_at) < MEMORY;
@@ -396,50 +404,6 @@ impl Book {
     pub(super) fn held_back(&self, now: Timestamp) -> u32 {
         let units = |claim: &Claim| if now < claim.until { claim.units } else { 0 };
         units(&self.current).saturating_add(units(&self.next))
-    }
-
-    /// Units demanded since the last question, and the rate that makes.
-    fn count_demand(&mut self, left: u32, now: Timestamp, period: Duration) -> u32 {
-        let there = u64::from(left)
-            + u64::from(self.current.units)
-            + u64::from(self.next.units)
-            + u64::from(self.lapsed.units);
-        let spent = self.accounted.saturating_sub(there);
-        self.accounted = there;
-        let demanded = spent + std::mem::take(&mut self.rejected) + u64::from(self.needed);
-        self.measure(demanded, if self.is_quiet { self.looked.1 } else { now }, period);
-        u32::try_from(demanded).unwrap_or(u32::MAX)
-    }
-
-    /// As many of the units held as are going to be spent before they lapse, should the demand since the last look last.
-    fn spendable(&self, there: u32, now: Timestamp) -> f64 {
-        let elapsed = now.since(self.looked.1);
-        if elapsed < self.look {
-            return f64::INFINITY;
-        }
-        let spent = self.spent_since_look(there) as f64;
-        let ends = self.current.until.since(now).as_secs_f64();
-        1.25 * spent / elapsed.as_secs_f64() * ends
-    }
-
-    fn measure(&mut self, demanded: u64, now: Timestamp, period: Duration) {
-        let (units, since) = (self.measured.0 + demanded, self.measured.1);
-        self.measured.0 = units;
-        let elapsed = now.since(since);
-        let is_much = units as f64 >= MEASURED_UNITS;
-        // Of few requests no rate can be told: as much as is nearly certain.
-        let certain = (units as f64 - (units as f64).sqrt()).max(0.0);
-        let least = if is_much { MIN_MEASURED } else { period.max(MIN_PERIOD) };
-        let seen = certain / elapsed.max(least).as_secs_f64();
-        let is_complete = elapsed >= period || is_much && elapsed >= MIN_MEASURED;
-        if seen > self.rate {
-            self.rate = seen;
-        } else if is_complete {
-            self.rate = seen + (self.rate - seen) * (-FADING * elapsed.as_secs_f64()).exp();
-        }
-        if is_complete {
-            self.measured = (0, now);
-        }
     }
 
     /// What is given back: what has lapsed, and what would before it is spent. Returns what is left beside it.

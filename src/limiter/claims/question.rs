@@ -86,6 +86,8 @@ pub enum Kind {
         count: u32,
         /// Those in use here.
         used: u32,
+        /// Those that may be used here until the store has responded.
+        held: u32,
     },
 }
 
@@ -134,7 +136,8 @@ impl Kind {
                 Self::Sliding { count, length: quota.window().duration(), parts: PARTS }
             }
             Algorithm::InFlight | Algorithm::Ban | Algorithm::Claim(_) => {
-                Self::Permits { count: quota.capacity(), used: u32::try_from(in_use).unwrap_or(u32::MAX) }
+                let used = u32::try_from(in_use).unwrap_or(u32::MAX);
+                Self::Permits { count: quota.capacity(), used, held: 0 }
             }
         }
     }
@@ -219,6 +222,14 @@ impl Grant {
 }
 
 impl Question {
+    /// Units without which requests that wait are rejected: of permits, those in use are held already.
+    pub(super) fn fewest(&self) -> u32 {
+        match self.kind {
+            Kind::Permits { used, .. } => used.saturating_add(self.needed),
+            _ => self.needed,
+        }
+    }
+
     /// The marks of a fixed window: its start, its end, and the end of the next, around `now`.
     pub fn marks(quota: &Quota, now: Timestamp) -> [Timestamp; 3] {
         fixed_window::marks(quota, now)

@@ -1,0 +1,261 @@
+//! A fleet whose store or instances fail: what it admits each second, and by how much it exceeds the limit.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+use tokio::task::LocalSet;
+use weir::clock::Clock;
+use weir::limiter::algorithm::Algorithm;
+use weir::limiter::claims::Sharing;
+use weir::limiter::quota::{Limit as Count, Period, Quota, Unit};
+use weir::remote::channel::Place;
+use weir::store::settings::{Sentinel, Server as StoreServer, Settings, Topology};
+
+use crate::claims::{self, Instance, Limit};
+use crate::demand::{Demand, Pattern};
+use crate::experiment::{self, Fleet};
+use crate::judge::Judge;
+use crate::plot::{Panel, Series, svg};
+use crate::servers::{Group, Server};
+
+/// Units a second, and the burst.
+const LIMIT: u32 = 10_000;
+const DEMAND: f64 = 1.5;
+const FAULT_AT: u64 = 8;
+const NAMES: [&str; 8] =
+    ["none", "killed", "frozen", "flushed", "failed_over", "third_killed", "doubled", "partitioned"];
+
+/// What fails.
+struct Scene {
+    server: Option<Server>,
+    group: Option<Group>,
+    /// Between a third of the instances and the server.
+    is_cut: Arc<AtomicBool>,
+    relay: Option<SocketAddr>,
+    newcomers: Option<mpsc::Receiver<Vec<Instance>>>,
+    clock: Arc<Clock>,
+    limit: Limit,
+    instances: usize,
+    /// The second of the last tick.
+    second: Option<u64>,
+}
+
+/// Runs all experiments, or one.
+pub(crate) fn run(instances: usize, only: Option<&str>, picture: Option<&str>) {
+    println!("fault,used_before,used_meanwhile,used_after,full_again_after_s,excess,v100ms,v1s,v10s,seconds");
+    let mut panels = Vec::new();
+    for name in NAMES.into_iter().filter(|name| only.is_none_or(|only| only == *name)) {
+        let seconds = experiment(name, instances);
+        let points =
+            seconds.iter().enumerate().skip(3).map(|(second, count)| (second as f64, f64::from(*count)));
+        let series = vec![Series { name: title(name), points: points.collect() }];
+        panels.push(Panel { unit: "admitted a second", least: 0.0, most: 2.0 * f64::from(LIMIT), series });
+    }
+    if let Some(file) = picture {
+        let title =
+            format!("{instances} instances, one limit of {LIMIT} a second, {DEMAND} times the demand");
+        std::fs::write(file, svg(&title, &panels)).unwrap();
+    }
+}
+
+/// What happens, for people.
+fn title(name: &str) -> &'static str {
+    match name {
+        "killed" => "the store is gone from second 8 to 38",
+        "frozen" => "the store is frozen from second 8 to 18",
+        "flushed" => "the store loses its data in second 8",
+        "failed_over" => "the master is killed in second 8, Sentinel names its replica",
+        "third_killed" => "a third of the instances is killed in second 8",
+        "doubled" => "as many instances again start in second 8",
+        "partitioned" => "a third of the instances loses the store from second 8 to 18",
+        _ => "nothing fails",
+    }
+}
+
+/// How long the fault lasts, in seconds.
+fn duration(name: &str) -> u64 {
+    match name {
+        "killed" => 30,
+        "frozen" | "partitioned" => 10,
+        _ => 1,
+    }
+}
+
+fn experiment(name: &'static str, instances: usize) -> Vec<u32> {
+    let mut scene = Scene::new(name, instances);
+    let fleet = Fleet::Claims(scene.start(), Duration::from_millis(5));
+    let lasts = Duration::from_secs(FAULT_AT + duration(name) + 12);
+    let judge = Judge::new((LIMIT.into(), LIMIT.into()), 1, (Duration::from_secs(2), lasts));
+    let demand = Demand { pattern: Pattern::Even, rate: f64::from(LIMIT) * DEMAND, keys: 1 };
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let clock = Arc::clone(&scene.clock);
+    let each_tick = |at: Duration, fleet: &mut Fleet| scene.tick(name, at, fleet);
+    let outcome =
+        LocalSet::new().block_on(&runtime, experiment::run(fleet, demand, judge, lasts, &clock, each_tick));
+    report(name, &outcome.judge);
+    let mut seconds = outcome.judge.seconds();
+    seconds.truncate(lasts.as_secs() as usize);
+    seconds
+}
+
+fn report(name: &str, judge: &Judge) {
+    let seconds = judge.seconds();
+    let (begin, end) = (FAULT_AT as usize, (FAULT_AT + duration(name)) as usize);
+    let used = |from: usize, to: usize| {
+        let part = &seconds[from.min(seconds.len())..to.min(seconds.len())];
+        f64::from(part.iter().sum::<u32>()) / (part.len().max(1) as f64 * f64::from(LIMIT))
+    };
+    let is_full = |count: &u32| f64::from(*count) > 0.95 * f64::from(LIMIT);
+    let recovered = seconds[end..].iter().position(is_full);
+    let [short, second, long] = judge.violations().unwrap_or_default();
+    let list: Vec<_> = seconds.iter().map(u32::to_string).collect();
+    println!(
+        "{name},{:.3},{:.3},{:.3},{},{:.0},{short},{second},{long},{}",
+        used(3, begin),
+        used(begin, end),
+        used(end + 2, end + 10),
+        recovered.map_or_else(|| "-".into(), |seconds| seconds.to_string()),
+        judge.excess,
+        list.join(" ")
+    );
+}
+
+impl Scene {
+    fn new(name: &str, instances: usize) -> Self {
+        let count = NonZeroU32::new(LIMIT).unwrap();
+        let quota = Quota::new(Algorithm::Gcra, Count::new(count, Period::one(Unit::Second)), Some(count));
+        let sharing = Sharing { is_exact: false, waits: true, priority: 0, is_max_min: false };
+        let is_group = name == "failed_over";
+        let server = (!is_group).then(Server::start);
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let behind = server.as_ref().filter(|_| name == "partitioned").map(|server| server.port());
+        Self {
+            relay: behind.map(|port| relay(port, &is_cut)),
+            server,
+            group: is_group.then(Group::start),
+            is_cut,
+            newcomers: None,
+            clock: Arc::new(Clock::start()),
+            limit: Limit { quota: quota.unwrap(), sharing: Some(sharing), keys: 1 },
+            instances,
+            second: None,
+        }
+    }
+
+    fn store(&self, port: u16) -> Settings {
+        let place = |port| Place::Tcp("127.0.0.1".into(), port);
+        let topology = match &self.group {
+            Some(group) => Topology::Sentinel(Sentinel {
+                sentinels: vec![place(group.sentinel.port())],
+                master: "limits".into(),
+                credentials: weir::store::settings::Credentials::default(),
+                db: 0,
+            }),
+            None => Topology::Single(StoreServer { place: place(port), db: 0 }),
+        };
+        claims::store(topology, "faults")
+    }
+
+    fn start(&mut self) -> Vec<Instance> {
+        let port = self.server.as_ref().map_or(0, Server::port);
+        let store = self.store(port);
+        let Some(relay) = self.relay else {
+            return claims::fleet((self.instances, 0), self.limit, &store, &self.clock);
+        };
+        // A third of them is behind the relay. Both parts wait for each other.
+        let third = self.instances / 3;
+        let (behind, limit, clock) = (self.store(relay.port()), self.limit, Arc::clone(&self.clock));
+        let rest = self.instances - third;
+        let cut = std::thread::spawn(move || claims::fleet((third, rest), limit, &behind, &clock));
+        let mut all = claims::fleet((rest, third), self.limit, &store, &self.clock);
+        all.extend(cut.join().unwrap());
+        all
+    }
+
+    /// What begins and ends in this second.
+    fn tick(&mut self, name: &str, at: Duration, fleet: &mut Fleet) {
+        let Fleet::Claims(instances, _) = fleet else { return };
+        if let Some(newcomers) = self.newcomers.as_ref().and_then(|newcomers| newcomers.try_recv().ok()) {
+            instances.extend(newcomers);
+        }
+        if self.second.replace(at.as_secs()) == Some(at.as_secs()) {
+            return;
+        }
+        if at.as_secs() == FAULT_AT {
+            self.begin(name, instances);
+        } else if at.as_secs() == FAULT_AT + duration(name) {
+            self.end(name);
+        }
+    }
+
+    fn begin(&mut self, name: &str, instances: &mut [Instance]) {
+        match name {
+            "killed" => self.server.as_mut().unwrap().kill(),
+            "frozen" => self.server.as_ref().unwrap().freeze(),
+            "flushed" => drop(self.server.as_ref().unwrap().cli(&["flushall"])),
+            "failed_over" => self.group.as_mut().unwrap().master.kill(),
+            "third_killed" => instances.iter_mut().step_by(3).for_each(Instance::kill),
+            "doubled" => {
+                let (sender, receiver) = mpsc::channel();
+                let store = self.store(self.server.as_ref().unwrap().port());
+                let (of, limit, clock) = (self.instances, self.limit, Arc::clone(&self.clock));
+                std::thread::spawn(move || sender.send(claims::fleet((of, of), limit, &store, &clock)));
+                self.newcomers = Some(receiver);
+            }
+            "partitioned" => self.is_cut.store(true, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, name: &str) {
+        match name {
+            "killed" => self.server.as_mut().unwrap().restart(),
+            "frozen" => self.server.as_ref().unwrap().thaw(),
+            "partitioned" => self.is_cut.store(false, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+}
+
+/// A relay to a port of this machine, through which nothing passes while it is cut.
+fn relay(port: u16, is_cut: &Arc<AtomicBool>) -> SocketAddr {
+    let is_cut = Arc::clone(is_cut);
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let serve = async move {
+            let listener = TcpListener::from_std(listener).unwrap();
+            while let Ok((client, _)) = listener.accept().await {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
+                let ((from_client, to_client), (from_server, to_server)) =
+                    (client.into_split(), server.into_split());
+                tokio::task::spawn_local(pass(from_client, to_server, Arc::clone(&is_cut)));
+                tokio::task::spawn_local(pass(from_server, to_client, Arc::clone(&is_cut)));
+            }
+        };
+        LocalSet::new().block_on(&runtime, serve);
+    });
+    address
+}
+
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, is_cut: Arc<AtomicBool>) {
+    let mut bytes = vec![0; 16_384];
+    while let Ok(count @ 1..) = from.read(&mut bytes).await {
+        while is_cut.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if to.write_all(&bytes[..count]).await.is_err() {
+            return;
+        }
+    }
+}

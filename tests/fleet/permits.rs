@@ -1,0 +1,303 @@
+//! Requests in flight at a fleet of instances, in virtual time: never more than the limit, whatever is lost, late or killed.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use fastrand::Rng;
+use weir::limiter::algorithm::conversion::OnChange;
+use weir::limiter::claims::{Claimed, SharedCounter};
+use weir::limiter::decision::Enforcement;
+use weir::limiter::quota::Quota;
+use weir::limiter::reservation::{Charging, Reservation};
+use weir::limiter::timestamp::Timestamp;
+use weir::limiter::{Check, Limiter, Lineage, MeterSpec, Settings};
+use weir::store::desk::{Batch, Desk, Reply};
+use weir::store::protocol::{self, Asker};
+
+use crate::model::Model;
+use crate::plan::LEASE;
+use crate::runs::asked;
+
+/// 2026-11-21T08:00:00Z, in milliseconds.
+const START: u64 = 1_795_248_000_000;
+const MILLIS: u64 = 12_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    instances: usize,
+    limit: u32,
+    /// Requests that arrive at one instance in a second.
+    arrivals: f64,
+    /// The longest that a request is served, in milliseconds.
+    served: u64,
+    /// Of so many messages one is lost.
+    lost: Option<u32>,
+    /// The longest that a message takes, in milliseconds.
+    delay: u64,
+    /// Kills an instance every so many milliseconds.
+    kill: Option<u64>,
+}
+
+struct Instance {
+    limiter: Limiter,
+    desk: Desk,
+    check: Check,
+    /// Those in flight, by when they end.
+    serving: Vec<(u64, Reservation)>,
+    waiting: Vec<u64>,
+    number: u32,
+}
+
+enum Message {
+    Question(usize, u32, Batch),
+    Reply(usize, u32, Batch, Reply),
+    Lost(usize, u32, Batch),
+}
+
+struct World {
+    plan: Plan,
+    rng: Rng,
+    now: u64,
+    instances: Vec<Instance>,
+    store: Model,
+    messages: BTreeMap<(u64, u64), Message>,
+    serial: u64,
+    most: usize,
+    admitted: u64,
+    arrived: u64,
+}
+
+impl Instance {
+    fn new(number: u32, limit: u32) -> Self {
+        let limiter = Limiter::new(Settings { max_keys: 1000, secret: [17, 42] });
+        let spec = MeterSpec {
+            lineage: Lineage { rule: "rule".into(), key: "key".into() },
+            quota: Quota::in_flight(NonZeroU32::new(limit).unwrap()).claimed().unwrap(),
+            on_change: OnChange::Keep,
+            sharing: Some(LEASE),
+        };
+        let check = Check {
+            meter: limiter.install(&[spec], Timestamp::EPOCH)[0],
+            key: limiter.hasher().hash(b""),
+            cost: 1,
+            enforcement: Enforcement::Enforced,
+            charging: Charging::WhileServed,
+            terms: None,
+        };
+        let desk = Desk::new(Asker { instance: number, weight: 1.0, ahead: 0 });
+        Self { limiter, desk, check, serving: Vec::new(), waiting: Vec::new(), number }
+    }
+
+    fn counter(&self) -> SharedCounter {
+        self.limiter.shared_counter(&self.check)
+    }
+
+    /// Decides a request; `None` where it waits for the store.
+    fn attempt(&mut self, now: u64) -> Option<bool> {
+        let at = time(now);
+        for _ in 0..3 {
+            let verdict = self.limiter.check(&[self.check], at).verdicts()[0];
+            if !verdict.exceeds() {
+                return Some(true);
+            }
+            if !verdict.is_short() {
+                return Some(false);
+            }
+            match self.limiter.claim(&self.check, at) {
+                Claimed::Ready(asks) if asks => self.desk.want(self.counter()),
+                Claimed::Ready(_) => {}
+                Claimed::Asked(asks) => {
+                    if asks {
+                        self.desk.want(self.counter());
+                    }
+                    return None;
+                }
+                Claimed::Rejected(_) | Claimed::Gone => return Some(false),
+            }
+        }
+        Some(false)
+    }
+
+    fn finish(&mut self, now: u64) {
+        let limiter = &self.limiter;
+        self.serving.retain(|(ends, permit)| {
+            let goes_on = *ends > now;
+            if !goes_on {
+                limiter.release(permit);
+            }
+            goes_on
+        });
+    }
+}
+
+fn time(millis: u64) -> Timestamp {
+    Timestamp::from_nanos((START + millis) * 1_000_000)
+}
+
+impl World {
+    fn new(plan: Plan, seed: u64) -> Self {
+        Self {
+            plan,
+            rng: Rng::with_seed(seed),
+            now: 0,
+            instances: (0..plan.instances).map(|number| Instance::new(number as u32, plan.limit)).collect(),
+            store: Model::default(),
+            messages: BTreeMap::new(),
+            serial: 0,
+            most: 0,
+            admitted: 0,
+            arrived: 0,
+        }
+    }
+
+    fn run(mut self) -> Self {
+        for now in 0..MILLIS {
+            self.now = now;
+            while let Some(entry) = self.messages.first_entry().filter(|entry| entry.key().0 <= now) {
+                let message = entry.remove();
+                self.handle(message);
+            }
+            if self.plan.kill.is_some_and(|every| now % every == every - 1) {
+                self.kill();
+            }
+            for number in 0..self.plan.instances {
+                self.instances[number].finish(now);
+                // At the limit's rate on average, half of the time twice of it.
+                let is_on = (now / 500 + number as u64).is_multiple_of(2);
+                let mean = if is_on { self.plan.arrivals / 500.0 } else { 0.0 };
+                for _ in 0..(mean as u64 + u64::from(self.rng.f64() < mean.fract())) {
+                    self.arrived += 1;
+                    self.attempt(number, now);
+                }
+                self.send(number);
+            }
+            let in_flight = self.instances.iter().map(|instance| instance.serving.len()).sum();
+            self.most = self.most.max(in_flight);
+        }
+        self
+    }
+
+    fn attempt(&mut self, number: usize, since: u64) {
+        let ends = self.now + self.rng.u64(1..=self.plan.served);
+        let instance = &mut self.instances[number];
+        match instance.attempt(self.now) {
+            None => instance.waiting.push(since),
+            Some(false) => {}
+            Some(true) => {
+                let permit = Reservation::new(&instance.check, time(self.now));
+                instance.serving.push((ends, permit));
+                self.admitted += 1;
+            }
+        }
+    }
+
+    /// An instance is gone with all that it serves, and another one starts in its place.
+    fn kill(&mut self) {
+        let place = self.rng.usize(0..self.plan.instances);
+        let number = self.instances[place].number + 1000;
+        self.instances[place] = Instance::new(number, self.plan.limit);
+    }
+
+    fn post(&mut self, after: u64, message: Message) {
+        self.serial += 1;
+        self.messages.insert((self.now + after, self.serial), message);
+    }
+
+    fn is_lost(&mut self) -> bool {
+        self.plan.lost.is_some_and(|of| self.rng.u32(0..of) == 0)
+    }
+
+    fn send(&mut self, place: usize) {
+        let now = time(self.now);
+        let instance = &mut self.instances[place];
+        instance.desk.review(&instance.limiter, now);
+        let number = instance.number;
+        while let Some(batch) = self.instances[place].next(now) {
+            let delay = self.rng.u64(1..=self.plan.delay);
+            if self.is_lost() {
+                self.post(50, Message::Lost(place, number, batch));
+            } else {
+                self.post(delay, Message::Question(place, number, batch));
+            }
+        }
+    }
+
+    fn handle(&mut self, message: Message) {
+        match message {
+            Message::Question(place, number, batch) => {
+                let mut keys = vec![protocol::generation_key("weir", batch.group)];
+                keys.extend(batch.questions.iter().map(|it| protocol::counter_key("weir", it.counter)));
+                let known = batch.generation.as_deref().unwrap_or("-").to_owned();
+                let mut args = vec![known, "1".into(), format!("{number}.{}", self.serial)];
+                args.extend(batch.encoded.iter().cloned());
+                let at = (START + self.now) * 1000;
+                let (generation, grants) = self.store.call(&keys, &args, at);
+                let grants = grants.into_iter().map(|grant| grant.to_vec()).collect();
+                let reply = Reply { generation: generation.into(), at, grants };
+                let delay = self.rng.u64(1..=self.plan.delay);
+                if self.is_lost() {
+                    self.post(50, Message::Lost(place, number, batch));
+                } else {
+                    self.post(delay, Message::Reply(place, number, batch, reply));
+                }
+            }
+            Message::Reply(place, number, batch, reply) => {
+                let instance = &mut self.instances[place];
+                if instance.number != number {
+                    return;
+                }
+                instance.desk.reply(&batch, &reply, (&instance.limiter, time(self.now)), |_, _| {});
+                // Who has waited for more than 20 ms has been rejected.
+                let (waiting, now) = (std::mem::take(&mut instance.waiting), self.now);
+                for since in waiting.into_iter().filter(|since| now - since < 20) {
+                    self.attempt(place, since);
+                }
+            }
+            Message::Lost(place, number, batch) => {
+                let instance = &mut self.instances[place];
+                if instance.number == number {
+                    instance.desk.fail(&batch, &instance.limiter, time(self.now));
+                }
+            }
+        }
+    }
+}
+
+impl Instance {
+    fn next(&mut self, now: Timestamp) -> Option<Batch> {
+        self.desk.next(&self.limiter, now)
+    }
+}
+
+fn random(seed: u64) -> Plan {
+    let mut rng = Rng::with_seed(seed);
+    Plan {
+        instances: rng.usize(1..9),
+        limit: [3, 20, 200][rng.usize(0..3)],
+        arrivals: [5.0, 40.0, 400.0][rng.usize(0..3)],
+        served: [5, 100, 2000][rng.usize(0..3)],
+        lost: [None, Some(20), Some(4)][rng.usize(0..3)],
+        delay: [1, 5, 40][rng.usize(0..3)],
+        kill: [None, Some(700)][rng.usize(0..2)],
+    }
+}
+
+#[test]
+fn a_fleet_has_no_more_in_flight_than_the_limit() {
+    for seed in 0..asked("WEIR_SEEDS").unwrap_or(60) {
+        let plan = random(seed);
+        let world = World::new(plan, seed).run();
+        assert!(world.most <= plan.limit as usize, "seed {seed}: {} of {plan:?}", world.most);
+    }
+}
+
+#[test]
+fn a_fleet_has_as_many_in_flight_as_the_limit_allows() {
+    let plan =
+        Plan { instances: 8, limit: 40, arrivals: 200.0, served: 100, lost: None, delay: 2, kill: None };
+    let world = World::new(plan, 1).run();
+    // 1600 a second arrive, each of which is served for 50 ms: of those the limit has room for a half. Every half second it is
+    // the other instances that have the demand.
+    let part = world.admitted as f64 / world.arrived as f64;
+    assert!(world.most > 35 && part > 0.3, "{} in flight at most, {part} admitted", world.most);
+}
