@@ -202,6 +202,7 @@ const EVERYTHING: &[&str] = &[
     "snapshot",
     "telemetry",
     "clock",
+    "jitter",
     "tls",
     "drain",
     "overload",
