@@ -26,7 +26,7 @@ use self::remote::{Remote, RemoteVerdicts};
 pub use self::settlement::Settlement;
 pub use self::shared::Short;
 pub use self::view::{Resources, View};
-use crate::limiter::decision::Decision;
+use crate::limiter::decision::{Decision, Verdict};
 use crate::limiter::reservation::{Reservation, Settled};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
@@ -115,8 +115,12 @@ impl Pending {
         let remote = if queries.is_empty() { Remote::None } else { Remote::Pending(queries) };
         let short = Waiting::default();
         let mut limits = Limits { selected, shadow_rules, decision, at: now, remote, short };
-        if view.policy.rules.is_shared() && limits.decision.is_refused() {
-            shared::supply(view, &mut limits, now);
+        if view.policy.rules.is_shared() {
+            if limits.decision.is_refused() {
+                shared::supply(view, &mut limits, now);
+            } else if limits.decision.verdicts().iter().any(Verdict::lacks_units) {
+                shared::supply_observers(view, &mut limits, now);
+            }
         }
         limits.record_if_decided(view);
         Self(limits)

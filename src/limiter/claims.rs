@@ -73,7 +73,13 @@ pub(super) type Books = BTreeMap<Fingerprint, Book>;
 impl Verdict {
     /// Whether the request was rejected only because the store has to be asked first.
     pub fn is_short(&self) -> bool {
-        self.refuses() && self.quota().is_some_and(Quota::is_claimed) && claim::is_short(self.outcome)
+        self.refuses() && self.lacks_units()
+    }
+
+    /// Whether a counter of a shared limit is out of units, and the store has not said that there are none: also of a check that
+    /// is not enforced.
+    pub fn lacks_units(&self) -> bool {
+        self.exceeds() && self.quota().is_some_and(Quota::is_claimed) && claim::is_short(self.outcome)
     }
 }
 

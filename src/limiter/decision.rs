@@ -147,6 +147,20 @@ impl Decision {
         }
     }
 
+    /// The check at `position`, which is not enforced, was decided again.
+    pub fn replace(&mut self, position: usize, verdict: Verdict) {
+        if let Some(before) = self.verdicts_mut().get_mut(position) {
+            *before = verdict;
+        }
+    }
+
+    /// The check at `position`, which is not enforced, counts as within its limit.
+    pub fn allow(&mut self, position: usize) {
+        if let Some(verdict) = self.verdicts_mut().get_mut(position) {
+            verdict.outcome = Outcome::Conform;
+        }
+    }
+
     /// Adds what was decided later about the same request.
     pub fn extend(&mut self, later: &Self) {
         let all = self.verdicts().iter().chain(later.verdicts()).copied().collect();

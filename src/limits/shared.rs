@@ -51,6 +51,8 @@ impl<'a> Short<'a> {
             supply(view, limits, now);
             // Once is enough: who is short again has been waited for.
             limits.short.clear();
+        } else {
+            supply_observers(view, limits, now);
         }
         limits.record_if_decided(view);
         match throttle::resolve(&limits.decision) {
@@ -136,7 +138,36 @@ fn supply_one(view: &View, limits: &Limits, position: usize, now: Timestamp) -> 
     };
     let (counter, claimed) =
         (view.limiter.shared_counter(&selected.check), view.limiter.claim(&selected.check, now));
-    store.supply(counter, claimed, shared.wait)
+    let wait = if limits.decision.verdicts()[position].refuses() { shared.wait } else { Duration::ZERO };
+    store.supply(counter, claimed, wait)
+}
+
+/// Decides again what is not enforced, such as a rule in shadow mode, and lacks units: alone, since the other checks of a request that
+/// passes have been charged. No request waits for a rule that only looks on. Where the store has to be asked first, it counts
+/// as within the limit: the store has not said otherwise.
+#[inline(never)]
+pub(super) fn supply_observers(view: &View, limits: &mut Limits, now: Timestamp) {
+    for position in 0..limits.selected.len() {
+        for _ in 0..MAX_ATTEMPTS {
+            if !limits.decision.verdicts()[position].lacks_units() {
+                break;
+            }
+            match supply_one(view, limits, position, now) {
+                Supply::There => {}
+                Supply::Rejected(wait) if !wait.is_zero() => {
+                    limits.decision.reject(position, wait);
+                    break;
+                }
+                Supply::Rejected(_) | Supply::Asked(_) => {
+                    limits.decision.allow(position);
+                    break;
+                }
+                Supply::Away => limits.go_without_store(view, position),
+            }
+            let decided = view.limiter.check(&[limits.selected[position].check], now);
+            limits.decision.replace(position, decided.verdicts()[0]);
+        }
+    }
 }
 
 fn shared_limit(view: &View, rule: RuleIndex) -> Option<&SharedLimit> {

@@ -70,6 +70,22 @@ fn a_newcomer_and_a_restarted_instance_find_what_the_others_have_used() {
 }
 
 #[test]
+fn a_shared_limit_in_shadow_mode_counts_what_is_over_it_and_nothing_else() {
+    let store = Server::start();
+    let rule =
+        "  - { name: looks-on, key: [{ header: x-key }], limit: 1000/d, throttle: shadow, scope: shared }\n";
+    let fleet = [sharing(&store.url(), rule)];
+    assert_eq!(passing(&fleet, "a", 100), 100);
+    let shadow = fleet[0].metric("weir_decisions_total", &[("rule", "looks-on"), ("outcome", "shadow")]);
+    assert_eq!(shadow, 0.0, "a tenth of the limit is not over it");
+    let rule = rule.replace("1000/d", "5/d");
+    let fleet = [sharing(&store.url(), &rule)];
+    assert_eq!(passing(&fleet, "b", 100), 100);
+    let shadow = fleet[0].metric("weir_decisions_total", &[("rule", "looks-on"), ("outcome", "shadow")]);
+    assert!((80.0..=98.0).contains(&shadow), "{shadow} of a hundred are over a limit of five");
+}
+
+#[test]
 fn a_cluster_of_servers_counts_as_one() {
     let store = Cluster::start();
     let urls = format!("[{}]", store.servers.each_ref().map(Server::url).join(", "));
