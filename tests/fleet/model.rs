@@ -136,6 +136,15 @@ fn share(demand: &Demand, rate: f64, slack: f64, q: &Asked) -> f64 {
     if competing <= left { 1.0 } else { ((0.7 + 1.2 * slack) * left * q.weight / competing).min(1.0) }
 }
 
+/// Where others are served first, a part of the burst is theirs.
+fn reserved(demand: &Demand, (rate, interval): (f64, f64), tolerance: f64, q: &Asked) -> f64 {
+    let higher: f64 = demand[..q.priority].iter().sum();
+    if higher <= rate / 100.0 {
+        return 0.0;
+    }
+    (tolerance / 8.0 * q.priority as f64).min((tolerance - interval).max(0.0))
+}
+
 fn ahead(slack: f64) -> f64 {
     (8.0 * slack).min(1.0)
 }
@@ -214,11 +223,7 @@ impl Call<'_> {
         } else {
             part = share(&demand, rate, slack, &q);
         }
-        let higher: f64 = demand[..q.priority].iter().sum();
-        let mut reserved = 0.0;
-        if higher > rate / 100.0 {
-            reserved = (tolerance / 8.0 * q.priority as f64).min((tolerance - interval).max(0.0));
-        }
+        let reserved = reserved(&demand, (rate, interval), tolerance, &q);
         let room = ((tolerance - reserved - backlog) / interval + 0.000001).floor().max(0.0);
         let (mut granted, mut wait, mut spread, mut pause) = (0.0, 0.0, 0.0, 0.0);
         if q.needed > room {

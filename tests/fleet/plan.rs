@@ -76,6 +76,39 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
 }
 
+impl Plan {
+    /// Requests of an instance in one millisecond.
+    pub(crate) fn demand(&self, number: usize, milli: u64) -> f64 {
+        let role = (self.role)(number);
+        if milli < role.from {
+            return 0.0;
+        }
+        let all = rate(&self.quota) * self.demand * self.keys as f64 / 1000.0;
+        let instances = self.instances as f64;
+        let part = match self.pattern {
+            Pattern::Even => 1.0 / instances,
+            Pattern::Zipf => {
+                let sum: f64 = (1..=self.instances).map(|rank| 1.0 / rank as f64).sum();
+                1.0 / (number + 1) as f64 / sum
+            }
+            Pattern::Shifting => {
+                let hot = number as u64 % 3 == milli / 1000 % 3;
+                if hot { 0.9 * 3.0 / instances } else { 0.1 * 1.5 / instances }
+            }
+            Pattern::Bursts => {
+                let phase = (milli + number as u64 * 1000 / self.instances as u64) % 1000;
+                if phase < 200 { 5.0 / instances } else { 0.0 }
+            }
+            Pattern::OnAndOff => {
+                let turn = (milli + number as u64 * 131) / (120 + number as u64 * 37);
+                let is_on = (turn + number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 62 == 0;
+                if is_on { 4.0 / instances } else { 0.0 }
+            }
+        };
+        all * part * role.demand
+    }
+}
+
 /// What came of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {

@@ -19,7 +19,7 @@ use weir::store::desk::{Batch, Desk, Reply};
 use weir::store::protocol::{self, Asker};
 
 use crate::model::Model;
-use crate::plan::{Outcome, Pattern, Plan, rate};
+use crate::plan::{Outcome, Plan, rate};
 
 /// 2026-11-21T08:00:00Z, in microseconds.
 const START: u64 = 1_795_248_000_000_000;
@@ -206,7 +206,7 @@ impl World {
                     let sharing = sharing(number, &self.plan);
                     self.instances[number].change(&self.plan, sharing, now);
                 }
-                let demand = self.demand(number, milli);
+                let demand = self.plan.demand(number, milli);
                 let arrivals = demand as u64 + u64::from(self.rng.f64() < demand.fract());
                 for _ in 0..arrivals {
                     let key = self.rng.u64(0..self.plan.keys);
@@ -247,37 +247,6 @@ impl World {
                 self.store.flush();
             }
         }
-    }
-
-    /// Requests of an instance in one millisecond.
-    fn demand(&self, number: usize, milli: u64) -> f64 {
-        let role = (self.plan.role)(number);
-        if milli < role.from {
-            return 0.0;
-        }
-        let all = rate(&self.plan.quota) * self.plan.demand * self.plan.keys as f64 / 1000.0;
-        let instances = self.plan.instances as f64;
-        let part = match self.plan.pattern {
-            Pattern::Even => 1.0 / instances,
-            Pattern::Zipf => {
-                let sum: f64 = (1..=self.plan.instances).map(|rank| 1.0 / rank as f64).sum();
-                1.0 / (number + 1) as f64 / sum
-            }
-            Pattern::Shifting => {
-                let hot = number as u64 % 3 == milli / 1000 % 3;
-                if hot { 0.9 * 3.0 / instances } else { 0.1 * 1.5 / instances }
-            }
-            Pattern::Bursts => {
-                let phase = (milli + number as u64 * 1000 / self.plan.instances as u64) % 1000;
-                if phase < 200 { 5.0 / instances } else { 0.0 }
-            }
-            Pattern::OnAndOff => {
-                let turn = (milli + number as u64 * 131) / (120 + number as u64 * 37);
-                let is_on = (turn + number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 62 == 0;
-                if is_on { 4.0 / instances } else { 0.0 }
-            }
-        };
-        all * part * role.demand
     }
 
     /// The burst that a bucket begins with is over after a while.

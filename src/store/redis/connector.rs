@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, Value};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::{Sleep, timeout};
+use tokio::time::timeout;
 
 use super::RunId;
 use super::connection::Connection;
@@ -25,9 +25,6 @@ use crate::transport::Transport;
 /// For a connection to stand, TLS and the login included. It is opened beside calls, so that a store that takes longer than one
 /// call may, is reached all the same.
 const CONNECT: Duration = Duration::from_secs(1);
-
-/// Ends with the time of a call.
-pub(super) type Deadline<'d> = Pin<&'d mut Sleep>;
 
 /// Runs a connection until it is closed.
 pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;

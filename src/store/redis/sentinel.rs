@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::connector::{Connector, Lookup};
 use super::error::CallError;
-use super::node::pause;
+use super::pause::pause;
 use crate::remote::channel::Place;
 use crate::store::settings::Sentinel;
 
