@@ -11,22 +11,23 @@ mod connection;
 mod connector;
 mod error;
 mod node;
+mod pause;
 mod sentinel;
 mod slot;
 
 use std::fmt;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 pub use redis::Value;
 use tokio::sync::Semaphore;
-use tokio::time::sleep;
+use tokio::time::{Sleep, sleep};
 
 use self::cluster::Cluster;
 use self::connection::Connection;
-use self::connector::{Connector, Deadline};
+use self::connector::Connector;
 pub use self::error::CallError;
 use self::node::{Node, Target};
 pub use self::slot::{SLOTS, slot};
@@ -34,6 +35,9 @@ use super::settings::{Settings, Topology};
 
 /// Calls of one client that may wait at once; further ones are rejected.
 const MAX_CALLS: usize = 1024;
+
+/// Ends with the time of a call.
+type Deadline<'d> = Pin<&'d mut Sleep>;
 
 /// The store, as one instance calls it. Needs a runtime when it is first called; its tasks end when it is dropped.
 #[derive(Debug)]

@@ -13,12 +13,12 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::connection::{Failure, Redirect};
-use super::connector::{Connector, Deadline, Lookup};
+use super::connector::{Connector, Lookup, text};
 use super::error::CallError;
-use super::node::{Node, Target, pause};
-use super::sentinel::text;
+use super::node::{Node, Target};
+use super::pause::pause;
 use super::slot::{SLOTS, slot};
-use super::{Call, RunId, bounded, finished};
+use super::{Call, Deadline, RunId, bounded, finished};
 use crate::remote::channel::Place;
 
 /// Servers that one call may be sent on to.

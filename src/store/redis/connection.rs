@@ -7,9 +7,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};
 use tokio::sync::Notify;
 
-use super::connector::Deadline;
 use super::error::CallError;
-use super::{Call, RunId, bounded};
+use super::{Call, Deadline, RunId, bounded};
 use crate::remote::channel::Place;
 
 /// A connection that is open, as far as is known.
