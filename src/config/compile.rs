@@ -69,9 +69,7 @@ pub(super) fn compile(
     let root = At::ROOT;
     required(raw, report);
     let mut addresses = addresses::compile(raw, files, report);
-    let has_store = raw.store.is_some() || report.is_faulty(root.key("store"));
-    let service = (raw.rls.as_ref(), has_store);
-    let rls = rate_limits::compile(service, root.key("rls"), &mut addresses.taken, files, report);
+    let rls = rate_limits::compile(raw, &mut addresses.taken, files, report);
     let central = bootstrap::compile(raw.config.as_ref(), file, root.key("config"), files, report);
     let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
@@ -96,7 +94,7 @@ pub(super) fn compile(
         has_service: raw.rls.is_some() || report.is_faulty(root.key("rls")),
         asks: Asks::default(),
         ipv6_prefix: identify.ipv6_prefix,
-        has_store,
+        has_store: raw.store.is_some() || report.is_faulty(root.key("store")),
         has_shared_limits: rls.as_ref().is_some_and(|rls| rls.scope.is_some()),
         services: Vec::new(),
         claims: RefCell::default(),

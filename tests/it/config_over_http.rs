@@ -189,6 +189,8 @@ fn the_bootstrap_is_followed_too_and_may_name_another_server() {
     weir.replace_file(&bootstrap(&other.url(), OFTEN).replace("upstream: echo", "upstream: \"127.0.0.1:1\""));
     until_denied(&weir, "b");
     assert_eq!(get(weir.address(), "/").status, 503, "the upstream of the new bootstrap");
+    // The bootstrap was one reload, the document of the other server another.
+    wait::until_true("both reloads", || weir.generation() == 3);
     let without = "listeners: [127.0.0.1:0]\nupstream: echo\nrules: []\n";
     weir.reload_in_vain(without);
     let problems = weir.admin_json("/server_info")["config"]["last_reload"]["problems"].to_string();

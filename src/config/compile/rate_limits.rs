@@ -18,13 +18,13 @@ use crate::rls::settings::{DomainSettings, HeaderNames, Settings};
 use crate::telemetry::statsd;
 
 pub(super) fn compile(
-    (raw, has_store): (Option<&raw::Rls>, bool),
-    at: At<'_>,
+    root: &raw::Root,
     taken: &mut Taken,
     files: &mut Files,
     report: &mut Report<'_>,
 ) -> Option<Options> {
-    let raw = raw?;
+    let (raw, at) = (root.rls.as_ref()?, At::ROOT.key("rls"));
+    let has_store = root.store.is_some() || report.is_faulty(At::ROOT.key("store"));
     let ports = ports(raw, at, taken, report);
     let tls = raw.tls.as_deref().and_then(|raw| tls::server(raw, at.key("tls"), files, report));
     let is_required = raw.config.as_ref().and_then(|config| config.required).unwrap_or(true);
