@@ -25,7 +25,7 @@ mod histogram;
 mod judge;
 #[path = "elastic/plot.rs"]
 mod plot;
-#[expect(dead_code, unused_imports, reason = "tests use all of it")]
+#[expect(dead_code, reason = "tests use all of it")]
 #[path = "../tests/store/servers.rs"]
 mod servers;
 #[expect(dead_code, reason = "tests use all of it")]
