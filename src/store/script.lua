@@ -161,10 +161,11 @@ local function bucket(key, list)
   if q.needed > room then
     wait = math.ceil(backlog + q.needed * q.interval - (tolerance - reserved))
     spread = math.min(SECOND, demand[PRIORITIES + 1] * q.interval)
-    if part < 1 then wait = math.max(wait, paced(q.needed, part, q)) end
+    if part < 1 and slack < 0.5 then wait = math.max(wait, paced(q.needed, part, q)) end
   else
     granted = math.min(room, math.max(q.needed, math.floor(q.wanted * part * ahead(slack))))
-    if part < 1 then pause = paced(granted, part, q) end
+    -- While much of the burst is left, requests that wait may have it.
+    if part < 1 and (slack < 0.5 or granted > q.needed) then pause = paced(granted, part, q) end
   end
   backlog = backlog + granted * q.interval
   if is_new then lows[1] = backlog end

@@ -229,12 +229,12 @@ impl Call<'_> {
         if q.needed > room {
             wait = (backlog + q.needed * interval - (tolerance - reserved)).ceil();
             spread = SECOND.min(demand[PRIORITIES] * interval);
-            if part < 1.0 {
+            if part < 1.0 && slack < 0.5 {
                 wait = wait.max(q.paced(q.needed, part));
             }
         } else {
             granted = room.min(q.needed.max((q.wanted * part * ahead(slack)).floor()));
-            if part < 1.0 {
+            if part < 1.0 && (slack < 0.5 || granted > q.needed) {
                 pause = q.paced(granted, part);
             }
         }

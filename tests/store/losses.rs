@@ -109,6 +109,22 @@ fn the_first_call_that_is_late_is_a_timeout() {
 }
 
 #[test]
+fn a_server_that_does_not_respond_is_sent_nothing_more() {
+    let server = flavour().start();
+    let caller = Caller::new(patient(&server, Duration::from_millis(100)));
+    caller.recovers();
+    server.freeze();
+    for _ in 0..20 {
+        let error = caller.call(&increment(), "weir:frozen", "").unwrap_err();
+        assert_eq!(error.outcome(), StoreOutcome::Late, "{error:?}");
+    }
+    server.thaw();
+    caller.recovers();
+    let counted = server.cli(&["get", "weir:frozen"]);
+    assert!(["", "1"].contains(&&*counted), "only the first was sent: {counted}");
+}
+
+#[test]
 fn a_server_that_closes_every_connection_is_tried_at_a_bounded_rate() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = place(listener.local_addr().unwrap().port());

@@ -13,11 +13,10 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::connection::{Failure, Redirect};
-use super::connector::{Connector, Lookup};
+use super::connector::{Connector, Lookup, text};
 use super::error::CallError;
 use super::node::{Node, Target};
 use super::pause::pause;
-use super::sentinel::text;
 use super::slot::{SLOTS, slot};
 use super::{Call, Deadline, RunId, bounded, finished};
 use crate::remote::channel::Place;

@@ -16,7 +16,6 @@ use tokio::time::timeout;
 use super::RunId;
 use super::connection::Connection;
 use super::error::CallError;
-use super::sentinel;
 use crate::remote::channel::Place;
 use crate::store::settings::{Credentials, Settings, Topology};
 use crate::tls::client::Client;
@@ -174,7 +173,7 @@ impl Connector {
         }
         if must_be_master {
             let role: Value = redis::cmd("ROLE").query_async(multiplexed).await.map_err(of)?;
-            if !sentinel::is_master(&role) {
+            if !is_master(&role) {
                 return Err(CallError::ReadOnly);
             }
         }
@@ -232,6 +231,19 @@ fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
+/// Whether `ROLE` says that a server is a master.
+fn is_master(role: &Value) -> bool {
+    matches!(role, Value::Array(parts) if parts.first().and_then(text) == Some("master"))
+}
+
+pub(super) fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,5 +253,12 @@ mod tests {
         let info = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\nrun_id_other:x\r\n";
         assert_eq!(field(info, "run_id"), Some("abc"));
         assert_eq!(field(info, "run"), None);
+    }
+
+    #[test]
+    fn a_master_says_so() {
+        let role =
+            |word: &str| Value::Array(vec![Value::BulkString(word.as_bytes().to_vec()), Value::Int(0)]);
+        assert!(is_master(&role("master")) && !is_master(&role("slave")) && !is_master(&Value::Nil));
     }
 }

@@ -1,4 +1,4 @@
-//! How long to wait before another attempt to reach a server.
+//! How long to wait between attempts.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::connector::{Connector, Lookup};
+use super::connector::{Connector, Lookup, text};
 use super::error::CallError;
 use super::pause::pause;
 use crate::remote::channel::Place;
@@ -202,19 +202,6 @@ fn address(named: &Value) -> Option<Place> {
     Some(Place::Tcp(text(host)?.into(), text(port)?.parse().ok()?))
 }
 
-/// Whether `ROLE` says that a server is a master.
-pub(super) fn is_master(role: &Value) -> bool {
-    matches!(role, Value::Array(parts) if parts.first().and_then(text) == Some("master"))
-}
-
-pub(super) fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,8 +212,6 @@ mod tests {
         let named = Value::Array(vec![bulk("10.0.0.1"), bulk("6379")]);
         assert_eq!(address(&named), Some(Place::Tcp("10.0.0.1".into(), 6379)));
         assert_eq!(address(&Value::Nil), None);
-        assert!(is_master(&Value::Array(vec![bulk("master"), Value::Int(0)])));
-        assert!(!is_master(&Value::Array(vec![bulk("slave")])));
     }
 
     fn named(host: &str, epoch: u64) -> Named {
