@@ -150,7 +150,8 @@ local function bucket(key, list)
     cap = math.min(rate, math.max(rate / 10000, cap * math.exp(math.min(elapsed, over) / over * (2 * slack - 1))))
     if q.wanted > 0 then part = math.min(1, cap * q.weight * q.period / SECOND / q.wanted) end
   else
-    part = share(demand, rate, slack, q)
+    -- While half of the burst is left, all have what they want.
+    if slack < 0.5 then part = share(demand, rate, slack, q) end
   end
   -- Where others are served first, a part of the burst is theirs.
   local higher, reserved = 0, 0

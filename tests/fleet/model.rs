@@ -220,7 +220,7 @@ impl Call<'_> {
             if q.wanted > 0.0 {
                 part = (cap * q.weight * q.period / SECOND / q.wanted).min(1.0);
             }
-        } else {
+        } else if slack < 0.5 {
             part = share(&demand, rate, slack, &q);
         }
         let reserved = reserved(&demand, (rate, interval), tolerance, &q);
